@@ -431,7 +431,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path(), "oracle", "tso-0", None);
         let (promises, first) = PromiseFolder::open(&Arc::new(folder.unwrap())).unwrap();
-        // Whoever opens it to write waits until somebody reads.
+        // Opening it to write waits until somebody reads.
         let stalled = place.path().join("promises.tmp");
         let made = std::process::Command::new("mkfifo").arg(&stalled).status();
         assert!(made.unwrap().success());

@@ -62,7 +62,7 @@ impl Candidate {
             incarnation,
             replica: 0,
         };
-        // Whoever has the folder's lock knows that those before are dead.
+        // The holder of the folder's lock knows that those before are dead.
         let dead = std::mem::replace(&mut *master.before.lock(), vec![incarnation]);
         let register = |name| replicated.register(world, master.node, name, &master.dice);
         Self {
