@@ -149,7 +149,7 @@ impl Master {
         let error = MasterError::of(address, &status);
         if let Some(leader) = leader_of(&status) {
             let mut addresses = self.addresses.lock();
-            addresses.not_leading(address, leader.as_deref(), Instant::now());
+            addresses.not_leading(address, leader.as_ref(), Instant::now());
             return Err(NoAnswer::AskAgain(error));
         }
         // What a server has answered has no source.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use percolator_protocol::election::{
-    Command, Election, Member, RoleKind, StoredLeadership, SwapResult, Timing,
+    Command, Election, Member, NamedLeader, RoleKind, StoredLeadership, SwapResult, Timing,
 };
 use percolator_register::{Register, SwapError};
 use percolator_server::{boot_time, leadership};
@@ -78,7 +78,7 @@ impl Serving {
         };
         let term = candidate
             .leading_term()
-            .map_err(|leader| percolator_wire::not_leader("master", leader.as_deref()))?;
+            .map_err(|leader| percolator_wire::not_leader("master", leader.as_ref()))?;
         // A leader that still reads the state answers as one that doesn't lead yet.
         current()
             .filter(|runner| runner.term() == term)
@@ -150,14 +150,14 @@ impl Candidate {
     /// The term in which this master leads now.
     ///
     /// # Errors
-    /// The address of the one that leads, if it is known.
-    fn leading_term(&self) -> Result<u64, Option<String>> {
+    /// The one that leads, if it is known.
+    fn leading_term(&self) -> Result<u64, Option<NamedLeader>> {
         let now_ms = boot_ms();
         let election = self.election.lock();
         if election.leads(now_ms) {
             return Ok(election.term());
         }
-        Err(election.leader().map(|leader| leader.address.clone()))
+        Err(election.named_leader(now_ms))
     }
 
     /// Waits until this master leads, and returns the term.

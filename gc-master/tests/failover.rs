@@ -319,7 +319,10 @@ async fn create_tables(
             }
             Ok(Err(status)) => {
                 let leader = leader_of(&status).flatten();
-                address = leader.unwrap_or_else(|| addresses[number % MASTERS].clone());
+                address = leader.map_or_else(
+                    || addresses[number % MASTERS].clone(),
+                    |leader| leader.address,
+                );
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Err(_) => address = addresses[number % MASTERS].clone(),

@@ -266,8 +266,8 @@ impl MasterLink {
             }
         };
         if let Some(leader) = leader_of(&status) {
-            let (leader, now) = (leader.as_deref(), Instant::now());
-            let follows = self.addresses.not_leading(&address, leader, now);
+            let now = Instant::now();
+            let follows = self.addresses.not_leading(&address, leader.as_ref(), now);
             return Err(self.unanswered(follows, status));
         }
         // What a server has answered has no source.

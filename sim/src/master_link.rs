@@ -72,7 +72,7 @@ impl MasterLink {
         match asked {
             Ok(Answer::NotLeader(leader)) => {
                 let mut addresses = self.addresses.lock();
-                let follows = addresses.not_leading(&address, leader.as_deref(), now());
+                let follows = addresses.not_leading(&address, leader.as_ref(), now());
                 Err(NoAnswer::NotLeader(follows))
             }
             Ok(answer) => Ok(answer),

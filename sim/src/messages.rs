@@ -1,6 +1,7 @@
 //! What processes say to each other.
 
 use percolator_client::transport::MasterError;
+use percolator_protocol::election::NamedLeader;
 use percolator_protocol::oracle::Granted;
 use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
@@ -71,7 +72,7 @@ pub enum Answer {
     /// The master refuses.
     Refused(MasterError),
     /// A standby's: the leader's address, if it knows it.
-    NotLeader(Option<String>),
+    NotLeader(Option<NamedLeader>),
     /// A register's.
     Register(RegisterAnswer),
 }

@@ -100,7 +100,7 @@ impl SimTransport {
             .await?;
         let ts = match asked {
             Answer::Timestamps(granted) => granted.first,
-            Answer::NotLeader(leader) => return Ok(Err(leader)),
+            Answer::NotLeader(leader) => return Ok(Err(leader.map(|it| it.address))),
             _ => return Err(Lost::unknown("another question was answered".to_owned())),
         };
         self.world.see(&Seen::Received { ts, after });

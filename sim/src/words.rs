@@ -163,7 +163,12 @@ impl Answer {
         match self {
             Self::Tablet(response) => response.body.as_ref().map_or_else(nothing, answered),
             Self::Timestamps(granted) => format!("timestamp {}", granted.first),
-            Self::NotLeader(Some(leader)) => format!("{leader} leads"),
+            Self::NotLeader(Some(leader)) => {
+                format!(
+                    "{} leads, silent for {} ms",
+                    leader.address, leader.silent_ms
+                )
+            }
             Self::NotLeader(None) => "another one leads".to_owned(),
             Self::Register(RegisterAnswer::Loaded(None)) => "no value".to_owned(),
             Self::Register(RegisterAnswer::Loaded(Some(found))) => {

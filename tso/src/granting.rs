@@ -1,6 +1,6 @@
 //! What grants timestamps in this process: an oracle alone, or one of several over a register.
 
-use percolator_protocol::election::{OracleReplica, RequestOutcome, RoleKind};
+use percolator_protocol::election::{NamedLeader, OracleReplica, RequestOutcome, RoleKind};
 use percolator_protocol::oracle::{ClockEvent, Granted, Now};
 use percolator_protocol::types::Timestamp;
 
@@ -22,8 +22,8 @@ pub enum Reply {
     Granted(Granted),
     /// Ask again when a limit is durable.
     Wait,
-    /// Another oracle leads, at this address, if that is known.
-    NotLeader(Option<String>),
+    /// Another oracle leads: this one, if that is known.
+    NotLeader(Option<NamedLeader>),
     /// This oracle leads, and its right has ended.
     RightEnded,
 }

@@ -336,7 +336,7 @@ impl Service {
             Ok(Reply::Wait) => Ok(None),
             Ok(Reply::NotLeader(leader)) => {
                 self.shared.metrics.failed("unavailable");
-                Err(percolator_wire::not_leader("oracle", leader.as_deref()))
+                Err(percolator_wire::not_leader("oracle", leader.as_ref()))
             }
             Ok(Reply::RightEnded) => {
                 self.shared.metrics.failed("unavailable");

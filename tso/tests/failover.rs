@@ -98,7 +98,8 @@ async fn client(
             }
             Ok(Err(status)) => {
                 stream = None;
-                address = leader_of(&status).flatten().unwrap_or_default();
+                let leader = leader_of(&status).flatten();
+                address = leader.map(|it| it.address).unwrap_or_default();
             }
             Err(_) => {
                 stream = None;

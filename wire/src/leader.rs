@@ -1,16 +1,21 @@
 //! The answer of an oracle or a master that may not act, because another one leads.
 
+use percolator_protocol::election::NamedLeader;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
+use tonic::metadata::{MetadataMap, MetadataValue};
 
 /// The leader's address in the status's metadata; empty: it isn't known.
 const LEADER: &str = "percolator-leader";
+/// For how long it has not been seen to renew its right, in milliseconds.
+const SILENT_MS: &str = "percolator-leader-silent-ms";
 
-/// `UNAVAILABLE`: this server, an "oracle" or a "master", isn't the leader. It names the leader's address (HOST:PORT) if that
-/// is known. Another one leads, or will; nothing was done.
-pub fn not_leader(role: &str, leader: Option<&str>) -> Status {
+/// `UNAVAILABLE`: this server, an "oracle" or a "master", isn't the leader. It names the leader if that is known. Another one
+/// leads, or will; nothing was done.
+pub fn not_leader(role: &str, leader: Option<&NamedLeader>) -> Status {
     let message = match leader {
-        Some(leader) => format!("this {role} is a standby; the {role} at {leader} leads"),
+        Some(NamedLeader { address, .. }) => {
+            format!("this {role} is a standby; the {role} at {address} leads")
+        }
         None => format!("this {role} is a standby, and knows no leader at the moment"),
     };
     unavailable(message, leader)
@@ -26,20 +31,29 @@ pub fn right_ended(role: &str) -> Status {
     unavailable(message, None)
 }
 
-fn unavailable(message: String, leader: Option<&str>) -> Status {
+fn unavailable(message: String, leader: Option<&NamedLeader>) -> Status {
     let mut metadata = MetadataMap::new();
-    let value = leader.unwrap_or_default().parse();
+    let address = leader.map_or("", |leader| &leader.address).parse();
     metadata.insert(
         LEADER,
-        value.unwrap_or_else(|_| tonic::metadata::MetadataValue::from_static("")),
+        address.unwrap_or_else(|_| MetadataValue::from_static("")),
     );
+    if let Some(leader) = leader {
+        metadata.insert(SILENT_MS, leader.silent_ms.into());
+    }
     Status::with_metadata(tonic::Code::Unavailable, message, metadata)
 }
 
-/// Whether a status is [`not_leader`]'s or [`right_ended`]'s, and the address that it names.
-pub fn leader_of(status: &Status) -> Option<Option<String>> {
-    let leader = status.metadata().get(LEADER)?.to_str().unwrap_or_default();
-    Some((!leader.is_empty()).then(|| leader.to_owned()))
+/// Whether a status is [`not_leader`]'s or [`right_ended`]'s, and the leader that it names.
+pub fn leader_of(status: &Status) -> Option<Option<NamedLeader>> {
+    let text = |key| status.metadata().get(key)?.to_str().ok();
+    let address = text(LEADER)?.to_owned();
+    let silent_ms = text(SILENT_MS).and_then(|it| it.parse().ok());
+    Some((!address.is_empty()).then(|| NamedLeader {
+        address,
+        // Nobody says that it is alive.
+        silent_ms: silent_ms.unwrap_or(u64::MAX),
+    }))
 }
 
 #[cfg(test)]
@@ -48,9 +62,12 @@ mod tests {
 
     #[test]
     fn the_leader_is_read_from_the_status() {
-        let leader = Some("tso-1:7400".to_owned());
+        let leader = Some(NamedLeader {
+            address: "tso-1:7400".to_owned(),
+            silent_ms: 1_234,
+        });
         assert_eq!(
-            leader_of(&not_leader("oracle", leader.as_deref())),
+            leader_of(&not_leader("oracle", leader.as_ref())),
             Some(leader)
         );
         assert_eq!(leader_of(&not_leader("master", None)), Some(None));

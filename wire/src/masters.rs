@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use percolator_protocol::election::NamedLeader;
+
 /// A standby takes over within this after a leader's last sign of life.
 const TAKEOVER: Duration = Duration::from_secs(3);
 /// Who gives no answer for so long may stand still. A process that is dead refuses at once.
@@ -88,29 +90,27 @@ impl MasterAddresses {
     /// asked at once.
     ///
     /// A leader that has just given no answer isn't taken up: it may be dead, and the standby about to take over. One that
-    /// was waited for in vain may stand still: until another one leads, the standby is asked again.
-    pub fn not_leading(&mut self, asked: &str, leader: Option<&str>, now: Instant) -> bool {
+    /// was waited for in vain may stand still: the standby is asked again, until another one leads, or it has seen that one
+    /// renew its right since.
+    pub fn not_leading(&mut self, asked: &str, leader: Option<&NamedLeader>, now: Instant) -> bool {
         self.has_standbys = true;
         if asked != self.current {
             // Somebody else who asks has gone on already.
             return true;
         }
-        let silence = leader.and_then(|leader| self.silence.clone().filter(|it| it.of == leader));
-        match (leader, silence) {
-            (Some(leader), None) if leader != asked => {
-                self.current = leader.to_owned();
+        if let Some(leader) = leader {
+            let silence = self.silence.as_ref();
+            let silence = silence.filter(|silence| silence.of == leader.address);
+            let waited = silence.and_then(|silence| silence.waited);
+            let since = waited.map(|until| now.saturating_duration_since(until));
+            let is_alive = since.is_some_and(|it| u128::from(leader.silent_ms) < it.as_millis());
+            if (silence.is_none() || is_alive) && leader.address != asked {
+                self.current.clone_from(&leader.address);
                 return true;
             }
-            (
-                _,
-                Some(Silence {
-                    waited: Some(until),
-                    ..
-                }),
-            ) if now.saturating_duration_since(until) < TAKEOVER => {
+            if since.is_some_and(|since| since < TAKEOVER) {
                 return false;
             }
-            _ => {}
         }
         self.silence = None;
         self.advance();
@@ -157,6 +157,14 @@ fn is_address(text: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// A leader that is named by a standby that has never seen it renew its right.
+    fn named(address: &str) -> NamedLeader {
+        NamedLeader {
+            address: address.to_owned(),
+            silent_ms: u64::MAX,
+        }
+    }
+
     #[test]
     fn addresses_are_read_from_a_list() {
         let masters: MasterAddresses = "a:1, [::1]:2,c.example:3".parse().unwrap();
@@ -172,15 +180,15 @@ mod tests {
     fn a_standbys_leader_is_asked_and_else_the_next_one() {
         let now = Instant::now();
         let mut masters: MasterAddresses = "a:1,b:1".parse().unwrap();
-        assert!(masters.not_leading("a:1", Some("z:1"), now));
+        assert!(masters.not_leading("a:1", Some(&named("z:1")), now));
         assert_eq!(masters.current(), "z:1");
         masters.no_answer("z:1", now, now);
         assert_eq!(masters.current(), "a:1");
         // It doesn't know yet that its leader is dead.
-        assert!(!masters.not_leading("a:1", Some("z:1"), now));
+        assert!(!masters.not_leading("a:1", Some(&named("z:1")), now));
         assert_eq!(masters.current(), "b:1");
         // It may be back.
-        assert!(masters.not_leading("b:1", Some("z:1"), now));
+        assert!(masters.not_leading("b:1", Some(&named("z:1")), now));
         assert_eq!(masters.current(), "z:1");
     }
 
@@ -189,12 +197,12 @@ mod tests {
         let now = Instant::now();
         let mut masters: MasterAddresses = "service:1".parse().unwrap();
         assert_eq!((masters.are_several(), masters.count()), (false, 1));
-        assert!(masters.not_leading("service:1", Some("a:1"), now));
+        assert!(masters.not_leading("service:1", Some(&named("a:1")), now));
         assert_eq!((masters.current(), masters.count()), ("a:1", 2));
         // When the leader has died, another connection to the service may reach its successor.
         masters.no_answer("a:1", now, now);
         assert_eq!(masters.current(), "service:1");
-        assert!(!masters.not_leading("service:1", Some("a:1"), now));
+        assert!(!masters.not_leading("service:1", Some(&named("a:1")), now));
         assert_eq!(masters.current(), "service:1");
         assert!(masters.are_several());
     }
@@ -206,13 +214,31 @@ mod tests {
         let mut masters: MasterAddresses = "a:1,b:1".parse().unwrap();
         masters.no_answer("a:1", began, now);
         assert_eq!(masters.current(), "b:1");
-        assert!(!masters.not_leading("b:1", Some("a:1"), now + TAKEOVER / 2));
+        assert!(!masters.not_leading("b:1", Some(&named("a:1")), now + TAKEOVER / 2));
         assert_eq!(masters.current(), "b:1");
-        assert!(masters.not_leading("b:1", Some("c:1"), now + TAKEOVER / 2));
+        assert!(masters.not_leading("b:1", Some(&named("c:1")), now + TAKEOVER / 2));
         assert_eq!(masters.current(), "c:1");
         masters.no_answer("c:1", now, now);
         masters.no_answer("a:1", began, now);
-        assert!(!masters.not_leading("b:1", Some("a:1"), now + TAKEOVER));
+        assert!(!masters.not_leading("b:1", Some(&named("a:1")), now + TAKEOVER));
+        assert_eq!(masters.current(), "a:1");
+    }
+
+    #[test]
+    fn a_leader_that_has_renewed_its_right_since_is_asked_again() {
+        let began = Instant::now();
+        let now = began + Duration::from_secs(1);
+        let mut masters: MasterAddresses = "a:1,b:1".parse().unwrap();
+        masters.no_answer("a:1", began, now);
+        let later = now + Duration::from_millis(700);
+        let renewed = |silent_ms| NamedLeader {
+            silent_ms,
+            ..named("a:1")
+        };
+        // Before it was given up: it may stand still since then.
+        assert!(!masters.not_leading("b:1", Some(&renewed(700)), later));
+        assert_eq!(masters.current(), "b:1");
+        assert!(masters.not_leading("b:1", Some(&renewed(699)), later));
         assert_eq!(masters.current(), "a:1");
     }
 
@@ -225,7 +251,7 @@ mod tests {
         assert_eq!(masters.current(), "b:1");
         assert!(!masters.not_leading("b:1", None, now));
         assert_eq!(masters.current(), "c:1");
-        assert!(!masters.not_leading("c:1", Some("c:1"), now));
+        assert!(!masters.not_leading("c:1", Some(&named("c:1")), now));
         assert_eq!(masters.current(), "a:1");
     }
 }

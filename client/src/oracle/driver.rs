@@ -215,7 +215,7 @@ impl From<tonic::Status> for AskError {
     fn from(status: tonic::Status) -> Self {
         Self {
             cause: lost(&status),
-            leader: leader_of(&status).flatten(),
+            leader: leader_of(&status).flatten().map(|leader| leader.address),
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::mutants::{self, ElectionMutant};
 use super::promises::{Promises, inherited};
 use super::{
-    Command, Leadership, Member, Peer, RoleKind, StoredLeadership, SwapName, SwapResult, Timing,
+    Command, Leadership, Member, NamedLeader, Peer, RoleKind, StoredLeadership, SwapName,
+    SwapResult, Timing,
 };
 use crate::types::Timestamp;
 
@@ -224,6 +225,13 @@ impl Election {
     pub fn leader(&self) -> Option<&Member> {
         let holder = self.stored()?.value.holder.as_ref()?;
         (holder.incarnation != self.member.incarnation).then_some(holder)
+    }
+
+    /// The same for others, who may not reach it.
+    pub fn named_leader(&self, now_ms: u64) -> Option<NamedLeader> {
+        let address = self.leader()?.address.clone();
+        let silent_ms = now_ms.saturating_sub(self.known.as_ref()?.seen_ms);
+        Some(NamedLeader { address, silent_ms })
     }
 
     /// Whether another replica leads, and has renewed its right so lately, in the register or by a promise of this one, that

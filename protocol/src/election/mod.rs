@@ -31,5 +31,7 @@ mod value;
 pub use core::Election;
 pub use oracle::OracleReplica;
 pub use promises::{PromiseCall, PromiseRecord, PromiseRequest, PromiseRound};
-pub use steps::{Command, RequestOutcome, RoleKind, StoredLeadership, SwapResult, Timing};
+pub use steps::{
+    Command, NamedLeader, RequestOutcome, RoleKind, StoredLeadership, SwapResult, Timing,
+};
 pub use value::{DecodeError, Leadership, Member, Peer, SwapName};

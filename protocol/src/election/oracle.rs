@@ -137,7 +137,7 @@ impl OracleReplica {
                 granted.map_or(RequestOutcome::Wait, RequestOutcome::Granted)
             }
             _ => RequestOutcome::NotLeader {
-                leader: self.leader().map(|leader| leader.address.clone()),
+                leader: self.election.named_leader(now.mono_ms),
             },
         }
     }

@@ -81,9 +81,18 @@ pub enum RequestOutcome {
     Wait,
     /// This replica may grant nothing.
     NotLeader {
-        /// The leader's address, if another replica leads, as far as this one knows.
-        leader: Option<String>,
+        /// The leader, if another replica leads, as far as this one knows.
+        leader: Option<NamedLeader>,
     },
+}
+
+/// The leader that another replica names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedLeader {
+    /// Where it is: HOST:PORT.
+    pub address: String,
+    /// For so long, in milliseconds, the replica has not seen it renew its right.
+    pub silent_ms: u64,
 }
 
 /// What a replica is.

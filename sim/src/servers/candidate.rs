@@ -12,7 +12,7 @@ use percolator_client::transport::MasterError;
 use percolator_gc_master::{DirectoryState, Start};
 use percolator_protocol::election::mutants::{self, ElectionMutant};
 use percolator_protocol::election::{
-    Command, Election, Member, RoleKind, StoredLeadership, SwapResult,
+    Command, Election, Member, NamedLeader, RoleKind, StoredLeadership, SwapResult,
 };
 use percolator_register::{Register, RegisterVersion, SwapError, SwapOutcome, WriteId};
 use percolator_server::leadership;
@@ -105,8 +105,8 @@ impl Candidate {
     /// The directory to ask, for a request that was read.
     ///
     /// # Errors
-    /// The address of the master that leads, if it is known.
-    pub(super) fn directory(&self) -> Result<(u64, Shared), Option<String>> {
+    /// The master that leads, if it is known.
+    pub(super) fn directory(&self) -> Result<(u64, Shared), Option<NamedLeader>> {
         let term = self.leading_term();
         let current = self.current.lock().clone();
         match (term, current) {
@@ -121,7 +121,7 @@ impl Candidate {
             (Some(_), _) => Err(None),
             (None, _) => {
                 let election = self.election.lock();
-                Err(election.leader().map(|leader| leader.address.clone()))
+                Err(election.named_leader(self.now_ms()))
             }
         }
     }
