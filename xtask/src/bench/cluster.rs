@@ -39,6 +39,11 @@ impl Cluster {
         Ok(Self(child))
     }
 
+    /// The process of `percolator up`.
+    pub(super) fn id(&self) -> String {
+        self.0.id().to_string()
+    }
+
     /// Stops it in order.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
         drop(self.0.stdin.take());

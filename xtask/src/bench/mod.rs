@@ -2,6 +2,7 @@
 
 mod cluster;
 mod engines;
+mod failover;
 mod scrape;
 mod starts;
 mod turns;
@@ -29,6 +30,7 @@ Examples:
   cargo xtask bench before --programs ../before/target/release
   cargo xtask bench engines --rows 2000000
   cargo xtask bench starts --turns 5
+  cargo xtask bench failover --turns 50
 
 Numbers mean something on a machine that does nothing else.")]
 pub(crate) struct Args {
@@ -50,7 +52,7 @@ pub(crate) struct Args {
     /// Rows that `engines` imports.
     #[arg(long, default_value_t = 2_000_000)]
     rows: u32,
-    /// Rounds of `before`, `engines` and `starts`: in each, every side has its turn.
+    /// Rounds of `before`, `engines` and `starts`: in each, every side has its turn. Of `failover`, faults of each kind.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     turns: u32,
 }
@@ -77,6 +79,9 @@ enum Name {
     Engines,
     /// How long the start of a server takes that was replaced, to a client's first answer.
     Starts,
+    /// For how long nothing goes on when a leading oracle or master ends, is killed or stands still; and timestamps per second
+    /// with a register and without.
+    Failover,
     /// One after the other, but for those that compare, and `gc`.
     All,
 }
@@ -100,6 +105,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     }
     if matches!(args.name, Name::Starts) {
         return starts::run(&programs, args).map(|()| ExitCode::SUCCESS);
+    }
+    if matches!(args.name, Name::Failover) {
+        return failover::run(&programs, args).map(|()| ExitCode::SUCCESS);
     }
     if matches!(args.name, Name::Engines) {
         return engines::run(&programs, args).map(|()| ExitCode::SUCCESS);
