@@ -1,6 +1,7 @@
 //! Roles in which one of several servers leads: who it is, and how it is ended at once.
 
-use crate::{Namespace, kubectl, nodes, say, wait};
+use crate::nodes::{self, CutOffPod};
+use crate::{Namespace, kubectl, say, wait};
 
 /// The leader's name and term, as the cluster's status has it. `role` is the role's field there.
 pub fn leader(space: &Namespace, role: &str) -> Result<(String, u64), String> {
@@ -43,10 +44,20 @@ impl Drop for Cordon {
     }
 }
 
-/// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace is told to end as well.
-pub fn kill_at_once(space: &Namespace, pod: &str) {
+/// The argument by which the process of a pod of a role of several is known.
+fn argument_of(space: &Namespace, pod: &str) -> String {
     let found = wait(pod, || space.get("pod", pod));
     let address = found["status"]["podIP"].as_str().expect("an address");
-    nodes::signal(&format!("--advertise={address}:7400"), "KILL");
+    format!("--advertise={address}:7400")
+}
+
+/// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace is told to end as well.
+pub fn kill_at_once(space: &Namespace, pod: &str) {
+    nodes::signal(&argument_of(space, pod), "KILL");
     space.kill(pod);
+}
+
+/// Cuts a pod off the network until the value goes.
+pub fn cut_off(space: &Namespace, pod: &str) -> CutOffPod {
+    nodes::cut_off_pod(&argument_of(space, pod))
 }

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::{Namespace, output, wait};
+use crate::{Namespace, kubectl, output, wait};
 
 /// What `cargo xtask kube` marks its processes with.
 pub(crate) const MARK: &str = "PERCOLATOR_KUBE";
@@ -165,8 +165,8 @@ pub fn kill_process(pid: &str) {
     let _ = output(Command::new("kill").args(["-9", pid]));
 }
 
-/// Sends a signal to the process of a container that has this word among its arguments, or begins one with it.
-pub fn signal(argument: &str, signal: &str) {
+/// The process that has this word among its arguments, or one that begins with it.
+fn process_of(argument: &str) -> String {
     let pid = sh(&format!(
         "for p in /proc/[0-9]*; do
            if tr '\\0' '\\n' < $p/cmdline 2>/dev/null | grep -q -e '^{argument}'; then basename $p; fi
@@ -177,7 +177,71 @@ pub fn signal(argument: &str, signal: &str) {
         1,
         "{argument}: one process, and not {pid:?}"
     );
+    pid.trim().to_owned()
+}
+
+/// Sends a signal to the process of a container that has this word among its arguments, or begins one with it.
+pub fn signal(argument: &str, signal: &str) {
+    let pid = process_of(argument);
     sh(&format!("kill -{signal} {pid}"));
+}
+
+/// A pod whose network loses everything, until the value goes: what comes in, and what it sends.
+#[derive(Debug)]
+pub struct CutOffPod {
+    /// A process of the pod, while it lives.
+    pid: String,
+}
+
+/// Cuts off the pod of the process that has this word among its arguments, or one that begins with it.
+pub fn cut_off_pod(argument: &str) -> CutOffPod {
+    let cut = CutOffPod {
+        pid: process_of(argument),
+    };
+    cut.rules("-I");
+    cut
+}
+
+impl CutOffPod {
+    fn rules(&self, change: &str) {
+        let Self { pid } = self;
+        sh(&format!(
+            "for chain in INPUT OUTPUT; do
+               nsenter --net=/proc/{pid}/ns/net iptables -w {change} $chain -j DROP
+             done"
+        ));
+    }
+}
+
+impl Drop for CutOffPod {
+    fn drop(&mut self) {
+        // The pod may have ended, and its network with it.
+        if PathBuf::from(format!("/proc/{}", self.pid)).exists() {
+            self.rules("-D");
+        }
+    }
+}
+
+/// An API server that stands still, until the value goes. Requests to it hang.
+#[derive(Debug)]
+pub struct ApiServerAway {
+    pid: String,
+}
+
+/// Stops the API server's process.
+pub fn stop_api_server() -> ApiServerAway {
+    let pid = process_of("--etcd-servers=");
+    sh(&format!("kill -STOP {pid}"));
+    ApiServerAway { pid }
+}
+
+impl Drop for ApiServerAway {
+    fn drop(&mut self) {
+        sh(&format!("kill -CONT {}", self.pid));
+        if !std::thread::panicking() {
+            wait("the API server", || kubectl(&["get", "--raw=/readyz"]));
+        }
+    }
 }
 
 /// Tells the container of a pod to end, as Kubernetes would; the pod stays, with what it has printed.

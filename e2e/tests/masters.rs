@@ -1,5 +1,5 @@
-//! Several masters that share registers in ConfigMaps: one becomes two, the leader is killed with its pod, they restart one
-//! after the other, and become one again. Money moves all the time and no transfer fails; tables are created all the time,
+//! Several masters that share registers in ConfigMaps: one becomes two, the leader is killed with its pod, the next one is
+//! cut off, they restart one after the other, and become one again. Money moves all the time and no transfer fails; tables are created all the time,
 //! and each of them is there in the end. `cargo xtask test e2e` runs it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
-use percolator_e2e::leaders::{Cordon, kill_at_once, leader, wait_for_another_term};
+use percolator_e2e::leaders::{Cordon, cut_off, kill_at_once, leader, wait_for_another_term};
 use percolator_e2e::{Kube, Namespace, PROGRAM, kubectl, say, server_of, small, wait};
 
 const ACCOUNTS: u32 = 100;
@@ -148,6 +148,36 @@ fn are_there(space: &Namespace, created: usize) {
     say(&format!("{created} tables were created, and all are there"));
 }
 
+/// The leader is killed, and the next one is cut off.
+fn leaders_are_lost(
+    space: &Namespace,
+    tables: &Tables,
+    application: &Application<'_>,
+    first: &str,
+    term: u64,
+) {
+    say("the leader is killed, and its pod with it");
+    stall("leader killed", tables, application, || {
+        let cordon = Cordon::begin();
+        kill_at_once(space, first);
+        space.wait_for("demo", "Available", "True", "StandbysNotReady");
+        assert_ne!(wait_for_another_term(space, ROLE, term), first);
+        tables.go_on();
+        drop(cordon);
+        space.wait_until_up_to_date("demo");
+    });
+
+    say("the leader is cut off the network");
+    let (cut, term) = wait("a leader", || leader(space, ROLE));
+    stall("leader cut off", tables, application, || {
+        let off = cut_off(space, &cut);
+        assert_ne!(wait_for_another_term(space, ROLE, term), cut);
+        tables.go_on();
+        drop(off);
+        space.wait_until_up_to_date("demo");
+    });
+}
+
 #[test]
 fn tables_are_created_while_masters_come_and_go() {
     let Some(kube) = Kube::find() else { return };
@@ -177,16 +207,7 @@ fn tables_are_created_while_masters_come_and_go() {
     say(&format!("{first} leads in term {term}"));
     are_apart(&space, "demo");
 
-    say("the leader is killed, and its pod with it");
-    stall("leader killed", &tables, &application, || {
-        let cordon = Cordon::begin();
-        kill_at_once(&space, &first);
-        space.wait_for("demo", "Available", "True", "StandbysNotReady");
-        assert_ne!(wait_for_another_term(&space, ROLE, term), first);
-        tables.go_on();
-        drop(cordon);
-        space.wait_until_up_to_date("demo");
-    });
+    leaders_are_lost(&space, &tables, &application, &first, term);
 
     say("the masters restart, one after the other");
     let lives = space.lives("demo");

@@ -1,13 +1,14 @@
-//! Several oracles that share a register in a ConfigMap: one is killed with its pod, they restart one after the other, and
-//! their number changes. Money moves all the time, no transfer fails, and over all oracles timestamps are in real-time
+//! Several oracles that share a register in a ConfigMap: one is killed with its pod, one is cut off, the API server is away,
+//! they restart one after the other, and their number changes. Money moves all the time, no transfer fails, and over all oracles timestamps are in real-time
 //! order. `cargo xtask test e2e` runs it.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request};
-use percolator_e2e::leaders::{Cordon, kill_at_once, leader, wait_for_another_term};
+use percolator_e2e::leaders::{Cordon, cut_off, kill_at_once, leader, wait_for_another_term};
+use percolator_e2e::nodes;
 use percolator_e2e::{Kube, Namespace, SCRATCH, say, small, wait};
 use percolator_history::{Op, Outcome, Transaction, check, parse};
 use serde_json::Value;
@@ -22,6 +23,8 @@ const ROLE: &str = "oracle";
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// A transfer that is answered is in the history by then.
 const NOT_WRITTEN_YET: Duration = Duration::from_secs(5);
+/// The API server stands still for so long: some leases of servers, which are of ten seconds.
+const AWAY: Duration = Duration::from_secs(60);
 /// The leader swaps once a second, and the operator must not look at the cluster each time.
 const SWAPS: u64 = 8;
 
@@ -136,6 +139,31 @@ fn the_register_wakes_nobody(space: &Namespace) {
     assert_eq!(writes, [""; 0], "the operator wrote");
 }
 
+/// While the API server stands still, money moves, nobody takes over, and nothing restarts.
+fn the_api_server_is_away(space: &Namespace, application: &Application<'_>, history: &History) {
+    say("the API server stands still");
+    let before = (space.lives("demo"), leader(space, ROLE));
+    history.stall("API server away", application, || {
+        let away = nodes::stop_api_server();
+        let began = Instant::now();
+        while began.elapsed() < AWAY {
+            let answered = history.ends_us().len();
+            wait("a transfer without the API server", || {
+                let now = history.ends_us().len();
+                if now > answered {
+                    Ok(())
+                } else {
+                    Err("none was answered".to_owned())
+                }
+            });
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        drop(away);
+        space.wait_until_up_to_date("demo");
+    });
+    assert_eq!((space.lives("demo"), leader(space, ROLE)), before);
+}
+
 #[test]
 fn money_moves_while_oracles_come_and_go() {
     let Some(kube) = Kube::find() else { return };
@@ -180,6 +208,16 @@ fn money_moves_while_oracles_come_and_go() {
         drop(cordon);
         space.wait_until_up_to_date("demo");
     });
+
+    say("the leader is cut off the network");
+    let (cut, term) = wait("a leader", || leader(&space, ROLE));
+    history.stall("leader cut off", &application, || {
+        let off = cut_off(&space, &cut);
+        assert_ne!(wait_for_another_term(&space, ROLE, term), cut);
+        drop(off);
+        space.wait_until_up_to_date("demo");
+    });
+    the_api_server_is_away(&space, &application, &history);
 
     say("the oracles restart, one after the other");
     let (lives, (_, term)) = (space.lives("demo"), leader(&space, ROLE).expect("a leader"));

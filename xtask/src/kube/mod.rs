@@ -425,9 +425,9 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
     ready 127.0.0.1:8181
     kubernetes cluster.local {{
         kubeconfig {admin} kube
-        ttl 1
+        ttl 30
     }}
-    cache 1
+    cache 30
 }}
 "
         ),
