@@ -57,6 +57,21 @@ pub fn kill_at_once(space: &Namespace, pod: &str) {
     space.kill(pod);
 }
 
+/// Waits until the leader could go on without its register: all that could take over promise not to. `metric` says so.
+pub fn wait_until_promised(space: &Namespace, leader: &str, metric: &str) {
+    let namespace = space.name();
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{leader}:9090/proxy/metrics");
+    let line = format!("{metric} 1");
+    wait("promises of standbys", || {
+        let shown = kubectl(&["get", "--raw", &path])?;
+        let of_metric = shown.lines().find(|shown| shown.starts_with(metric));
+        match of_metric {
+            Some(shown) if shown == line => Ok(()),
+            other => Err(format!("{leader}: {other:?}")),
+        }
+    });
+}
+
 /// Cuts a pod off the network until the value goes.
 pub fn cut_off(space: &Namespace, pod: &str) -> CutOffPod {
     nodes::cut_off_pod(&argument_of(space, pod))

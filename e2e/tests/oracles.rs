@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request};
-use percolator_e2e::leaders::{Cordon, cut_off, kill_at_once, leader, wait_for_another_term};
+use percolator_e2e::leaders::{
+    Cordon, cut_off, kill_at_once, leader, wait_for_another_term, wait_until_promised,
+};
 use percolator_e2e::nodes;
 use percolator_e2e::{Kube, Namespace, SCRATCH, say, small, wait};
 use percolator_history::{Op, Outcome, Transaction, check, parse};
@@ -143,6 +145,9 @@ fn the_register_wakes_nobody(space: &Namespace) {
 fn the_api_server_is_away(space: &Namespace, application: &Application<'_>, history: &History) {
     say("the API server stands still");
     let before = (space.lives("demo"), leader(space, ROLE));
+    let (leads, _) = before.1.as_ref().expect("a leader");
+    // A standby that was away needs some seconds to be one of those that promise.
+    wait_until_promised(space, leads, "percolator_tso_promised");
     history.stall("API server away", application, || {
         let away = nodes::stop_api_server();
         let began = Instant::now();
