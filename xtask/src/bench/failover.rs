@@ -147,6 +147,8 @@ fn throughput(programs: &Path, folder: &Path, args: &Args) -> anyhow::Result<()>
 struct Bench<'a> {
     programs: &'a Path,
     data: PathBuf,
+    /// Their addresses.
+    masters: String,
     cluster: Cluster,
 }
 
@@ -157,8 +159,12 @@ impl<'a> Bench<'a> {
         let (file, folder) = (manifest.to_string_lossy(), data.to_string_lossy());
         let arguments = ["-f", &*file, "--data-dir", &*folder];
         let cluster = Cluster::start(&programs.join("percolator"), PORT, &arguments)?;
+        let masters = running(&data)?.into_iter();
+        let masters = masters.filter(|running| running["role"] == "master");
+        let addresses = masters.filter_map(|master| Some(master["address"].as_str()?.to_owned()));
         Ok(Self {
             programs,
+            masters: addresses.collect::<Vec<_>>().join(","),
             data,
             cluster,
         })
@@ -166,8 +172,7 @@ impl<'a> Bench<'a> {
 
     fn percolator(&self) -> Command {
         let mut command = Command::new(self.programs.join("percolator"));
-        let masters = format!("127.0.0.1:{PORT},127.0.0.1:{}", PORT + 1);
-        command.args(["-c", &masters, "-q", "-o", "json"]);
+        command.args(["-c", &self.masters, "-q", "-o", "json"]);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -203,9 +208,7 @@ impl<'a> Bench<'a> {
             }
         };
         let name = name.context("nobody leads")?;
-        let running = std::fs::read(self.data.join("servers.json"))?;
-        let running: Value = serde_json::from_slice(&running)?;
-        let mut running = running.as_array().into_iter().flatten();
+        let mut running = running(&self.data)?.into_iter();
         let process = running.find(|running| running["server"] == name);
         let pid = process.and_then(|process| process["pid"].as_u64());
         Ok(pid.context("it has no process")?.to_string())
@@ -279,6 +282,13 @@ impl<'a> Bench<'a> {
                 .map_err(|_| anyhow::anyhow!("the client panicked"))?
         })
     }
+}
+
+/// What `percolator up` says of its processes.
+fn running(data: &Path) -> anyhow::Result<Vec<Value>> {
+    Ok(serde_json::from_slice(&std::fs::read(
+        data.join("servers.json"),
+    )?)?)
 }
 
 fn signal(pid: &str, signal: &str) -> anyhow::Result<()> {
