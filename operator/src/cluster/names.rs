@@ -107,13 +107,16 @@ pub(crate) fn register(cluster: &str, role: Role) -> String {
     format!("{}-register", role.set(cluster))
 }
 
-/// Where the masters of a cluster are, for `--master`. Of several it names as many as there may be, so that another number of
-/// them restarts nobody.
+/// Where the masters of a cluster are, for `--master`. First the service, whose address outlives pods: DNS remembers that of a
+/// pod for half a minute. Then the pods, which the service leaves out while they aren't ready. Of several it names as many as
+/// there may be, so that another number of them restarts nobody.
 pub(crate) fn masters(cluster: &str, namespace: &str, has_register: bool) -> String {
     let set = Role::GcMaster.set(cluster);
     let count = if has_register { MASTERS_MAX } else { 1 };
     let address = |ordinal| format!("{set}-{ordinal}.{set}.{namespace}.svc:{PORT}");
-    (0..count).map(address).collect::<Vec<_>>().join(",")
+    let service = format!("{cluster}.{namespace}.svc:{PORT}");
+    let all = std::iter::once(service).chain((0..count).map(address));
+    all.collect::<Vec<_>>().join(",")
 }
 
 /// The label of registers: they change every second, and nobody is to be told of it.

@@ -220,6 +220,11 @@ impl Builder<'_> {
         container
     }
 
+    /// Whether servers of this role say where they are. Nobody is sent to a master that is alone.
+    fn is_advertised(&self, role: Role) -> bool {
+        role != Role::GcMaster || self.has_register(role)
+    }
+
     fn arguments(&self, role: Role) -> Vec<String> {
         let spec = &self.cluster.spec;
         let mut arguments = vec![
@@ -228,12 +233,9 @@ impl Builder<'_> {
             format!("--metrics-listen=0.0.0.0:{METRICS_PORT}"),
             "--server=$(POD_NAME)".to_owned(),
         ];
-        if self.has_register(role) {
-            // Names are remembered for half a minute, and a client that is sent to a new leader can't wait for that.
+        if self.is_advertised(role) {
+            // Names are remembered for half a minute, and nobody can wait for that when a pod was replaced.
             arguments.push(format!("--advertise=$({POD_IP}):{PORT}"));
-        } else if role != Role::GcMaster {
-            let host = format!("{}.{}.svc", role.set(self.name), self.namespace);
-            arguments.push(format!("--advertise=$(POD_NAME).{host}:{PORT}"));
         }
         if role != Role::GcMaster {
             let has_register = self.has_register(Role::GcMaster);
@@ -259,7 +261,7 @@ impl Builder<'_> {
             json!({"name": "PERCOLATOR_LOG_LEVEL_FILE", "value": format!("{CONFIG}/{LOG_LEVEL}")}),
             json!({"name": "PERCOLATOR_LOG_FORMAT", "value": log.format.name()}),
         ];
-        if self.has_register(role) {
+        if self.is_advertised(role) {
             let field = json!({"fieldRef": {"fieldPath": "status.podIP"}});
             variables.push(json!({"name": POD_IP, "valueFrom": field}));
         }

@@ -69,7 +69,7 @@ impl World {
 fn addresses(count: u32) -> String {
     let address = |n| format!("demo-gc-master-{n}.demo-gc-master.default.svc:7400");
     let addresses: Vec<String> = (0..count).map(address).collect();
-    format!("\"--master={}\"", addresses.join(","))
+    format!("\"--master=demo.default.svc:7400,{}\"", addresses.join(","))
 }
 
 #[test]
@@ -83,6 +83,10 @@ fn a_master_that_is_alone_needs_no_api_server() {
     for role in [Role::Oracle, Role::Tablet] {
         let arguments = arguments(world.of_role(role));
         assert!(arguments.contains(&addresses(1)), "{arguments}");
+        assert!(
+            arguments.contains("--advertise=$(POD_IP):7400"),
+            "{arguments}"
+        );
     }
     for (kind, name) in [
         (Kind::ConfigMap, REGISTER),
