@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_client::OracleClient;
-use percolator_protocol::election::Member;
-use percolator_server::{Folder, Incarnation, Probe, RegisterLocation, folder};
+use percolator_protocol::election::{Member, StateNumber};
+use percolator_server::promises::{PromiseFolder, PromiseService, PromiseTask};
+use percolator_server::{Beside, Folder, Incarnation, Probe, RegisterLocation, folder};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::master_server::MasterServer;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::copies::CopyFile;
 use crate::core::{Directory, Settings};
 use crate::driver::drive;
 use crate::facts::Facts;
@@ -157,9 +159,11 @@ pub struct Server {
     exporter: Option<Exporter>,
     metrics: Arc<Metrics>,
     options: Options,
-    folder: Folder,
+    folder: Arc<Folder>,
     state: StateLocation,
     serving: Arc<Serving>,
+    /// What the folder of one of several masters keeps of promises.
+    promises: Option<Arc<PromiseFolder>>,
     /// Of a master that is alone: its directory, and where its changes go.
     alone: Option<(Arc<Runner>, StateStore)>,
     /// This start of one of several masters.
@@ -182,15 +186,17 @@ impl Server {
     /// Of the folder, the state and the address.
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let folder = Folder::open(&options.data_dir, ROLE, &options.server, None)?;
+        let folder = Arc::new(folder);
         let metrics = Arc::new(Metrics::new().map_err(endpoint::Error::Metrics)?);
         let (listener, address) = percolator_server::listen(options.listen)?;
         let endpoint = options.metrics_listen.map(endpoint::listen).transpose()?;
         let export = |traces| Exporter::of_server(traces, "gc-master", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
+        let mut promises = None;
         let (state, serving, alone, life) = match &options.register {
             None => {
                 let state = StateLocation::alone(&folder);
-                let opened = state.open(0, &options, &folder).await?;
+                let opened = state.open(0, (&options, &folder), None).await?;
                 let (runner, store) = open_runner(opened, 0, &folder, metrics.clone()).await?;
                 let serving = Serving::alone(runner.clone());
                 (state, serving, Some((runner, store)), None)
@@ -199,12 +205,21 @@ impl Server {
                 let state = StateLocation::shared(register)?;
                 startup::begin_shared_state(&state, &options, &folder).await?;
                 let life = Incarnation::begin(folder.path(), folder::LOCK);
-                let member = member(&options, address, &life)?;
-                let dead = life.replaces.clone();
+                let (of_folder, record) = PromiseFolder::open(&folder)?;
+                let copies = CopyFile::open(&folder)?;
+                let member = member(&options, address, &life, record.replica)?;
+                let start = (member, life.replaces.clone());
                 let leadership = register.open(startup::LEADERSHIP, true)?;
-                let timing = register.timing();
-                let candidate = Candidate::new(member, dead, leadership, timing, metrics.clone());
-                (state, Serving::elected(candidate), None, Some(life))
+                let leadership = (leadership, register.timing());
+                let kept = (record, copies);
+                let candidate = Candidate::new(start, leadership, kept, metrics.clone());
+                promises = Some(Arc::new(of_folder));
+                (
+                    state,
+                    Serving::elected(Arc::new(candidate)),
+                    None,
+                    Some(life),
+                )
             }
         };
         Ok(Self {
@@ -217,6 +232,7 @@ impl Server {
             folder,
             state,
             serving: Arc::new(serving),
+            promises,
             alone,
             life,
         })
@@ -249,6 +265,7 @@ impl Server {
             folder,
             state,
             serving,
+            promises,
             alone,
             life,
         } = self;
@@ -271,6 +288,8 @@ impl Server {
             Probe::Lives => true,
         };
         let service = MasterServer::new(measured).max_decoding_message_size(REQUEST_BYTES_MAX);
+        let replica = serving.candidate().cloned().zip(promises.clone());
+        let service = Beside::new(service, PromiseService::server(replica, folder.clone()));
         let terms = Terms {
             options,
             address,
@@ -278,6 +297,7 @@ impl Server {
             state,
             metrics,
             serving: serving.clone(),
+            promises,
             life,
         };
         match alone {
@@ -323,16 +343,18 @@ impl Server {
 struct Terms {
     options: Options,
     address: SocketAddr,
-    folder: Folder,
+    folder: Arc<Folder>,
     state: StateLocation,
     metrics: Arc<Metrics>,
     serving: Arc<Serving>,
+    promises: Option<Arc<PromiseFolder>>,
     life: Option<Incarnation>,
 }
 
 impl Terms {
     /// Drives a directory, and makes its changes durable. Ends when that fails.
     async fn serve(&self, runner: &Arc<Runner>, store: StateStore) -> Error {
+        let candidate = self.serving.candidate().map(|it| &**it);
         let oracle = match OracleClient::connect(&self.address.to_string()) {
             Ok(oracle) => oracle,
             Err(error) => return Error::Itself(error),
@@ -350,7 +372,7 @@ impl Terms {
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
-            error = runner.persist(store, &self.folder) => error.into(),
+            error = runner.persist(store, &self.folder, candidate) => error.into(),
             never = collecting => match never {},
             never = watch_manifest(self.options.manifest.clone(), runner) => match never {},
         }
@@ -388,21 +410,47 @@ impl Terms {
                 }
             }
         };
+        let promising = async {
+            let Some(promises) = &self.promises else {
+                return std::future::pending().await;
+            };
+            let folder = self.folder.clone();
+            let (replica, promises) = (candidate.clone(), promises.clone());
+            let task = PromiseTask::new(replica, promises, folder, candidate.timing());
+            task.run().await
+        };
         tokio::select! {
             () = candidate.run() => std::future::pending().await,
+            never = promising => match never {},
             error = leading => error,
         }
     }
 
     /// Serves in one term. Ends when it can't.
     async fn lead(&self, term: u64) -> Error {
+        let candidate = self.serving.candidate().map(|it| &**it);
         let opened = async {
             loop {
-                let opened = self.state.open(term, &self.options, &self.folder).await?;
+                let copy = match candidate {
+                    Some(candidate) => candidate.own_copy().await?,
+                    None => None,
+                };
+                let from = (&self.options, &*self.folder);
+                let opened = self.state.open(term, from, copy).await?;
+                if opened.is_copy {
+                    tracing::info!(
+                        term,
+                        of_term = opened.stored_term,
+                        "this master goes on from the copy of the state in its folder: the register's is older"
+                    );
+                }
                 if opened.stored_term > term {
                     // A later leader has written since, so that this one is about to hear that it leads no more. If it doesn't,
                     // the register of the leadership was begun anew.
                     tokio::time::sleep(STATE_OF_LATER_TERM).await;
+                }
+                if let Some(candidate) = candidate {
+                    candidate.may_store_state().await;
                 }
                 let metrics = self.metrics.clone();
                 match open_runner(opened, term, &self.folder, metrics).await {
@@ -416,6 +464,9 @@ impl Terms {
             Ok(opened) => opened,
             Err(error) => return error,
         };
+        if let Some(candidate) = candidate {
+            candidate.stored(StateNumber { term, number: 0 });
+        }
         if let Some(life) = &self.life {
             // No other start of this folder is in the register.
             life.accepted();
@@ -444,7 +495,12 @@ async fn open_runner(
 }
 
 /// This start of one of several masters, as the others know it.
-fn member(options: &Options, address: SocketAddr, life: &Incarnation) -> Result<Member, Error> {
+fn member(
+    options: &Options,
+    address: SocketAddr,
+    life: &Incarnation,
+    replica: u64,
+) -> Result<Member, Error> {
     let address = match &options.advertise {
         Some(advertise) => advertise.clone(),
         None if address.ip().is_unspecified() => return Err(Error::AdvertiseMissing { address }),
@@ -454,8 +510,7 @@ fn member(options: &Options, address: SocketAddr, life: &Incarnation) -> Result<
         name: options.server.clone(),
         address,
         incarnation: life.incarnation,
-        // Masters don't lead by promises: the folders of standbys would need its state.
-        replica: 0,
+        replica,
     };
     member.fits().then_some(member).ok_or(Error::NameTooLong)
 }
@@ -476,8 +531,12 @@ fn pages(
         role: "gc-master",
         refresh: Box::new(move || {
             shown.show_volume(&volume);
+            let serving = watched.upgrade();
+            if let Some(candidate) = serving.as_ref().and_then(|it| it.candidate()) {
+                candidate.show();
+            }
             // One that doesn't lead has nothing more to tell.
-            let runner = watched.upgrade().and_then(|serving| serving.current());
+            let runner = serving.and_then(|serving| serving.current());
             if let Some(Ok(facts)) = runner.map(|it| it.look_for_metrics(Directory::facts)) {
                 shown.show(&facts);
             }

@@ -281,7 +281,8 @@ impl Server {
         };
         let service = Service::new(shared.clone(), folder.clone(), options.wait_max);
         let service = OracleServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
-        let promising = PromiseService::server(shared, promises, folder.clone());
+        let promising = promises.map(|promises| (shared, promises));
+        let promising = PromiseService::server(promising, folder.clone());
         let service = Beside::new(service, promising);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
         let (adopted, mut is_adopted) = watch::channel(options.master.is_none());

@@ -74,7 +74,11 @@ impl StateNumber {
     }
 
     /// From which state a takeover goes on: the later one of the register's and the one in its own folder, of the same register.
+    /// No copy was made before the register had a state: if it has none, that was lost, and a copy is no match for it.
     pub fn take_over(register: Option<Self>, copy: Option<Self>) -> StateSource {
+        if register.is_none() {
+            return StateSource::Register;
+        }
         let is_later = if mutants::on(ElectionMutant::TermOfStateIgnored) {
             copy.map(|it| it.number) > register.map(|it| it.number)
         } else {

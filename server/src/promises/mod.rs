@@ -334,33 +334,24 @@ impl Channels {
 
 /// Answers other replicas.
 pub struct PromiseService<P> {
-    replica: Arc<P>,
-    /// None if this replica is alone.
-    promises: Option<Arc<PromiseFolder>>,
+    /// None if this server is alone.
+    replica: Option<(Arc<P>, Arc<PromiseFolder>)>,
     folder: Arc<Folder>,
 }
 
 impl<P> fmt::Debug for PromiseService<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PromiseService")
-            .field("promises", &self.promises)
-            .finish_non_exhaustive()
+        f.debug_struct("PromiseService").finish_non_exhaustive()
     }
 }
 
 impl<P: Promiser> PromiseService<P> {
-    /// Of this replica, as a service of gRPC; without a record, of one that is alone.
+    /// Of this replica with its record, as a service of gRPC; none: of a server that is alone.
     pub fn server(
-        replica: Arc<P>,
-        promises: Option<Arc<PromiseFolder>>,
+        replica: Option<(Arc<P>, Arc<PromiseFolder>)>,
         folder: Arc<Folder>,
     ) -> PromisesServer<Self> {
-        let service = Self {
-            replica,
-            promises,
-            folder,
-        };
-        PromisesServer::new(service)
+        PromisesServer::new(Self { replica, folder })
             .max_decoding_message_size(REQUEST_BYTES_MAX + P::COPY_BYTES_MAX)
     }
 
@@ -370,36 +361,38 @@ impl<P: Promiser> PromiseService<P> {
         Ok(request.into_inner())
     }
 
-    fn promises(&self) -> Result<&PromiseFolder, Status> {
-        self.promises.as_deref().ok_or_else(|| {
-            Status::failed_precondition(format!(
-                "this {} has no register, and can't take over",
-                P::ROLE
-            ))
-        })
+    fn replica(&self) -> Result<(&P, &PromiseFolder), Status> {
+        let replica = self.replica.as_ref();
+        let alone = || {
+            let role = P::ROLE;
+            Status::failed_precondition(format!("this {role} has no register, and can't take over"))
+        };
+        replica
+            .map(|(replica, promises)| (&**replica, &**promises))
+            .ok_or_else(alone)
     }
+}
 
-    fn refused(&self) -> Status {
-        self.replica.count_promise("refused");
-        Status::failed_precondition(format!(
-            "this {} does not promise: it leads, takes over or ends, or knows a later leader",
-            P::ROLE
-        ))
-    }
+fn refused<P: Promiser>(replica: &P) -> Status {
+    replica.count_promise("refused");
+    Status::failed_precondition(format!(
+        "this {} does not promise: it leads, takes over or ends, or knows a later leader",
+        P::ROLE
+    ))
+}
 
-    fn failed(&self, error: String) -> Status {
-        self.replica.count_promise("failed");
-        log_failed_write::<P>(&error);
-        Status::unavailable(error)
-    }
+fn failed<P: Promiser>(replica: &P, error: String) -> Status {
+    replica.count_promise("failed");
+    log_failed_write::<P>(&error);
+    Status::unavailable(error)
+}
 
-    /// It is bound already. The leader may count on it when a later start of this process would know it as well.
-    async fn keep(&self, promises: &PromiseFolder) -> Result<(), Status> {
-        let kept = promises.keep(&*self.replica).await;
-        kept.map_err(|error| self.failed(error))?;
-        self.replica.count_promise("given");
-        Ok(())
-    }
+/// It is bound already. The leader may count on it when a later start of this process would know it as well.
+async fn keep<P: Promiser>(replica: &P, promises: &PromiseFolder) -> Result<(), Status> {
+    let kept = promises.keep(replica).await;
+    kept.map_err(|error| failed(replica, error))?;
+    replica.count_promise("given");
+    Ok(())
 }
 
 #[tonic::async_trait]
@@ -409,11 +402,11 @@ impl<P: Promiser> Promises for PromiseService<P> {
         request: Request<v1::PromiseRequest>,
     ) -> Result<Response<v1::PromiseResponse>, Status> {
         let message = self.check(request)?;
-        let promises = self.promises()?;
-        if self.replica.promise(&self::request(&message)).is_none() {
-            return Err(self.refused());
+        let (replica, promises) = self.replica()?;
+        if replica.promise(&self::request(&message)).is_none() {
+            return Err(refused(replica));
         }
-        self.keep(promises).await?;
+        keep(replica, promises).await?;
         Ok(Response::new(v1::PromiseResponse {}))
     }
 
@@ -426,19 +419,19 @@ impl<P: Promiser> Promises for PromiseService<P> {
             number,
             state,
         } = self.check(request)?;
-        let promises = self.promises()?;
+        let (replica, promises) = self.replica()?;
         let promise =
             promise.ok_or_else(|| Status::invalid_argument("a copy without a promise"))?;
         let request = CopyRequest {
             promise: self::request(&promise),
             number,
         };
-        match self.replica.keep_copy(&request, state.into()).await {
+        match replica.keep_copy(&request, state.into()).await {
             Ok(()) => {}
-            Err(CopyRefusal::Refused) => return Err(self.refused()),
-            Err(CopyRefusal::Failed(error)) => return Err(self.failed(error)),
+            Err(CopyRefusal::Refused) => return Err(refused(replica)),
+            Err(CopyRefusal::Failed(error)) => return Err(failed(replica, error)),
         }
-        self.keep(promises).await?;
+        keep(replica, promises).await?;
         Ok(Response::new(v1::KeepCopyResponse {}))
     }
 
@@ -451,7 +444,9 @@ impl<P: Promiser> Promises for PromiseService<P> {
             replica: message.replica,
             address: message.address,
         };
-        self.replica.introduced(message.register, &standby);
+        if let Some((replica, _)) = &self.replica {
+            replica.introduced(message.register, &standby);
+        }
         Ok(Response::new(v1::IntroduceResponse {}))
     }
 }
