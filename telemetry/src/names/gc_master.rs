@@ -98,7 +98,7 @@ declarations! {
     );
     STATE_AHEAD: Metric::gauge(
         "percolator_gc_master_state_ahead",
-        "1 while only the folders of masters have the newest state, because its register can't be swapped. Until it can, none of these folders may be lost but one.",
+        "1 while only the folders of masters have the newest state, because its register can't be swapped. One of these folders must last until then.",
     )
     .after("the register can't be reached");
     PROMISED: Metric::gauge(
