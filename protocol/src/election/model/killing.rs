@@ -58,3 +58,8 @@ fn every_mutant_of_leadership_is_killed_without_limits() {
     ];
     assert_eq!(survivors(Elected::Master, &of_leadership), []);
 }
+
+#[test]
+fn every_mutant_of_states_is_killed() {
+    assert_eq!(survivors(Elected::States, &ElectionMutant::OF_STATES), []);
+}
