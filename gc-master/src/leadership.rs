@@ -149,6 +149,11 @@ impl Candidate {
         self.replica.lock()
     }
 
+    /// Whether this master may act as the leader now.
+    pub(crate) fn may_act(&self) -> bool {
+        self.replica().leads(boot_ms())
+    }
+
     fn has_live_leader(&self) -> bool {
         self.replica().election().has_live_leader(boot_ms())
     }

@@ -137,8 +137,13 @@ impl Runner {
             let stored = store.store(changes, &bytes).await;
             self.metrics.persisted(&bytes, stored.is_ok(), since);
             match stored {
-                // The folders of all masters that could take over have it, or a later one.
-                Err(error) if error.passes() && self.progress.borrow().durable >= changes => {
+                // The folders of all masters that could take over have it, or a later one; or nobody is answered now, and the
+                // right to answer may come back.
+                Err(error)
+                    if error.passes()
+                        && (self.progress.borrow().durable >= changes
+                            || candidate.is_some_and(|it| !it.may_act())) =>
+                {
                     tracing::debug!(%error, changes, "the register doesn't have the newest state");
                     self.state().is_unwritten = true;
                     continue;

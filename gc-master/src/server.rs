@@ -164,6 +164,8 @@ pub struct Server {
     serving: Arc<Serving>,
     /// What the folder of one of several masters keeps of promises.
     promises: Option<Arc<PromiseFolder>>,
+    /// The register of the state is still to be looked at.
+    begins_late: bool,
     /// Of a master that is alone: its directory, and where its changes go.
     alone: Option<(Arc<Runner>, StateStore)>,
     /// This start of one of several masters.
@@ -192,7 +194,7 @@ impl Server {
         let endpoint = options.metrics_listen.map(endpoint::listen).transpose()?;
         let export = |traces| Exporter::of_server(traces, "gc-master", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
-        let mut promises = None;
+        let (mut promises, mut begins_late) = (None, false);
         let (state, serving, alone, life) = match &options.register {
             None => {
                 let state = StateLocation::alone(&folder);
@@ -202,14 +204,18 @@ impl Server {
                 (state, serving, Some((runner, store)), None)
             }
             Some(register) => {
-                let state = StateLocation::shared(register)?;
-                startup::begin_shared_state(&state, &options, &folder).await?;
-                let life = Incarnation::begin(folder.path(), folder::LOCK);
                 let (of_folder, record) = PromiseFolder::open(&folder)?;
+                // One that has taken part before may have to promise before it can read the register.
+                begins_late = record.register != 0;
+                let state = StateLocation::shared(register, !begins_late)?;
+                if !begins_late {
+                    startup::begin_shared_state(&state, &options, &folder).await?;
+                }
+                let life = Incarnation::begin(folder.path(), folder::LOCK);
                 let copies = CopyFile::open(&folder)?;
                 let member = member(&options, address, &life, record.replica)?;
                 let start = (member, life.replaces.clone());
-                let leadership = register.open(startup::LEADERSHIP, true)?;
+                let leadership = register.open(startup::LEADERSHIP, !begins_late)?;
                 let leadership = (leadership, register.timing());
                 let kept = (record, copies);
                 let candidate = Candidate::new(start, leadership, kept, metrics.clone());
@@ -233,6 +239,7 @@ impl Server {
             state,
             serving: Arc::new(serving),
             promises,
+            begins_late,
             alone,
             life,
         })
@@ -266,6 +273,7 @@ impl Server {
             state,
             serving,
             promises,
+            begins_late,
             alone,
             life,
         } = self;
@@ -298,6 +306,7 @@ impl Server {
             metrics,
             serving: serving.clone(),
             promises,
+            begins_late,
             life,
         };
         match alone {
@@ -348,6 +357,7 @@ struct Terms {
     metrics: Arc<Metrics>,
     serving: Arc<Serving>,
     promises: Option<Arc<PromiseFolder>>,
+    begins_late: bool,
     life: Option<Incarnation>,
 }
 
@@ -419,10 +429,22 @@ impl Terms {
             let task = PromiseTask::new(replica, promises, folder, candidate.timing());
             task.run().await
         };
+        let taking_part = async {
+            if self.begins_late {
+                let begun =
+                    startup::begin_shared_state(&self.state, &self.options, &self.folder).await;
+                if let Err(error) = begun {
+                    return error;
+                }
+            }
+            tokio::select! {
+                () = candidate.run() => std::future::pending().await,
+                error = leading => error,
+            }
+        };
         tokio::select! {
-            () = candidate.run() => std::future::pending().await,
             never = promising => match never {},
-            error = leading => error,
+            error = taking_part => error,
         }
     }
 

@@ -88,18 +88,18 @@ impl StateLocation {
         }
     }
 
-    /// Of several masters.
+    /// Of several masters. `creates`: see [`RegisterLocation::open`].
     ///
     /// # Errors
     /// The register can't be opened.
-    pub(crate) fn shared(location: &RegisterLocation) -> Result<Self, Error> {
+    pub(crate) fn shared(location: &RegisterLocation, creates: bool) -> Result<Self, Error> {
         let file = match location {
             RegisterLocation::File(folder) => Some(folder.join(SHARED_STATE.file)),
             #[cfg(feature = "kubernetes")]
             RegisterLocation::Kubernetes(_) => None,
         };
         Ok(Self {
-            register: location.open(SHARED_STATE, true)?,
+            register: location.open(SHARED_STATE, creates)?,
             name: location.describe(SHARED_STATE),
             file,
         })

@@ -164,6 +164,12 @@ async fn while_all_masters_are_up_registers_that_are_away_cost_nothing() {
     // Nobody promises any more.
     pair.masters.signal(1, "KILL");
     pair.wait_for_refusal(0).await;
+    // One that comes back with its folder does, although it can't read the register.
+    pair.masters.restart(1).await;
+    assert_eq!(pair.masters.leader(Some(1)).await, 0);
+    pair.create(0, "again").await;
+    pair.masters.signal(1, "KILL");
+    pair.wait_for_refusal(0).await;
     pair.bring_registers_back();
     assert_eq!(pair.masters.leader(Some(1)).await, 0);
     pair.check_tables(0).await;

@@ -67,21 +67,6 @@ pub enum ElectionMutant {
 }
 
 impl ElectionMutant {
-    /// Whether it concerns the states of masters.
-    pub fn is_of_states(self) -> bool {
-        matches!(
-            self,
-            Self::StateInOneFolder
-                | Self::ListChangesWhileAhead
-                | Self::HandOverWhileAhead
-                | Self::OwnCopyIgnored
-                | Self::TermOfStateIgnored
-                | Self::LateCopyTaken
-                | Self::StateBeforeTermKept
-                | Self::CopiesBeforeFirstState
-        )
-    }
-
     /// Whether it shows only where replicas go on by promises.
     pub fn is_of_promises(self) -> bool {
         matches!(
