@@ -19,6 +19,7 @@ mod facts;
 mod fencing;
 mod held;
 mod ids;
+mod joining;
 mod leadership;
 mod locate;
 mod measured;

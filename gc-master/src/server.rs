@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_client::OracleClient;
-use percolator_protocol::election::{Member, StateNumber};
-use percolator_server::promises::{PromiseFolder, PromiseService, PromiseTask};
-use percolator_server::{Beside, Folder, Incarnation, Probe, RegisterLocation, folder};
+use percolator_protocol::election::StateNumber;
+use percolator_server::promises::{PromiseService, PromiseTask};
+use percolator_server::{Beside, Folder, Probe, RegisterLocation};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::master_server::MasterServer;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::copies::CopyFile;
 use crate::core::{Directory, Settings};
 use crate::driver::drive;
 use crate::facts::Facts;
-use crate::leadership::{Candidate, Serving};
+use crate::joining::JoinedMaster;
+use crate::leadership::Serving;
 use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
@@ -162,14 +162,10 @@ pub struct Server {
     folder: Arc<Folder>,
     state: StateLocation,
     serving: Arc<Serving>,
-    /// What the folder of one of several masters keeps of promises.
-    promises: Option<Arc<PromiseFolder>>,
-    /// The register of the state is still to be looked at.
-    begins_late: bool,
     /// Of a master that is alone: its directory, and where its changes go.
     alone: Option<(Arc<Runner>, StateStore)>,
-    /// This start of one of several masters.
-    life: Option<Incarnation>,
+    /// Of one of several masters.
+    joined: Option<JoinedMaster>,
 }
 
 /// The role in the folder's identity.
@@ -194,8 +190,7 @@ impl Server {
         let endpoint = options.metrics_listen.map(endpoint::listen).transpose()?;
         let export = |traces| Exporter::of_server(traces, "gc-master", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
-        let (mut promises, mut begins_late) = (None, false);
-        let (state, serving, alone, life) = match &options.register {
+        let (state, serving, alone, joined) = match &options.register {
             None => {
                 let state = StateLocation::alone(&folder);
                 let opened = state.open(0, (&options, &folder), None).await?;
@@ -204,28 +199,10 @@ impl Server {
                 (state, serving, Some((runner, store)), None)
             }
             Some(register) => {
-                let (of_folder, record) = PromiseFolder::open(&folder)?;
-                // One that has taken part before may have to promise before it can read the register.
-                begins_late = record.register != 0;
-                let state = StateLocation::shared(register, !begins_late)?;
-                if !begins_late {
-                    startup::begin_shared_state(&state, &options, &folder).await?;
-                }
-                let life = Incarnation::begin(folder.path(), folder::LOCK);
-                let copies = CopyFile::open(&folder)?;
-                let member = member(&options, address, &life, record.replica)?;
-                let start = (member, life.replaces.clone());
-                let leadership = register.open(startup::LEADERSHIP, !begins_late)?;
-                let leadership = (leadership, register.timing());
-                let kept = (record, copies);
-                let candidate = Candidate::new(start, leadership, kept, metrics.clone());
-                promises = Some(Arc::new(of_folder));
-                (
-                    state,
-                    Serving::elected(Arc::new(candidate)),
-                    None,
-                    Some(life),
-                )
+                let shown = metrics.clone();
+                let (state, candidate, joined) =
+                    JoinedMaster::open(register, &options, &folder, address, shown).await?;
+                (state, Serving::elected(candidate), None, Some(joined))
             }
         };
         Ok(Self {
@@ -238,10 +215,8 @@ impl Server {
             folder,
             state,
             serving: Arc::new(serving),
-            promises,
-            begins_late,
             alone,
-            life,
+            joined,
         })
     }
 
@@ -272,10 +247,8 @@ impl Server {
             folder,
             state,
             serving,
-            promises,
-            begins_late,
             alone,
-            life,
+            joined,
         } = self;
         let pages = pages(
             &metrics,
@@ -296,7 +269,8 @@ impl Server {
             Probe::Lives => true,
         };
         let service = MasterServer::new(measured).max_decoding_message_size(REQUEST_BYTES_MAX);
-        let replica = serving.candidate().cloned().zip(promises.clone());
+        let promises = joined.as_ref().map(|joined| joined.promises.clone());
+        let replica = serving.candidate().cloned().zip(promises);
         let service = Beside::new(service, PromiseService::server(replica, folder.clone()));
         let terms = Terms {
             options,
@@ -305,9 +279,7 @@ impl Server {
             state,
             metrics,
             serving: serving.clone(),
-            promises,
-            begins_late,
-            life,
+            joined,
         };
         match alone {
             Some((runner, store)) => {
@@ -356,9 +328,7 @@ struct Terms {
     state: StateLocation,
     metrics: Arc<Metrics>,
     serving: Arc<Serving>,
-    promises: Option<Arc<PromiseFolder>>,
-    begins_late: bool,
-    life: Option<Incarnation>,
+    joined: Option<JoinedMaster>,
 }
 
 impl Terms {
@@ -391,7 +361,7 @@ impl Terms {
     /// Takes part in the election, and serves in each term in which this master leads. Ends if the state is none that this
     /// master can read.
     async fn take_part(&self) -> Error {
-        let Some(candidate) = self.serving.candidate() else {
+        let Some((candidate, joined)) = self.serving.candidate().zip(self.joined.as_ref()) else {
             return std::future::pending().await;
         };
         let leading = async {
@@ -421,16 +391,13 @@ impl Terms {
             }
         };
         let promising = async {
-            let Some(promises) = &self.promises else {
-                return std::future::pending().await;
-            };
             let folder = self.folder.clone();
-            let (replica, promises) = (candidate.clone(), promises.clone());
+            let (replica, promises) = (candidate.clone(), joined.promises.clone());
             let task = PromiseTask::new(replica, promises, folder, candidate.timing());
             task.run().await
         };
         let taking_part = async {
-            if self.begins_late {
+            if joined.begins_late {
                 let begun =
                     startup::begin_shared_state(&self.state, &self.options, &self.folder).await;
                 if let Err(error) = begun {
@@ -489,9 +456,9 @@ impl Terms {
         if let Some(candidate) = candidate {
             candidate.stored(StateNumber { term, number: 0 });
         }
-        if let Some(life) = &self.life {
+        if let Some(joined) = &self.joined {
             // No other start of this folder is in the register.
-            life.accepted();
+            joined.life.accepted();
         }
         self.serving.set(Some(runner.clone()));
         self.serve(&runner, store).await
@@ -514,27 +481,6 @@ async fn open_runner(
     }
     let runner = Runner::open(directory, &mut store, term, folder, metrics).await?;
     Ok((runner, store))
-}
-
-/// This start of one of several masters, as the others know it.
-fn member(
-    options: &Options,
-    address: SocketAddr,
-    life: &Incarnation,
-    replica: u64,
-) -> Result<Member, Error> {
-    let address = match &options.advertise {
-        Some(advertise) => advertise.clone(),
-        None if address.ip().is_unspecified() => return Err(Error::AdvertiseMissing { address }),
-        None => address.to_string(),
-    };
-    let member = Member {
-        name: options.server.clone(),
-        address,
-        incarnation: life.incarnation,
-        replica,
-    };
-    member.fits().then_some(member).ok_or(Error::NameTooLong)
 }
 
 /// What the master shows of itself.
