@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use percolator_protocol::election::{
-    Command, Election, Member, NamedLeader, RoleKind, StoredLeadership, SwapResult, Timing,
+    Command, MasterReplica, Member, PromiseRecord, RoleKind, StoredLeadership, SwapResult, Timing,
 };
 use percolator_register::{Register, SwapError};
 use percolator_server::{boot_time, leadership};
 use percolator_telemetry::Limited;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tonic::Status;
 
-use crate::metrics::Metrics;
+use crate::copies::CopyFile;
+use crate::metrics::{Metrics, ShownRight};
 use crate::runner::Runner;
 
 /// A hand-over is given up after so long; a standby takes over without one.
@@ -22,19 +23,23 @@ const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 /// The directory that answers requests at the moment, if this master may answer any.
 pub(crate) struct Serving {
     /// None if this master is alone.
-    candidate: Option<Candidate>,
+    candidate: Option<Arc<Candidate>>,
     current: RwLock<Option<Arc<Runner>>>,
 }
 
 /// This master's part in the election.
 pub(crate) struct Candidate {
-    election: Mutex<Election>,
+    replica: Mutex<MasterReplica>,
     register: Arc<dyn Register>,
+    /// Of its state, in its folder.
+    pub(crate) copies: CopyFile,
     timing: Timing,
     member: Member,
     /// The term in which this master leads, whether or not its right has ended for the moment.
     leads: watch::Sender<Option<u64>>,
-    metrics: Arc<Metrics>,
+    /// A term of it has begun: its folder is to keep that, and the others are to promise.
+    pub(crate) begun: Notify,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// What is logged when it changes.
@@ -55,14 +60,14 @@ impl Serving {
     }
 
     /// Of one of several masters.
-    pub(crate) fn elected(candidate: Candidate) -> Self {
+    pub(crate) fn elected(candidate: Arc<Candidate>) -> Self {
         Self {
             candidate: Some(candidate),
             current: RwLock::default(),
         }
     }
 
-    pub(crate) fn candidate(&self) -> Option<&Candidate> {
+    pub(crate) fn candidate(&self) -> Option<&Arc<Candidate>> {
         self.candidate.as_ref()
     }
 
@@ -76,9 +81,7 @@ impl Serving {
         let Some(candidate) = &self.candidate else {
             return current().ok_or_else(|| Status::unavailable("the master is stopping"));
         };
-        let term = candidate
-            .leading_term()
-            .map_err(|leader| percolator_wire::not_leader("master", leader.as_ref()))?;
+        let term = candidate.leading_term()?;
         // A leader that still reads the state answers as one that doesn't lead yet.
         current()
             .filter(|runner| runner.term() == term)
@@ -105,7 +108,7 @@ impl Serving {
         };
         match self.runner() {
             Ok(_) => Ok(()),
-            Err(_) if candidate.election.lock().has_live_leader(boot_ms()) => Ok(()),
+            Err(_) if candidate.has_live_leader() => Ok(()),
             Err(status) => Err(status.message().to_owned()),
         }
     }
@@ -119,23 +122,40 @@ impl Serving {
 }
 
 impl Candidate {
-    /// `dead`: earlier starts that surely answer nobody any more.
+    /// `dead`: earlier starts that surely answer nobody any more. `record`: what its folder keeps of promises.
     pub(crate) fn new(
-        member: Member,
-        dead: Vec<u64>,
-        register: Arc<dyn Register>,
-        timing: Timing,
+        (member, dead): (Member, Vec<u64>),
+        (register, timing): (Arc<dyn Register>, Timing),
+        (record, copies): (PromiseRecord, CopyFile),
         metrics: Arc<Metrics>,
     ) -> Self {
         metrics.leadership.show(RoleKind::Standby, 0, false);
+        let mut replica = MasterReplica::new(member.clone(), dead, timing);
+        replica.restore(boot_ms(), record);
         Self {
-            election: Mutex::new(Election::new(member.clone(), dead, timing)),
+            replica: Mutex::new(replica),
             register,
+            copies,
             timing,
             member,
             leads: watch::Sender::default(),
+            begun: Notify::new(),
             metrics,
         }
+    }
+
+    /// Not to be held while anything is waited for.
+    pub(crate) fn replica(&self) -> MutexGuard<'_, MasterReplica> {
+        self.replica.lock()
+    }
+
+    /// Whether this master may act as the leader now.
+    pub(crate) fn may_act(&self) -> bool {
+        self.replica().leads(boot_ms())
+    }
+
+    fn has_live_leader(&self) -> bool {
+        self.replica().election().has_live_leader(boot_ms())
     }
 
     /// Takes part in the election; never ends.
@@ -150,14 +170,18 @@ impl Candidate {
     /// The term in which this master leads now.
     ///
     /// # Errors
-    /// The one that leads, if it is known.
-    fn leading_term(&self) -> Result<u64, Option<NamedLeader>> {
+    /// The answer of a master that may not act: it names the one that leads, if that is known.
+    fn leading_term(&self) -> Result<u64, Status> {
         let now_ms = boot_ms();
-        let election = self.election.lock();
-        if election.leads(now_ms) {
-            return Ok(election.term());
+        let replica = self.replica();
+        if replica.leads(now_ms) {
+            return Ok(replica.term());
         }
-        Err(election.named_leader(now_ms))
+        if replica.role() == RoleKind::Leader {
+            return Err(percolator_wire::right_ended("master"));
+        }
+        let leader = replica.named_leader(now_ms);
+        Err(percolator_wire::not_leader("master", leader.as_ref()))
     }
 
     /// Waits until this master leads, and returns the term.
@@ -179,9 +203,9 @@ impl Candidate {
 
     /// Gives the leadership up, and takes part again after another master had time to take over.
     pub(crate) async fn resign(&self) {
-        self.election.lock().hand_over();
+        self.replica().hand_over();
         let left = async {
-            while self.election.lock().role() != RoleKind::Left {
+            while self.replica().role() != RoleKind::Left {
                 tokio::time::sleep(self.poll()).await;
             }
         };
@@ -192,27 +216,38 @@ impl Candidate {
         }
         tokio::time::sleep(Duration::from_millis(self.timing.takeover_ms)).await;
         // Its swaps may be under way: it takes part as another start, for which this one is dead.
-        let mut election = self.election.lock();
-        let dead = vec![self.member.incarnation, election.member().incarnation];
+        let mut replica = self.replica();
+        let dead = vec![
+            self.member.incarnation,
+            replica.election().member().incarnation,
+        ];
         let member = Member {
             incarnation: rand::random::<u64>().max(1),
             ..self.member.clone()
         };
-        *election = Election::new(member, dead, self.timing);
+        let record = replica.record();
+        *replica = MasterReplica::new(member, dead, self.timing);
+        replica.restore(boot_ms(), record);
     }
 
     /// To be called when [`Self::run`] has ended.
     async fn hand_over(&self) {
         {
-            let mut election = self.election.lock();
-            election.hand_over();
-            election.abandon(boot_ms());
+            let mut replica = self.replica();
+            if replica.is_ahead() {
+                tracing::warn!(
+                    "the register doesn't have the newest state: nothing is handed over, and a master whose folder has a copy takes \
+                     over in some seconds"
+                );
+            }
+            replica.hand_over();
+            replica.abandon(boot_ms());
         }
         let left = async {
             let mut logged = None;
             loop {
                 self.drive(&mut logged).await;
-                if self.election.lock().role() == RoleKind::Left {
+                if self.replica().role() == RoleKind::Left {
                     return;
                 }
                 tokio::time::sleep(self.poll()).await;
@@ -225,7 +260,11 @@ impl Candidate {
         }
     }
 
-    fn poll(&self) -> Duration {
+    pub(crate) fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    pub(crate) fn poll(&self) -> Duration {
         Duration::from_millis(self.timing.poll_ms)
     }
 
@@ -234,7 +273,8 @@ impl Candidate {
         leadership::drive(&*self.register, self).await;
         self.publish();
         let state = {
-            let election = self.election.lock();
+            let replica = self.replica();
+            let election = replica.election();
             LoggedElection {
                 role: election.role(),
                 term: election.term(),
@@ -249,23 +289,40 @@ impl Candidate {
 
     fn publish(&self) {
         let term = {
-            let election = self.election.lock();
-            let (role, term) = (election.role(), election.term());
+            let replica = self.replica();
+            let (role, term) = (replica.role(), replica.term());
             let metrics = &self.metrics.leadership;
-            metrics.show(role, term, election.leads(boot_ms()));
+            metrics.show(role, term, replica.leads(boot_ms()));
             (role == RoleKind::Leader).then_some(term)
         };
-        self.leads.send_if_modified(|leads| {
+        let is_new = self.leads.send_if_modified(|leads| {
             let is_new = *leads != term;
             *leads = term;
             is_new
         });
+        if is_new && term.is_some() {
+            self.begun.notify_one();
+        }
+    }
+
+    /// Brings the metrics up to date.
+    pub(crate) fn show(&self) {
+        let now_ms = boot_ms();
+        let right = {
+            let replica = self.replica();
+            ShownRight {
+                is_promised: replica.is_promised(now_ms),
+                is_by_promises: replica.election().leads_by_promises(now_ms),
+                is_ahead: replica.is_ahead(),
+            }
+        };
+        self.metrics.show_right(right);
     }
 }
 
 impl leadership::Replica for Candidate {
     fn poll(&self) -> Option<Command> {
-        self.election.lock().poll(boot_ms())
+        self.replica().poll(boot_ms())
     }
 
     fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
@@ -275,12 +332,12 @@ impl leadership::Replica for Candidate {
                 tracing::warn!(error, left_out, "the masters' register can't be read");
             }
         });
-        let mut election = self.election.lock();
+        let mut replica = self.replica();
         let found = result.as_ref().ok().and_then(Option::as_ref);
-        let own = election.member().incarnation;
+        let own = replica.election().member().incarnation;
         self.metrics.leadership.loaded(found, own);
-        election.loaded(boot_ms(), result);
-        drop(election);
+        replica.loaded(boot_ms(), result);
+        drop(replica);
         self.publish();
     }
 
@@ -288,13 +345,13 @@ impl leadership::Replica for Candidate {
         if let Some(error) = cause {
             tracing::debug!(%error, "a swap of the masters' register");
         }
-        self.election.lock().swapped(boot_ms(), result);
+        self.replica().swapped(boot_ms(), result);
         self.publish();
     }
 }
 
 /// A monotonic clock that goes on while the machine sleeps.
-fn boot_ms() -> u64 {
+pub(crate) fn boot_ms() -> u64 {
     u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -42,8 +42,23 @@ pub(crate) struct Metrics {
     garbage: IntGauge,
     expected: IntGaugeVec,
     disk_failures: IntCounter,
+    promised: IntGauge,
+    by_promises: IntGauge,
+    ahead: IntGauge,
+    promises: IntCounterVec,
     volume: Volume,
     pub(crate) leadership: LeadershipMetrics,
+}
+
+/// What the right of one of several masters rests on, and where its newest state is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShownRight {
+    /// All that could take over promise not to.
+    pub(crate) is_promised: bool,
+    /// It rests on that alone.
+    pub(crate) is_by_promises: bool,
+    /// Only folders have the newest state.
+    pub(crate) is_ahead: bool,
 }
 
 impl Metrics {
@@ -77,6 +92,10 @@ impl Metrics {
             garbage: set.gauge(names::GARBAGE)?,
             expected: set.gauges(names::EXPECTED)?,
             disk_failures: set.counter(names::DISK_FAILURES)?,
+            promised: set.gauge(names::PROMISED)?,
+            by_promises: set.gauge(names::BY_PROMISES)?,
+            ahead: set.gauge(names::STATE_AHEAD)?,
+            promises: set.counters(names::PROMISES)?,
             volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
             leadership: LeadershipMetrics::new(&registry, "gc-master")?,
         };
@@ -98,6 +117,18 @@ impl Metrics {
         self.state_write_seconds
             .observe(since.elapsed().as_secs_f64());
         self.state_bytes.set(whole(bytes.len()));
+    }
+
+    /// This became of a promise.
+    pub(crate) fn promise(&self, result: &'static str) {
+        self.promises.with_label_values(&[result]).inc();
+    }
+
+    /// What the right of one of several masters rests on.
+    pub(crate) fn show_right(&self, right: ShownRight) {
+        self.promised.set(right.is_promised.into());
+        self.by_promises.set(right.is_by_promises.into());
+        self.ahead.set(right.is_ahead.into());
     }
 
     /// An order to a tablet server has ended.

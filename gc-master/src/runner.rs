@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use percolator_protocol::election::StateNumber;
 use percolator_server::Folder;
 use percolator_telemetry::Limited;
 use tokio::sync::{Notify, watch};
@@ -17,12 +18,15 @@ use tonic::transport::Channel;
 use crate::commands::{Channels, send};
 use crate::core::Directory;
 use crate::events::{Command, Note};
+use crate::leadership::Candidate;
 use crate::metrics::Metrics;
 use crate::stored::{PersistError, StateStore};
 
 /// Servers that disagree say so with each heartbeat.
 static NOTES: Limited = Limited::new();
 static TAKEN_OVER: Limited = Limited::new();
+/// The pause after copies that did not make a state durable.
+const COPY_RETRY: Duration = Duration::from_millis(200);
 
 /// A directory that is being served, with its connections.
 pub(crate) struct Runner {
@@ -31,6 +35,8 @@ pub(crate) struct Runner {
     state: Mutex<State>,
     /// There is something to write.
     written: Notify,
+    /// The same, for copies.
+    copied: Notify,
     progress: watch::Sender<Progress>,
     started: Instant,
     metrics: Arc<Metrics>,
@@ -86,6 +92,7 @@ impl Runner {
                 is_unwritten: false,
             }),
             written: Notify::new(),
+            copied: Notify::new(),
             progress: watch::Sender::default(),
             started: Instant::now(),
             metrics,
@@ -97,9 +104,30 @@ impl Runner {
         self.term
     }
 
-    /// Writes each new state, until one can't be made durable; never ends before. When this is dropped, nothing is shown any more.
-    pub(crate) async fn persist(&self, mut store: StateStore, folder: &Folder) -> PersistError {
+    /// Writes each new state, until one can't be made durable; never ends before. One of several masters makes copies in the
+    /// folders of all while the register doesn't take it. When this is dropped, nothing is shown any more.
+    pub(crate) async fn persist(
+        &self,
+        store: StateStore,
+        folder: &Folder,
+        candidate: Option<&Candidate>,
+    ) -> PersistError {
         let _closes = ClosesRunner(self);
+        let Some(candidate) = candidate else {
+            return self.write(store, folder, None).await;
+        };
+        tokio::select! {
+            error = self.write(store, folder, Some(candidate)) => error,
+            error = self.copy(folder, candidate) => error,
+        }
+    }
+
+    async fn write(
+        &self,
+        mut store: StateStore,
+        folder: &Folder,
+        candidate: Option<&Candidate>,
+    ) -> PersistError {
         loop {
             let Some((changes, bytes)) = self.take_newest() else {
                 self.written.notified().await;
@@ -108,12 +136,75 @@ impl Runner {
             let since = std::time::Instant::now();
             let stored = store.store(changes, &bytes).await;
             self.metrics.persisted(&bytes, stored.is_ok(), since);
-            let adopted = stored.and_then(|()| adopt_cluster(folder, &self.state().directory));
-            if let Err(error) = adopted {
+            match stored {
+                // The folders of all masters that could take over have it, or a later one; or nobody is answered now, and the
+                // right to answer may come back.
+                Err(error)
+                    if error.passes()
+                        && (self.progress.borrow().durable >= changes
+                            || candidate.is_some_and(|it| !it.may_act())) =>
+                {
+                    tracing::debug!(%error, changes, "the register doesn't have the newest state");
+                    self.state().is_unwritten = true;
+                    continue;
+                }
+                Err(error) => return error,
+                Ok(()) => {}
+            }
+            if let Some(candidate) = candidate {
+                candidate.stored(self.numbered(changes));
+            }
+            if let Err(error) = self.show_durable(folder, changes) {
                 return error;
             }
-            self.progress.send_modify(|it| it.durable = changes);
         }
+    }
+
+    /// Makes copies of states that the register has not taken in time. Ends if the folder doesn't take the cluster's id.
+    async fn copy(&self, folder: &Folder, candidate: &Candidate) -> PersistError {
+        loop {
+            let changes = self.state().changes;
+            if self.progress.borrow().durable >= changes {
+                self.copied.notified().await;
+                continue;
+            }
+            tokio::time::sleep(candidate.register_patience()).await;
+            if self.progress.borrow().durable >= changes {
+                continue;
+            }
+            let Some((changes, bytes)) = self.newest() else {
+                continue;
+            };
+            let copied = candidate
+                .copy(self.numbered(changes), &Arc::new(bytes))
+                .await;
+            match copied {
+                Ok(()) => {
+                    if let Err(error) = self.show_durable(folder, changes) {
+                        return error;
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(error, changes, "a state is not durable in folders");
+                    tokio::time::sleep(COPY_RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn numbered(&self, changes: u64) -> StateNumber {
+        StateNumber {
+            term: self.term,
+            number: changes,
+        }
+    }
+
+    /// The state after so many changes is durable.
+    fn show_durable(&self, folder: &Folder, changes: u64) -> Result<(), PersistError> {
+        adopt_cluster(folder, &self.state().directory)?;
+        self.progress
+            .send_modify(|it| it.durable = changes.max(it.durable));
+        Ok(())
     }
 
     /// Nothing of this directory is shown from now on, and it changes no more.
@@ -186,6 +277,7 @@ impl Runner {
             state.changes += 1;
             state.is_unwritten = true;
             self.written.notify_one();
+            self.copied.notify_one();
         }
         if effects.has_frozen {
             // Of soft state: no write follows by which those who wait would hear of it.
@@ -244,6 +336,11 @@ impl Runner {
         if !std::mem::take(&mut state.is_unwritten) {
             return None;
         }
+        Some((state.changes, state.directory.encoded()?))
+    }
+
+    fn newest(&self) -> Option<(u64, Vec<u8>)> {
+        let state = self.state();
         Some((state.changes, state.directory.encoded()?))
     }
 
@@ -417,7 +514,7 @@ mod tests {
             _place,
         } = Fixture::new(false).await;
         let runner = &runner;
-        let mut persisting = pin!(runner.persist(store, &folder));
+        let mut persisting = pin!(runner.persist(store, &folder, None));
         // Nothing is to be written: it doesn't wait for the device.
         assert!(poll!(pin!(runner.step(|_, _| ()))).is_ready());
         let mut first = pin!(set_retention(runner, 1));
@@ -447,7 +544,7 @@ mod tests {
     async fn of_a_state_that_is_not_durable_nothing_is_shown() {
         let fixture = Fixture::new(true).await;
         let runner = fixture.runner.clone();
-        let mut persisting = pin!(runner.persist(fixture.store, &fixture.folder));
+        let mut persisting = pin!(runner.persist(fixture.store, &fixture.folder, None));
         let mut changed = pin!(set_retention(&runner, 1));
         let mut looked = pin!(runner.look(|_, _| ()));
         assert!(poll!(&mut changed).is_pending() && poll!(&mut looked).is_pending());

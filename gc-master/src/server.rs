@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_client::OracleClient;
-use percolator_protocol::election::Member;
-use percolator_server::{Folder, Incarnation, Probe, RegisterLocation, folder};
+use percolator_protocol::election::StateNumber;
+use percolator_server::promises::{PromiseService, PromiseTask};
+use percolator_server::{Beside, Folder, Probe, RegisterLocation};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::master_server::MasterServer;
@@ -20,7 +21,8 @@ use tokio::sync::oneshot;
 use crate::core::{Directory, Settings};
 use crate::driver::drive;
 use crate::facts::Facts;
-use crate::leadership::{Candidate, Serving};
+use crate::joining::JoinedMaster;
+use crate::leadership::Serving;
 use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
@@ -157,13 +159,13 @@ pub struct Server {
     exporter: Option<Exporter>,
     metrics: Arc<Metrics>,
     options: Options,
-    folder: Folder,
+    folder: Arc<Folder>,
     state: StateLocation,
     serving: Arc<Serving>,
     /// Of a master that is alone: its directory, and where its changes go.
     alone: Option<(Arc<Runner>, StateStore)>,
-    /// This start of one of several masters.
-    life: Option<Incarnation>,
+    /// Of one of several masters.
+    joined: Option<JoinedMaster>,
 }
 
 /// The role in the folder's identity.
@@ -182,29 +184,25 @@ impl Server {
     /// Of the folder, the state and the address.
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let folder = Folder::open(&options.data_dir, ROLE, &options.server, None)?;
+        let folder = Arc::new(folder);
         let metrics = Arc::new(Metrics::new().map_err(endpoint::Error::Metrics)?);
         let (listener, address) = percolator_server::listen(options.listen)?;
         let endpoint = options.metrics_listen.map(endpoint::listen).transpose()?;
         let export = |traces| Exporter::of_server(traces, "gc-master", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
-        let (state, serving, alone, life) = match &options.register {
+        let (state, serving, alone, joined) = match &options.register {
             None => {
                 let state = StateLocation::alone(&folder);
-                let opened = state.open(0, &options, &folder).await?;
+                let opened = state.open(0, (&options, &folder), None).await?;
                 let (runner, store) = open_runner(opened, 0, &folder, metrics.clone()).await?;
                 let serving = Serving::alone(runner.clone());
                 (state, serving, Some((runner, store)), None)
             }
             Some(register) => {
-                let state = StateLocation::shared(register)?;
-                startup::begin_shared_state(&state, &options, &folder).await?;
-                let life = Incarnation::begin(folder.path(), folder::LOCK);
-                let member = member(&options, address, &life)?;
-                let dead = life.replaces.clone();
-                let leadership = register.open(startup::LEADERSHIP, true)?;
-                let timing = register.timing();
-                let candidate = Candidate::new(member, dead, leadership, timing, metrics.clone());
-                (state, Serving::elected(candidate), None, Some(life))
+                let shown = metrics.clone();
+                let (state, candidate, joined) =
+                    JoinedMaster::open(register, &options, &folder, address, shown).await?;
+                (state, Serving::elected(candidate), None, Some(joined))
             }
         };
         Ok(Self {
@@ -218,7 +216,7 @@ impl Server {
             state,
             serving: Arc::new(serving),
             alone,
-            life,
+            joined,
         })
     }
 
@@ -250,7 +248,7 @@ impl Server {
             state,
             serving,
             alone,
-            life,
+            joined,
         } = self;
         let pages = pages(
             &metrics,
@@ -271,6 +269,9 @@ impl Server {
             Probe::Lives => true,
         };
         let service = MasterServer::new(measured).max_decoding_message_size(REQUEST_BYTES_MAX);
+        let promises = joined.as_ref().map(|joined| joined.promises.clone());
+        let replica = serving.candidate().cloned().zip(promises);
+        let service = Beside::new(service, PromiseService::server(replica, folder.clone()));
         let terms = Terms {
             options,
             address,
@@ -278,7 +279,7 @@ impl Server {
             state,
             metrics,
             serving: serving.clone(),
-            life,
+            joined,
         };
         match alone {
             Some((runner, store)) => {
@@ -323,16 +324,17 @@ impl Server {
 struct Terms {
     options: Options,
     address: SocketAddr,
-    folder: Folder,
+    folder: Arc<Folder>,
     state: StateLocation,
     metrics: Arc<Metrics>,
     serving: Arc<Serving>,
-    life: Option<Incarnation>,
+    joined: Option<JoinedMaster>,
 }
 
 impl Terms {
     /// Drives a directory, and makes its changes durable. Ends when that fails.
     async fn serve(&self, runner: &Arc<Runner>, store: StateStore) -> Error {
+        let candidate = self.serving.candidate().map(|it| &**it);
         let oracle = match OracleClient::connect(&self.address.to_string()) {
             Ok(oracle) => oracle,
             Err(error) => return Error::Itself(error),
@@ -350,7 +352,7 @@ impl Terms {
             std::future::pending::<Infallible>().await
         };
         tokio::select! {
-            error = runner.persist(store, &self.folder) => error.into(),
+            error = runner.persist(store, &self.folder, candidate) => error.into(),
             never = collecting => match never {},
             never = watch_manifest(self.options.manifest.clone(), runner) => match never {},
         }
@@ -359,7 +361,7 @@ impl Terms {
     /// Takes part in the election, and serves in each term in which this master leads. Ends if the state is none that this
     /// master can read.
     async fn take_part(&self) -> Error {
-        let Some(candidate) = self.serving.candidate() else {
+        let Some((candidate, joined)) = self.serving.candidate().zip(self.joined.as_ref()) else {
             return std::future::pending().await;
         };
         let leading = async {
@@ -388,21 +390,56 @@ impl Terms {
                 }
             }
         };
+        let promising = async {
+            let folder = self.folder.clone();
+            let (replica, promises) = (candidate.clone(), joined.promises.clone());
+            let task = PromiseTask::new(replica, promises, folder, candidate.timing());
+            task.run().await
+        };
+        let taking_part = async {
+            if joined.begins_late {
+                let begun =
+                    startup::begin_shared_state(&self.state, &self.options, &self.folder).await;
+                if let Err(error) = begun {
+                    return error;
+                }
+            }
+            tokio::select! {
+                () = candidate.run() => std::future::pending().await,
+                error = leading => error,
+            }
+        };
         tokio::select! {
-            () = candidate.run() => std::future::pending().await,
-            error = leading => error,
+            never = promising => match never {},
+            error = taking_part => error,
         }
     }
 
     /// Serves in one term. Ends when it can't.
     async fn lead(&self, term: u64) -> Error {
+        let candidate = self.serving.candidate().map(|it| &**it);
         let opened = async {
             loop {
-                let opened = self.state.open(term, &self.options, &self.folder).await?;
+                let copy = match candidate {
+                    Some(candidate) => candidate.own_copy().await?,
+                    None => None,
+                };
+                let from = (&self.options, &*self.folder);
+                let opened = self.state.open(term, from, copy).await?;
+                if opened.is_copy {
+                    tracing::info!(
+                        term,
+                        of_term = opened.stored_term,
+                        "this master goes on from the copy of the state in its folder: the register's is older"
+                    );
+                }
                 if opened.stored_term > term {
                     // A later leader has written since, so that this one is about to hear that it leads no more. If it doesn't,
                     // the register of the leadership was begun anew.
                     tokio::time::sleep(STATE_OF_LATER_TERM).await;
+                }
+                if let Some(candidate) = candidate {
+                    candidate.may_store_state().await;
                 }
                 let metrics = self.metrics.clone();
                 match open_runner(opened, term, &self.folder, metrics).await {
@@ -416,9 +453,12 @@ impl Terms {
             Ok(opened) => opened,
             Err(error) => return error,
         };
-        if let Some(life) = &self.life {
+        if let Some(candidate) = candidate {
+            candidate.stored(StateNumber { term, number: 0 });
+        }
+        if let Some(joined) = &self.joined {
             // No other start of this folder is in the register.
-            life.accepted();
+            joined.life.accepted();
         }
         self.serving.set(Some(runner.clone()));
         self.serve(&runner, store).await
@@ -443,23 +483,6 @@ async fn open_runner(
     Ok((runner, store))
 }
 
-/// This start of one of several masters, as the others know it.
-fn member(options: &Options, address: SocketAddr, life: &Incarnation) -> Result<Member, Error> {
-    let address = match &options.advertise {
-        Some(advertise) => advertise.clone(),
-        None if address.ip().is_unspecified() => return Err(Error::AdvertiseMissing { address }),
-        None => address.to_string(),
-    };
-    let member = Member {
-        name: options.server.clone(),
-        address,
-        incarnation: life.incarnation,
-        // Masters don't lead by promises: the folders of standbys would need its state.
-        replica: 0,
-    };
-    member.fits().then_some(member).ok_or(Error::NameTooLong)
-}
-
 /// What the master shows of itself.
 fn pages(
     metrics: &Arc<Metrics>,
@@ -476,8 +499,12 @@ fn pages(
         role: "gc-master",
         refresh: Box::new(move || {
             shown.show_volume(&volume);
+            let serving = watched.upgrade();
+            if let Some(candidate) = serving.as_ref().and_then(|it| it.candidate()) {
+                candidate.show();
+            }
             // One that doesn't lead has nothing more to tell.
-            let runner = watched.upgrade().and_then(|serving| serving.current());
+            let runner = serving.and_then(|serving| serving.current());
             if let Some(Ok(facts)) = runner.map(|it| it.look_for_metrics(Directory::facts)) {
                 shown.show(&facts);
             }

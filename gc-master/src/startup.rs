@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use percolator_protocol::election::{StateNumber, StateSource};
 use percolator_register::{FileRegister, Register, VALUE_BYTES_MAX};
 use percolator_server::{Folder, RegisterLocation, RegisterPart, load_when_available};
 
@@ -47,6 +48,8 @@ pub(crate) struct Opened {
     pub(crate) store: StateStore,
     /// In which term that state was written; 0: in none.
     pub(crate) stored_term: u64,
+    /// It is the copy in the master's folder.
+    pub(crate) is_copy: bool,
 }
 
 /// Where the state is.
@@ -85,32 +88,40 @@ impl StateLocation {
         }
     }
 
-    /// Of several masters.
+    /// Of several masters. `creates`: see [`RegisterLocation::open`].
     ///
     /// # Errors
     /// The register can't be opened.
-    pub(crate) fn shared(location: &RegisterLocation) -> Result<Self, Error> {
+    pub(crate) fn shared(location: &RegisterLocation, creates: bool) -> Result<Self, Error> {
         let file = match location {
             RegisterLocation::File(folder) => Some(folder.join(SHARED_STATE.file)),
             #[cfg(feature = "kubernetes")]
             RegisterLocation::Kubernetes(_) => None,
         };
         Ok(Self {
-            register: location.open(SHARED_STATE, true)?,
+            register: location.open(SHARED_STATE, creates)?,
             name: location.describe(SHARED_STATE),
             file,
         })
     }
 
-    /// Reads the state, and begins a directory with it. The state is not this master's yet: see [`StateStore::load`].
+    /// Reads the state, and begins a directory with it, or with the copy in the master's folder if that is later. The state is
+    /// not this master's yet: see [`StateStore::load`].
     pub(crate) async fn open(
         &self,
         term: u64,
-        options: &Options,
-        folder: &Folder,
+        (options, folder): (&Options, &Folder),
+        copy: Option<(StateNumber, Vec<u8>)>,
     ) -> Result<Opened, Error> {
-        let (store, stored) = StateStore::load(self.register.clone(), term, RETRY_MAX).await?;
-        let stored_term = stored.as_ref().map_or(0, |stored| stored.term);
+        let (store, mut stored) = StateStore::load(self.register.clone(), term, RETRY_MAX).await?;
+        let in_register = stored.as_ref().map(|stored| stored.number);
+        let in_folder = copy.as_ref().map(|(number, _)| *number);
+        let source = StateNumber::take_over(in_register, in_folder);
+        let is_copy = source == StateSource::Copy;
+        if let Some((number, state)) = copy.filter(|_| is_copy) {
+            stored = Some(StoredState { number, state });
+        }
+        let stored_term = stored.as_ref().map_or(0, |stored| stored.number.term);
         let start = match stored {
             Some(StoredState { state, .. }) => Start::State(state),
             None if options.register.is_none() && aside(folder).exists() => {
@@ -134,6 +145,7 @@ impl StateLocation {
             directory,
             store,
             stored_term,
+            is_copy,
         })
     }
 }

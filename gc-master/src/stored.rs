@@ -1,44 +1,52 @@
-//! The master's durable state in a register: the term that wrote it, and swaps until their outcome is known.
+//! The master's durable state in a register: which one it is, and swaps until their outcome is known.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use percolator_protocol::election::StateNumber;
 use percolator_register::{
     LoadError, Register, RegisterVersion, SwapError, VersionedValue, WriteId,
 };
 use tokio::time::Instant;
 
 /// The first byte of a stored value. Another one is of another version of this program.
-const FORMAT: u8 = 1;
-/// The format and the term.
-const HEADER_BYTES: usize = 9;
+const FORMAT: u8 = 2;
+/// The format, the term and the number.
+const HEADER_BYTES: usize = 17;
 /// The pause after a request that the register did not carry out.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// A state of the master's cluster, and who wrote it.
+/// A state of the master's cluster, and which one it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredState {
-    /// The term of the leader that wrote it; 0: the first state, and that of a master that is alone.
-    pub(crate) term: u64,
+    /// Its term is that of the leader that wrote it.
+    pub(crate) number: StateNumber,
     /// As [`DirectoryState`](crate::DirectoryState) encodes it.
     pub(crate) state: Vec<u8>,
 }
 
 impl StoredState {
-    /// The bytes to store: a format byte, the term (8 bytes, little endian), the state.
-    pub(crate) fn encode(term: u64, state: &[u8]) -> Vec<u8> {
+    /// The bytes to store: a format byte, term and number (8 bytes each, little endian), the state.
+    pub(crate) fn encode(number: StateNumber, state: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + state.len());
         bytes.push(FORMAT);
-        bytes.extend_from_slice(&term.to_le_bytes());
+        bytes.extend_from_slice(&number.term.to_le_bytes());
+        bytes.extend_from_slice(&number.number.to_le_bytes());
         bytes.extend_from_slice(state);
         bytes
     }
 
-    fn decode(mut bytes: Vec<u8>) -> Option<Self> {
-        let term = bytes.get(1..HEADER_BYTES)?.try_into().ok();
-        let term = term.map(u64::from_le_bytes)?;
-        (bytes.first() == Some(&FORMAT)).then(|| Self {
-            term,
+    pub(crate) fn decode(mut bytes: Vec<u8>) -> Option<Self> {
+        let (&format, numbers) = bytes.get(..HEADER_BYTES)?.split_first()?;
+        let ([term, number], []) = numbers.as_chunks::<8>() else {
+            return None;
+        };
+        let number = StateNumber {
+            term: u64::from_le_bytes(*term),
+            number: u64::from_le_bytes(*number),
+        };
+        (format == FORMAT).then(|| Self {
+            number,
             state: bytes.split_off(HEADER_BYTES),
         })
     }
@@ -70,6 +78,20 @@ pub enum PersistError {
     /// The folder doesn't take the cluster's id.
     #[error(transparent)]
     Folder(Arc<percolator_server::Error>),
+}
+
+impl PersistError {
+    /// Whether the same store may succeed later: the register was not reached.
+    pub(crate) fn passes(&self) -> bool {
+        match self {
+            Self::Swap(error) => !matches!(
+                error,
+                SwapError::TooLarge { .. } | SwapError::Refused { .. } | SwapError::Damaged { .. }
+            ),
+            Self::Load(LoadError::Unavailable { .. }) => true,
+            Self::Superseded | Self::Load(_) | Self::NoState { .. } | Self::Folder(_) => false,
+        }
+    }
 }
 
 /// The register of the state, for one leader and one term.
@@ -107,12 +129,16 @@ impl StateStore {
         Ok((store, stored.transpose()?))
     }
 
-    /// Replaces the state by that after change `number`; it is durable when this returns. After an error it may be or not,
-    /// and this store is of no use any more.
+    /// Replaces the state by that after change `number`; it is durable when this returns. After an error it may be or not.
+    /// The store is of use after one that [passes](PersistError::passes).
     pub(crate) async fn store(&mut self, number: u64, state: &[u8]) -> Result<(), PersistError> {
         let deadline = Instant::now() + self.retry_max;
         loop {
-            let value = StoredState::encode(self.term, state);
+            let which = StateNumber {
+                term: self.term,
+                number,
+            };
+            let value = StoredState::encode(which, state);
             let error = match self.register.swap(self.version, value).await {
                 Ok(version) => {
                     self.version = Some(version);
@@ -261,7 +287,11 @@ mod tests {
             *register.faults.lock().unwrap() = faults;
             let state = format!("state {number}").into_bytes();
             store.store(number, &state).await.unwrap();
-            let stored = StoredState { term: 1, state };
+            let which = StateNumber { term: 1, number };
+            let stored = StoredState {
+                number: which,
+                state,
+            };
             assert_eq!(read(&register).await, Some(stored));
         }
     }
@@ -283,7 +313,10 @@ mod tests {
             *register.faults.lock().unwrap() = fault.into_iter().collect();
             let error = old.store(2, b"two").await.unwrap_err();
             assert!(matches!(error, PersistError::Superseded), "{error}");
-            let stored = StoredState { term: 2, state };
+            let stored = StoredState {
+                number: StateNumber { term: 2, number: 0 },
+                state,
+            };
             assert_eq!(read(&register).await, Some(stored));
         }
     }

@@ -11,6 +11,7 @@ pub mod heartbeat;
 pub mod leadership;
 mod life;
 mod listen;
+pub mod promises;
 mod recovering;
 mod register_location;
 mod runtime;

@@ -6,10 +6,10 @@ use percolator_protocol::election::{Member, OracleReplica, Timing};
 use percolator_protocol::oracle::Now;
 use percolator_protocol::types::Timestamp;
 use percolator_register::Register;
+use percolator_server::promises::PromiseFolder;
 use percolator_server::{Folder, Incarnation, RegisterLocation, SmallFile};
 
 use crate::leadership::LateBeginning;
-use crate::promises::PromiseFolder;
 use crate::register;
 use crate::{Error, Options};
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
+use percolator_server::promises::{PromiseFolder, PromiseService, PromiseTask};
 use percolator_server::{
     Beside, DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, folder, listen,
     serve_when,
@@ -18,7 +19,6 @@ use percolator_server::{
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::oracle_server::OracleServer;
-use percolator_wire::v1::promises_server::PromisesServer;
 use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -31,7 +31,6 @@ use crate::joining::JoinedReplica;
 use crate::keeper::Keeper;
 use crate::leadership::LeadershipTask;
 use crate::metrics::Metrics;
-use crate::promises::{PromiseFolder, PromiseService, PromiseTask};
 use crate::service::{Service, Shared};
 
 /// The name of the oracle's role in a folder's identity.
@@ -40,8 +39,6 @@ const ROLE: &str = "oracle";
 const LIMIT: &str = "limit";
 /// A request is a few bytes.
 const REQUEST_BYTES_MAX: usize = 1024;
-/// One that introduces a standby has its address.
-const PROMISE_BYTES_MAX: usize = 4096;
 /// Answers take microseconds: what is under way when the server stops is done in this time.
 const GRACE: Duration = Duration::from_millis(50);
 
@@ -120,7 +117,7 @@ enum Background {
     /// In the folder, for an oracle that is alone.
     Keeper(Keeper),
     /// In the register, and in the folders of all oracles.
-    Leadership(LeadershipTask, PromiseTask),
+    Leadership(LeadershipTask, PromiseTask<Shared>),
 }
 
 impl Background {
@@ -284,8 +281,8 @@ impl Server {
         };
         let service = Service::new(shared.clone(), folder.clone(), options.wait_max);
         let service = OracleServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
-        let promising = PromiseService::new(shared, promises, folder.clone());
-        let promising = PromisesServer::new(promising).max_decoding_message_size(PROMISE_BYTES_MAX);
+        let promising = promises.map(|promises| (shared, promises));
+        let promising = PromiseService::server(promising, folder.clone());
         let service = Beside::new(service, promising);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
         let (adopted, mut is_adopted) = watch::channel(options.master.is_none());

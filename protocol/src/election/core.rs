@@ -85,6 +85,8 @@ pub struct Election {
     /// The promisers that all of these swaps store.
     pub(super) undecided_promisers: Vec<Peer>,
     pub(super) promises: Promises,
+    /// The leader's swaps list the promisers of the known value, whoever promises.
+    pub(super) are_promisers_fixed: bool,
     /// A swap was a conflict: until a load has shown whose value it is, this replica doesn't lead.
     pub(super) is_contested: bool,
     sequence: u64,
@@ -118,6 +120,7 @@ impl Election {
             undecided_since_ms: None,
             undecided_promisers: Vec::new(),
             promises,
+            are_promisers_fixed: false,
             is_contested: false,
             sequence: 0,
             must_load: true,
@@ -165,6 +168,11 @@ impl Election {
             Role::Leader { term, .. } | Role::HandingOver { term } => Role::HandingOver { term },
             Role::Standby | Role::Candidate { .. } | Role::Left => Role::Left,
         };
+    }
+
+    /// Ends this replica's part, and stores nothing: another replica takes over when the last right and the promises have ended.
+    pub(super) fn leave(&mut self) {
+        self.role = Role::Left;
     }
 
     /// What it is.
@@ -304,6 +312,9 @@ impl Election {
         let promisers = match (&self.role, self.stored()) {
             (Role::Leader { .. }, _) if self.undecided_since_ms.is_some() => {
                 self.undecided_promisers.clone()
+            }
+            (Role::Leader { .. }, Some(stored)) if self.are_promisers_fixed => {
+                stored.value.promisers.clone()
             }
             (Role::Leader { .. }, _) => self.promises.promisers(sent_ms),
             (Role::Candidate { .. }, Some(stored)) => inherited(&stored.value, self.member.replica),

@@ -1,5 +1,5 @@
-//! Which of several replicas leads: an election over one register. The oracle uses it with limits of timestamps, and the
-//! master without.
+//! Which of several replicas leads: an election over one register. The oracle uses it with limits of timestamps
+//! ([`OracleReplica`]), and the master with states that lie elsewhere ([`MasterReplica`]).
 //!
 //! A state machine of one replica. It must not know what a register, a clock or a request is: the time comes in as an
 //! argument, loads and swaps go out as commands, and their results come back. The rules and the reasons are in
@@ -14,9 +14,13 @@
 //!   expected version.
 //! - While the register is away, the leader goes on by promises of all replicas that could take over. Each limit is then
 //!   durable in its own folder and in theirs before it counts.
+//! - The state of masters is too large for their register of the leadership, and lies in another one. While that is away,
+//!   each state is durable in the same folders before it counts. The leader lists no other replica until the register has
+//!   the newest state.
 //! - A leader that ends in order stops leading, and stores no holder; an oracle also stores exactly the next timestamp.
 
 mod core;
+mod master;
 #[cfg(test)]
 mod model;
 pub mod mutants;
@@ -29,6 +33,7 @@ mod steps;
 mod value;
 
 pub use core::Election;
+pub use master::{CopyDecision, CopyRequest, MasterReplica, StateNumber, StateSource};
 pub use oracle::OracleReplica;
 pub use promises::{PromiseCall, PromiseRecord, PromiseRequest, PromiseRound};
 pub use steps::{

@@ -11,9 +11,11 @@
 //! all or for one. Promises are lost, late or doubled as well, and folders are replaced.
 
 mod elected;
+mod faults;
 mod killing;
 mod outage;
 mod promises;
+mod states;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -22,6 +24,8 @@ use super::mutants::{self, ElectionMutant};
 use super::*;
 use crate::oracle::Now;
 use elected::{Elected, Replica};
+use promises::Answer;
+use states::{StateCommand, StateResult, StateWorker, States};
 
 const UNIX_MS: u64 = 1_700_000_000_000;
 const REPLICAS: usize = 3;
@@ -75,9 +79,16 @@ enum Event {
     /// A request for a promise arrives, from this process.
     Ask(usize, PromiseCall),
     /// A write of the folder has ended. The call that it was for is answered to this process, if there is one.
-    Written(PromiseRecord, Option<(usize, PromiseCall)>),
+    Written(PromiseRecord, Option<Answer>),
     Promised(PromiseCall),
     Introduced(Peer),
+    /// A command reaches the register of the state, and its answer comes.
+    AtStates(u64, StateCommand, Option<u64>),
+    OfStates(u64, StateResult),
+    /// A request to keep the copy of a state arrives, from this process; a write of it has ended; it is answered.
+    AskCopy(usize, PromiseCall, CopyRequest, usize),
+    CopyWritten(StateNumber, usize, Option<Answer>),
+    Copied(PromiseCall, u64),
     Fault,
     Client,
 }
@@ -98,6 +109,9 @@ struct Process {
     last_clock: Now,
     /// What its folder has.
     folder: PromiseRecord,
+    /// The copy of a state that it has.
+    copy: Option<(StateNumber, usize)>,
+    worker: Option<StateWorker>,
     /// The last write of the folder ends then.
     written_at: u64,
     /// It reaches no register until then.
@@ -139,6 +153,9 @@ struct World {
     granted: BTreeMap<u64, u64>,
     answers: usize,
     elected: Elected,
+    states: States,
+    /// So many states were shown because folders had them.
+    by_copies: usize,
     violation: Option<String>,
 }
 
@@ -159,6 +176,8 @@ impl World {
                 mono_ms: 0,
             },
             folder: promises::empty_folder(1 + u64::try_from(process).unwrap()),
+            copy: None,
+            worker: None,
             written_at: 0,
             cut_off_until: 0,
             isolated_until: 0,
@@ -178,6 +197,8 @@ impl World {
             granted: BTreeMap::new(),
             answers: 0,
             elected,
+            states: States::default(),
+            by_copies: 0,
             violation: None,
         };
         for process in 0..REPLICAS {
@@ -211,12 +232,19 @@ impl World {
             Event::AtRegister(command, what, answer) => {
                 return self.at_register(process, start, command, what, answer);
             }
+            Event::AtStates(number, command, answer) => {
+                return self.at_states((process, start), number, command, answer);
+            }
             _ => {}
         }
         // A message may reach a later start.
         let is_message = matches!(
             event,
-            Event::Ask(..) | Event::Promised(_) | Event::Introduced(_)
+            Event::Ask(..)
+                | Event::Promised(_)
+                | Event::Introduced(_)
+                | Event::AskCopy(..)
+                | Event::Copied(..)
         );
         if self.processes[process].start != start && !is_message {
             return;
@@ -227,6 +255,7 @@ impl World {
         }
         self.at_process(process, event);
         self.drive(process);
+        self.tend(process);
         self.processes[process].last_clock = self.processes[process].clock(self.now);
     }
 
@@ -238,6 +267,7 @@ impl World {
                 let tick = TICK_MS / 2 + self.random.below(TICK_MS);
                 self.push(tick, process, Event::Tick);
                 self.talk(process);
+                self.make_copies(process);
             }
             Event::Request(request) => {
                 let clock = if mutants::on(ElectionMutant::ClockBeforeRequest) {
@@ -265,6 +295,10 @@ impl World {
                 if let Some(replica) = &mut self.processes[process].replica {
                     replica.swapped(now, result);
                 }
+            }
+            Event::OfStates(number, result) => self.of_states(process, number, result),
+            event @ (Event::AskCopy(..) | Event::CopyWritten(..) | Event::Copied(..)) => {
+                self.copy_event(process, event);
             }
             event => self.promise_event(process, event),
         }
@@ -412,6 +446,7 @@ impl World {
                 let term = leads.then(|| master.term());
                 return term.map_or((), |term| self.answer(process, term));
             }
+            Replica::States(_) => return self.ask_master(process, &request, clock.mono_ms),
         };
         let granted = match replica.request(clock, request.count) {
             RequestOutcome::Granted(granted) => granted,
@@ -478,53 +513,9 @@ impl World {
         of.start += 1;
         of.replica = None;
         of.waiting.clear();
+        of.worker = None;
         of.paused_until = 0;
         self.push(after, process, Event::Start);
-    }
-
-    fn fault(&mut self) {
-        let any = usize::try_from(self.random.below(3)).unwrap();
-        let leader = (0..REPLICAS)
-            .find(|process| self.processes[*process].role() == Some(RoleKind::Leader))
-            .unwrap_or(any);
-        let pause = self.random.below(8_000);
-        // Half of the worlds have little else than outages and restarts.
-        let fault = if self.is_often_cut_off && self.random.percent(60) {
-            [4, 5, 5, 9, 10, 11, 11, 12][usize::try_from(self.random.below(8)).unwrap()]
-        } else {
-            self.random.below(13)
-        };
-        match fault {
-            0..=2 => self.processes[leader].paused_until = self.now + pause,
-            3 => self.processes[any].paused_until = self.now + pause,
-            4 if self.processes[leader].replica.is_some() => self.stop(leader, pause / 4),
-            5 if self.processes[any].replica.is_some() => self.stop(any, pause / 4),
-            6 | 7 => {
-                if self.processes[leader].paused_until <= self.now {
-                    // One that is answered just before shows a limit that is too low.
-                    let floor = self.highest;
-                    let clock = self.processes[leader].clock(self.now);
-                    self.grant(leader, Request { count: 2, floor }, clock);
-                }
-                if let Some(replica) = &mut self.processes[leader].replica {
-                    replica.hand_over();
-                }
-            }
-            9 => self.away_until = self.now + 3 * pause,
-            10 => self.processes[leader].cut_off_until = self.now + 3 * pause,
-            11 => self.processes[any].cut_off_until = self.now + 3 * pause,
-            12 => self.processes[any].isolated_until = self.now + pause,
-            _ => {
-                let jump = i64::try_from(self.random.below(20_000)).unwrap() - 10_000;
-                self.processes[any].unix_skew_ms = jump;
-            }
-        }
-        let much = if self.is_often_cut_off { 50 } else { 30 };
-        self.trouble = if self.random.percent(much) { 50 } else { 5 };
-        let next = self
-            .random
-            .below(if self.is_often_cut_off { 2_500 } else { 5_000 });
-        self.push(next, 0, Event::Fault);
     }
 }
 
@@ -532,8 +523,12 @@ fn incarnation(process: usize, start: u64) -> u64 {
     (start << 8) + 1 + u64::try_from(process).unwrap()
 }
 
-/// Runs one world until so many terms have begun, and returns how many timestamps' requests were answered.
+/// Runs one world until so many terms have begun, and returns how many requests were answered.
 fn run(elected: Elected, seed: u64, terms: u64) -> Result<usize, String> {
+    run_world(elected, seed, terms).map(|world| world.answers)
+}
+
+fn run_world(elected: Elected, seed: u64, terms: u64) -> Result<World, String> {
     let mut world = World::new(seed, elected);
     world.push(0, 0, Event::Fault);
     while world.takeovers() < terms {
@@ -546,7 +541,7 @@ fn run(elected: Elected, seed: u64, terms: u64) -> Result<usize, String> {
             return Err(format!("seed {seed}: no leader is elected any more"));
         }
     }
-    Ok(world.answers)
+    Ok(world)
 }
 
 #[test]

@@ -48,6 +48,22 @@ pub enum ElectionMutant {
     TermNotKept,
     /// The leader goes by the promisers of the known value alone, although a swap with others is undecided.
     UndecidedPromisersIgnored,
+    /// While the register is away a state counts that only the leader's own folder has.
+    StateInOneFolder,
+    /// A leader lists whoever promises, although the newest state is only in the folders of those that were listed.
+    ListChangesWhileAhead,
+    /// A leader stores a planned end, although the newest state is only in folders.
+    HandOverWhileAhead,
+    /// A takeover goes on from the register's state, whatever its own folder has.
+    OwnCopyIgnored,
+    /// A takeover goes on from the state with the higher number, whatever the terms.
+    TermOfStateIgnored,
+    /// A folder takes the late copy of a lower term.
+    LateCopyTaken,
+    /// A new leader swaps the state before its folder keeps its term.
+    StateBeforeTermKept,
+    /// A new leader shows states that only folders have before the register has its first one.
+    CopiesBeforeFirstState,
 }
 
 impl ElectionMutant {
@@ -91,7 +107,7 @@ mod switch {
     }
 
     impl ElectionMutant {
-        /// All of them.
+        /// All of them, but for those that concern the states of masters.
         pub const ALL: [Self; 22] = [
             Self::RightFromAnswer,
             Self::RightNeverEnds,
@@ -115,6 +131,18 @@ mod switch {
             Self::TakeoverForgetsPromisers,
             Self::UndecidedPromisersIgnored,
             Self::TermNotKept,
+        ];
+
+        /// Those that concern the states of masters.
+        pub const OF_STATES: [Self; 8] = [
+            Self::StateInOneFolder,
+            Self::ListChangesWhileAhead,
+            Self::HandOverWhileAhead,
+            Self::OwnCopyIgnored,
+            Self::TermOfStateIgnored,
+            Self::LateCopyTaken,
+            Self::StateBeforeTermKept,
+            Self::CopiesBeforeFirstState,
         ];
     }
 

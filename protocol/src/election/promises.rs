@@ -259,21 +259,35 @@ impl Election {
         promises.record.register = register;
         promises.record.term = promises.record.term.max(term);
         promises.record.limit = promises.record.limit.max(limit);
-        let calls = promises.peers.iter().map(|(replica, state)| PromiseCall {
-            address: state.address.clone(),
-            request: PromiseRequest {
-                register,
-                to: *replica,
-                term,
-                incarnation: self.member.incarnation,
-                limit,
-            },
-            sent_ms: now_ms,
-        });
+        let record = promises.record;
         Some(PromiseRound {
-            calls: calls.collect(),
-            record: promises.record,
+            calls: self.promise_calls(now_ms, limit),
+            record,
         })
+    }
+
+    /// What this leader asks of all peers that it knows.
+    pub(super) fn promise_calls(&self, now_ms: u64, limit: Timestamp) -> Vec<PromiseCall> {
+        let register = self.stored().map(|stored| stored.value.register);
+        let (Role::Leader { term, .. }, Some(register)) = (&self.role, register) else {
+            return Vec::new();
+        };
+        let calls = self
+            .promises
+            .peers
+            .iter()
+            .map(|(replica, state)| PromiseCall {
+                address: state.address.clone(),
+                request: PromiseRequest {
+                    register,
+                    to: *replica,
+                    term: *term,
+                    incarnation: self.member.incarnation,
+                    limit,
+                },
+                sent_ms: now_ms,
+            });
+        calls.collect()
     }
 
     /// A peer has promised what this call has asked of it.
@@ -365,7 +379,7 @@ impl Election {
 
     /// The replicas of which one could take over, by the register's value or by one that a swap of this leader may have stored
     /// since; none if any replica could.
-    fn listed(&self) -> Option<Vec<&Peer>> {
+    pub(super) fn listed(&self) -> Option<Vec<&Peer>> {
         let known = self.stored().map(|stored| &stored.value.promisers);
         let in_flight = match &self.in_flight {
             Some(InFlight::Swap { value, .. }) => Some(&value.promisers),

@@ -220,3 +220,71 @@ fn a_planned_end_frees_whoever_has_promised() {
     assert!(at_ms < 200, "{at_ms} ms");
     assert_eq!(value.term, TERM + 1);
 }
+
+/// Master 2 takes over from master 1, whose folder and whose own have copies. Returns whether it swaps the state before its
+/// folder keeps the term, and whether it shows a state by copies before the register has its first one.
+fn acts_too_early() -> (bool, bool) {
+    let stored = led(&[2]);
+    let mut leader = MasterReplica::new(member(2, 20), Vec::new(), Timing::default());
+    assert_eq!(leader.poll(0), Some(Command::Load));
+    leader.loaded(0, Ok(Some(stored.clone())));
+    let mut now_ms = 0;
+    let is_sent = |command| matches!(command, Some(Command::Swap { .. }));
+    while !is_sent(leader.poll(now_ms)) {
+        leader.loaded(now_ms, Ok(Some(stored.clone())));
+        now_ms += 10;
+        assert!(now_ms < 10_000, "it never takes over");
+    }
+    leader.swapped(now_ms, SwapResult::Done(6));
+    let stores = leader.may_store_state(now_ms);
+    let round = leader.ask_promises(now_ms).unwrap();
+    leader.kept(&round.record);
+    assert!(leader.may_store_state(now_ms) && leader.is_ahead());
+    let [call] = &*round.calls else {
+        panic!("{round:?}");
+    };
+    assert_eq!(call.request.to, 1);
+    let of_term = |number| StateNumber {
+        term: TERM + 1,
+        number,
+    };
+    leader.copied_own(of_term(1));
+    leader.copied(now_ms, call, 1);
+    let shows = leader.show_copied(now_ms, of_term(1));
+    leader.stored(of_term(0));
+    assert!(leader.is_ahead() == shows && leader.show_copied(now_ms, of_term(1)));
+    assert!(leader.is_ahead() && !leader.show_copied(now_ms, of_term(2)));
+    // The other one's folder lacks this.
+    leader.copied_own(of_term(2));
+    assert!(!leader.show_copied(now_ms, of_term(2)));
+    leader.stored(of_term(2));
+    assert!(!leader.is_ahead());
+    (stores, shows)
+}
+
+#[test]
+fn a_leader_acts_when_its_folder_keeps_its_term_and_the_register_its_first_state() {
+    assert_eq!(acts_too_early(), (false, false));
+    mutants::set(Some(ElectionMutant::StateBeforeTermKept));
+    assert_eq!(acts_too_early(), (true, false));
+    mutants::set(Some(ElectionMutant::CopiesBeforeFirstState));
+    assert_eq!(acts_too_early(), (false, true));
+    mutants::set(None);
+}
+
+#[test]
+fn a_takeover_goes_on_from_the_later_state() {
+    let state = |term, number| Some(StateNumber { term, number });
+    let cases = [
+        (state(3, 5), None, StateSource::Register),
+        (state(3, 5), state(3, 5), StateSource::Register),
+        (state(3, 5), state(3, 6), StateSource::Copy),
+        (state(4, 0), state(3, 6), StateSource::Register),
+        (state(3, 6), state(4, 1), StateSource::Copy),
+        // The register's was lost.
+        (None, state(4, 1), StateSource::Register),
+    ];
+    for (register, copy, source) in cases {
+        assert_eq!(StateNumber::take_over(register, copy), source);
+    }
+}

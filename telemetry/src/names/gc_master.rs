@@ -96,6 +96,27 @@ declarations! {
         "percolator_gc_master_state_size_bytes",
         "Size of the state when it was last made durable.",
     );
+    STATE_AHEAD: Metric::gauge(
+        "percolator_gc_master_state_ahead",
+        "1 while only the folders of masters have the newest state, because its register can't be swapped. One of these folders must last until then.",
+    )
+    .after("the register can't be reached");
+    PROMISED: Metric::gauge(
+        "percolator_gc_master_promised",
+        "1 while this master leads and all masters that could take over promise not to: it goes on if the register can't be reached. 0 on a standby.",
+    )
+    .after("several masters share a register");
+    BY_PROMISES: Metric::gauge(
+        "percolator_gc_master_leads_by_promises",
+        "1 while this master leads by promises alone, because the register has not answered for 2 s. If another master is lost now, none answers until the register is back.",
+    )
+    .after("the register can't be reached");
+    PROMISES: Metric::counter(
+        "percolator_gc_master_promises_total",
+        "Promises not to take over, by what became of them. Of a standby: given, refused, or failed, because its folder takes no writes. Of the leader: received, or missing, because a standby refused or did not answer.",
+    )
+    .by(&[Label::one_of("result", &["given", "refused", "failed", "received", "missing"])])
+    .after("several masters share a register");
     COMMANDS: Metric::counter(
         "percolator_gc_master_commands_total",
         "Orders to tablet servers: to make or to drop a tablet. Those that failed are given again.",

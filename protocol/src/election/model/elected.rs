@@ -1,8 +1,8 @@
 //! A replica of the model: an oracle's, or a master's.
 
 use crate::election::{
-    Command, Election, Member, OracleReplica, Peer, PromiseCall, PromiseRecord, PromiseRequest,
-    PromiseRound, RoleKind, StoredLeadership, SwapResult, Timing,
+    Command, Election, MasterReplica, Member, OracleReplica, Peer, PromiseCall, PromiseRecord,
+    PromiseRequest, PromiseRound, RoleKind, StoredLeadership, SwapResult, Timing,
 };
 use crate::oracle::{Now, Settings};
 use crate::types::Timestamp;
@@ -11,12 +11,16 @@ use crate::types::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Elected {
     Oracle,
+    /// Without a state.
     Master,
+    /// With one.
+    States,
 }
 
 pub(super) enum Replica {
     Oracle(Box<OracleReplica>),
     Master(Box<Election>),
+    States(Box<MasterReplica>),
 }
 
 impl Replica {
@@ -27,6 +31,7 @@ impl Replica {
                 Self::Oracle(Box::new(oracle))
             }
             Elected::Master => Self::Master(Box::new(Election::new(member, dead, timing))),
+            Elected::States => Self::States(Box::new(MasterReplica::new(member, dead, timing))),
         }
     }
 
@@ -34,6 +39,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.poll(now),
             Self::Master(master) => master.poll(now.mono_ms),
+            Self::States(master) => master.poll(now.mono_ms),
         }
     }
 
@@ -41,6 +47,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.loaded(now, result),
             Self::Master(master) => master.loaded(now.mono_ms, result),
+            Self::States(master) => master.loaded(now.mono_ms, result),
         }
     }
 
@@ -48,6 +55,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.swapped(now, result),
             Self::Master(master) => master.swapped(now.mono_ms, result),
+            Self::States(master) => master.swapped(now.mono_ms, result),
         }
     }
 
@@ -55,6 +63,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.role(),
             Self::Master(master) => master.role(),
+            Self::States(master) => master.role(),
         }
     }
 
@@ -62,6 +71,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.hand_over(),
             Self::Master(master) => master.hand_over(),
+            Self::States(master) => master.hand_over(),
         }
     }
 
@@ -69,6 +79,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.restore(now, record),
             Self::Master(master) => master.restore(now.mono_ms, record),
+            Self::States(master) => master.restore(now.mono_ms, record),
         }
     }
 
@@ -76,6 +87,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.promise(now, request),
             Self::Master(master) => master.promise(now.mono_ms, request),
+            Self::States(master) => master.promise(now.mono_ms, request),
         }
     }
 
@@ -83,6 +95,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.ask_promises(now),
             Self::Master(master) => master.ask_promises(now.mono_ms, Timestamp::ZERO),
+            Self::States(master) => master.ask_promises(now.mono_ms),
         }
     }
 
@@ -90,6 +103,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.promised(now, call),
             Self::Master(master) => master.promised(now.mono_ms, call),
+            Self::States(master) => master.promised(now.mono_ms, call),
         }
     }
 
@@ -97,6 +111,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.kept(now, record),
             Self::Master(master) => master.kept(record),
+            Self::States(master) => master.kept(record),
         }
     }
 
@@ -104,6 +119,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.introduces_to(),
             Self::Master(master) => master.introduces_to(),
+            Self::States(master) => master.election().introduces_to(),
         }
     }
 
@@ -111,6 +127,7 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.introduced(now, peer),
             Self::Master(master) => master.introduced(now.mono_ms, peer),
+            Self::States(master) => master.introduced(now.mono_ms, peer),
         }
     }
 }

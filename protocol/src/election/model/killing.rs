@@ -58,3 +58,15 @@ fn every_mutant_of_leadership_is_killed_without_limits() {
     ];
     assert_eq!(survivors(Elected::Master, &of_leadership), []);
 }
+
+#[test]
+fn every_mutant_of_states_is_killed() {
+    // No leader of the model serves so early, and the second one is too rare: `scenarios.rs` kills them.
+    let others = [
+        ElectionMutant::CopiesBeforeFirstState,
+        ElectionMutant::StateBeforeTermKept,
+    ];
+    let mut mutants = ElectionMutant::OF_STATES.to_vec();
+    mutants.retain(|mutant| !others.contains(mutant));
+    assert_eq!(survivors(Elected::States, &mutants), []);
+}

@@ -13,8 +13,16 @@ pub(super) fn empty_folder(replica: u64) -> PromiseRecord {
     }
 }
 
+/// What is answered when a folder's write has ended: to this process, for this call, and for a copy of this number.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) to: usize,
+    pub(super) call: PromiseCall,
+    pub(super) copy: Option<u64>,
+}
+
 /// The process at an address.
-fn at(address: &str) -> usize {
+pub(super) fn at(address: &str) -> usize {
     let process = address.strip_prefix("here:").unwrap();
     process.parse().unwrap()
 }
@@ -58,13 +66,24 @@ impl World {
         match event {
             Event::Ask(from, call) => {
                 if let Some(record) = replica.promise(now, &call.request) {
-                    self.write(process, record, Some((from, call)));
+                    let answer = Answer {
+                        to: from,
+                        call,
+                        copy: None,
+                    };
+                    self.write(process, record, Some(answer));
                 }
             }
             Event::Written(record, answer) => {
                 of.folder = record;
                 match answer {
-                    Some((to, call)) => self.send(process, to, Event::Promised(call)),
+                    Some(Answer { to, call, copy }) => {
+                        let answer = match copy {
+                            Some(number) => Event::Copied(call, number),
+                            None => Event::Promised(call),
+                        };
+                        self.send(process, to, answer);
+                    }
                     None => replica.kept(now, &record),
                 }
             }
@@ -75,12 +94,13 @@ impl World {
     }
 
     /// Writes a folder, after the writes that are under way. What isn't written when the process dies is lost.
-    fn write(
-        &mut self,
-        process: usize,
-        record: PromiseRecord,
-        answer: Option<(usize, PromiseCall)>,
-    ) {
+    pub(super) fn write(&mut self, process: usize, record: PromiseRecord, answer: Option<Answer>) {
+        let after = self.written_after(process);
+        self.push(after, process, Event::Written(record, answer));
+    }
+
+    /// When a write of the folder ends that begins now.
+    pub(super) fn written_after(&mut self, process: usize) -> u64 {
         let takes = if self.random.percent(self.trouble) {
             self.random.below(2_000)
         } else {
@@ -88,11 +108,11 @@ impl World {
         };
         let ends = (self.now + takes).max(self.processes[process].written_at);
         self.processes[process].written_at = ends;
-        self.push(ends - self.now, process, Event::Written(record, answer));
+        ends - self.now
     }
 
     /// A message is lost, late or doubled, as commands are.
-    fn send(&mut self, from: usize, to: usize, event: Event) {
+    pub(super) fn send(&mut self, from: usize, to: usize, event: Event) {
         let is_isolated = |process: usize| self.now < self.processes[process].isolated_until;
         if is_isolated(from) || is_isolated(to) {
             return;
@@ -128,6 +148,7 @@ impl World {
         if may_go {
             let replica = 1_000 + self.random.below(u64::MAX >> 1);
             self.processes[process].folder = empty_folder(replica);
+            self.processes[process].copy = None;
         }
         may_go
     }

@@ -1,0 +1,452 @@
+//! Promises between the replicas of one register: by these the leader goes on while the register is away.
+//!
+//! `protocol::election` decides. Here are the messages, the record in the folder, and the rounds. It must not know what a
+//! replica does: the oracle and the master are a [`Promiser`] each.
+
+mod folder;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolator_protocol::election::{
+    CopyRequest, Peer, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound, Timing,
+};
+use percolator_protocol::types::Timestamp;
+use percolator_telemetry::Limited;
+use percolator_wire::v1::promises_client::PromisesClient;
+use percolator_wire::v1::promises_server::{Promises, PromisesServer};
+use percolator_wire::{check_cluster, of_cluster, v1};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
+
+use crate::Folder;
+
+pub use folder::PromiseFolder;
+
+/// A promise that takes longer is asked for again: it would hardly count any more.
+const CALL_TIMEOUT: Duration = Duration::from_millis(600);
+/// How often a standby introduces itself.
+const INTRODUCTION: Duration = Duration::from_secs(1);
+/// The most bytes of a request without a state.
+const REQUEST_BYTES_MAX: usize = 4 << 10;
+
+/// To whom a standby introduces itself, and as what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// The leader's address.
+    pub leader: String,
+    /// The id in the register's value.
+    pub register: u64,
+    /// The standby.
+    pub standby: Peer,
+}
+
+/// What the right of a leader rests on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaderRight {
+    /// It may act as the leader.
+    pub leads: bool,
+    /// It leads by promises alone.
+    pub is_by_promises: bool,
+}
+
+/// A replica of a role that leads by promises. Each method reads the clock.
+pub trait Promiser: Send + Sync + 'static {
+    /// What one is called in messages: "oracle" or "master".
+    const ROLE: &'static str;
+    /// The most bytes of a state whose copies its folder keeps; 0: it keeps none.
+    const COPY_BYTES_MAX: usize;
+
+    /// What its folder is to keep; none if it is alone.
+    fn record(&self) -> Option<PromiseRecord>;
+
+    /// Begins a round of promises, if it leads.
+    fn ask_promises(&self) -> Option<PromiseRound>;
+
+    /// Its own folder has the record of a round.
+    fn kept(&self, record: &PromiseRecord);
+
+    /// A peer has promised.
+    fn promised(&self, call: &PromiseCall);
+
+    /// A peer asks for a promise. None: it doesn't promise.
+    fn promise(&self, request: &PromiseRequest) -> Option<PromiseRecord>;
+
+    /// To whom it introduces itself, if it is a standby.
+    fn introduction(&self) -> Option<Introduction>;
+
+    /// A standby of this register has introduced itself.
+    fn introduced(&self, register: u64, standby: &Peer);
+
+    /// What its right rests on now.
+    fn right(&self) -> LeaderRight;
+
+    /// Ends when a term of it has begun, for one caller at a time.
+    fn term_begun(&self) -> impl Future<Output = ()> + Send;
+
+    /// This became of a promise: a value of the label `result` of its metric.
+    fn count_promise(&self, result: &'static str);
+
+    /// A peer asks for a promise, and to keep a copy of this state. It is durable when this ends.
+    fn keep_copy(
+        &self,
+        request: &CopyRequest,
+        state: Vec<u8>,
+    ) -> impl Future<Output = Result<(), CopyRefusal>> + Send;
+}
+
+/// Why a replica keeps no copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyRefusal {
+    /// It doesn't promise, or knows a later leader's.
+    Refused,
+    /// Its folder doesn't take it.
+    Failed(String),
+}
+
+/// Asks the other replicas for promises while this one leads, and introduces this one to the leader otherwise.
+pub struct PromiseTask<P> {
+    replica: Arc<P>,
+    promises: Arc<PromiseFolder>,
+    folder: Arc<Folder>,
+    timing: Timing,
+}
+
+impl<P> fmt::Debug for PromiseTask<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PromiseTask")
+            .field("promises", &self.promises)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Promiser> PromiseTask<P> {
+    /// Of this replica, whose record is in this folder.
+    pub fn new(
+        replica: Arc<P>,
+        promises: Arc<PromiseFolder>,
+        folder: Arc<Folder>,
+        timing: Timing,
+    ) -> Self {
+        Self {
+            replica,
+            promises,
+            folder,
+            timing,
+        }
+    }
+
+    /// Never ends. What is under way when this is dropped is given up.
+    pub async fn run(&self) -> Infallible {
+        let mut rounds = tokio::time::interval(Duration::from_millis(self.timing.promise_ms));
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut channels, mut calls) = (Channels::default(), JoinSet::new());
+        let (mut introduced, mut was_by_promises) = (None, false);
+        loop {
+            tokio::select! {
+                _ = rounds.tick() => {}
+                () = self.replica.term_begun() => {}
+            }
+            while calls.try_join_next().is_some() {}
+            self.round(&mut channels, &mut calls);
+            let is_due = |at: &tokio::time::Instant| at.elapsed() >= INTRODUCTION;
+            if introduced.as_ref().is_none_or(is_due) {
+                introduced = Some(tokio::time::Instant::now());
+                self.introduce(&mut channels, &mut calls);
+            }
+            let right = self.replica.right();
+            if right.is_by_promises != was_by_promises {
+                log::<P>(right);
+            }
+            was_by_promises = right.is_by_promises;
+        }
+    }
+
+    fn round(&self, channels: &mut Channels, calls: &mut JoinSet<()>) {
+        let Some(round) = self.replica.ask_promises() else {
+            return;
+        };
+        let (replica, promises) = (self.replica.clone(), self.promises.clone());
+        calls.spawn(async move {
+            match promises.keep(&*replica).await {
+                Ok(record) => replica.kept(&record),
+                Err(error) => log_failed_write::<P>(&error),
+            }
+        });
+        channels.retain(round.calls.iter().map(|call| &*call.address));
+        for call in round.calls {
+            let Some(channel) = channels.of(&call.address) else {
+                continue;
+            };
+            let replica = self.replica.clone();
+            let request = self.of_cluster(message(&call.request));
+            calls.spawn(async move { ask(&*replica, channel, request, &call).await });
+        }
+    }
+
+    fn introduce(&self, channels: &mut Channels, calls: &mut JoinSet<()>) {
+        let Some(introduction) = self.replica.introduction() else {
+            return;
+        };
+        let leader = introduction.leader;
+        channels.retain([&*leader].into_iter());
+        let Some(channel) = channels.of(&leader) else {
+            return;
+        };
+        let request = self.of_cluster(v1::IntroduceRequest {
+            register: introduction.register,
+            replica: introduction.standby.replica,
+            address: introduction.standby.address,
+        });
+        calls.spawn(async move {
+            // It is sent again. One that isn't known to the leader has no part in promises, and takes nothing from it.
+            let _ = PromisesClient::new(channel).introduce(request).await;
+        });
+    }
+
+    fn of_cluster<T>(&self, message: T) -> Request<T> {
+        of_cluster(message, &self.folder.cluster_id().unwrap_or_default())
+    }
+}
+
+fn message(request: &PromiseRequest) -> v1::PromiseRequest {
+    v1::PromiseRequest {
+        register: request.register,
+        to: request.to,
+        term: request.term,
+        incarnation: request.incarnation,
+        limit: request.limit.as_u64(),
+    }
+}
+
+fn request(message: &v1::PromiseRequest) -> PromiseRequest {
+    PromiseRequest {
+        register: message.register,
+        to: message.to,
+        term: message.term,
+        incarnation: message.incarnation,
+        limit: Timestamp::from_u64(message.limit),
+    }
+}
+
+fn log<P: Promiser>(right: LeaderRight) {
+    let role = P::ROLE;
+    if right.is_by_promises {
+        tracing::warn!(
+            "the {role}s' register can't be swapped: this {role} goes on, because all that could take over promise not to"
+        );
+    } else if right.leads {
+        tracing::info!("the {role}s' register is swapped again");
+    } else {
+        tracing::error!(
+            "this {role} stops: the {role}s' register can't be swapped, and {} {role} that could take over does not promise not to",
+            if role.starts_with('o') { "an" } else { "a" }
+        );
+    }
+}
+
+async fn ask<P: Promiser>(
+    replica: &P,
+    channel: Channel,
+    request: Request<v1::PromiseRequest>,
+    call: &PromiseCall,
+) {
+    let asked = PromisesClient::new(channel).promise(request).await;
+    if let Err(status) = asked {
+        replica.count_promise("missing");
+        tracing::debug!(address = call.address, %status, "a promise is missing");
+        return;
+    }
+    replica.count_promise("received");
+    replica.promised(call);
+}
+
+/// Asks a peer to promise, and to keep a copy of a state. Its folder has it when this succeeds, within `timeout`.
+///
+/// # Errors
+/// The peer's, or that of the way there.
+pub async fn send_copy(
+    call: &PromiseCall,
+    number: u64,
+    state: Vec<u8>,
+    timeout: Duration,
+) -> Result<(), Status> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", call.address))
+        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let channel = endpoint
+        .connect_timeout(timeout)
+        .timeout(timeout)
+        .tcp_nodelay(true)
+        .connect_lazy();
+    let request = v1::KeepCopyRequest {
+        promise: Some(message(&call.request)),
+        number,
+        state: state.into(),
+    };
+    PromisesClient::new(channel)
+        .keep_copy(request)
+        .await
+        .map(drop)
+}
+
+fn log_failed_write<P: Promiser>(error: &str) {
+    static LOGGED: Limited = Limited::new();
+    if let Some(left_out) = LOGGED.admit() {
+        let role = P::ROLE;
+        tracing::warn!(
+            error,
+            left_out,
+            "this {role}'s folder keeps no promises: the {role}s stop if their register can't be reached"
+        );
+    }
+}
+
+/// Connections to other replicas, by address.
+#[derive(Debug, Default)]
+struct Channels(HashMap<String, Channel>);
+
+impl Channels {
+    /// A connection that is made when it is first used; none to what is no address.
+    fn of(&mut self, address: &str) -> Option<Channel> {
+        if let Some(channel) = self.0.get(address) {
+            return Some(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
+        let channel = endpoint
+            .connect_timeout(CALL_TIMEOUT)
+            .timeout(CALL_TIMEOUT)
+            .tcp_nodelay(true)
+            .connect_lazy();
+        self.0.insert(address.to_owned(), channel.clone());
+        Some(channel)
+    }
+
+    fn retain<'a>(&mut self, addresses: impl Iterator<Item = &'a str> + Clone) {
+        self.0
+            .retain(|known, _| addresses.clone().any(|address| address == known));
+    }
+}
+
+/// Answers other replicas.
+pub struct PromiseService<P> {
+    /// None if this server is alone.
+    replica: Option<(Arc<P>, Arc<PromiseFolder>)>,
+    folder: Arc<Folder>,
+}
+
+impl<P> fmt::Debug for PromiseService<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PromiseService").finish_non_exhaustive()
+    }
+}
+
+impl<P: Promiser> PromiseService<P> {
+    /// Of this replica with its record, as a service of gRPC; none: of a server that is alone.
+    pub fn server(
+        replica: Option<(Arc<P>, Arc<PromiseFolder>)>,
+        folder: Arc<Folder>,
+    ) -> PromisesServer<Self> {
+        PromisesServer::new(Self { replica, folder })
+            .max_decoding_message_size(REQUEST_BYTES_MAX + P::COPY_BYTES_MAX)
+    }
+
+    fn check<T>(&self, request: Request<T>) -> Result<T, Status> {
+        let ours = self.folder.cluster_id();
+        check_cluster(request.metadata(), ours.as_deref())?;
+        Ok(request.into_inner())
+    }
+
+    fn replica(&self) -> Result<(&P, &PromiseFolder), Status> {
+        let replica = self.replica.as_ref();
+        let alone = || {
+            let role = P::ROLE;
+            Status::failed_precondition(format!("this {role} has no register, and can't take over"))
+        };
+        replica
+            .map(|(replica, promises)| (&**replica, &**promises))
+            .ok_or_else(alone)
+    }
+}
+
+fn refused<P: Promiser>(replica: &P) -> Status {
+    replica.count_promise("refused");
+    Status::failed_precondition(format!(
+        "this {} does not promise: it leads, takes over or ends, or knows a later leader",
+        P::ROLE
+    ))
+}
+
+fn failed<P: Promiser>(replica: &P, error: String) -> Status {
+    replica.count_promise("failed");
+    log_failed_write::<P>(&error);
+    Status::unavailable(error)
+}
+
+/// It is bound already. The leader may count on it when a later start of this process would know it as well.
+async fn keep<P: Promiser>(replica: &P, promises: &PromiseFolder) -> Result<(), Status> {
+    let kept = promises.keep(replica).await;
+    kept.map_err(|error| failed(replica, error))?;
+    replica.count_promise("given");
+    Ok(())
+}
+
+#[tonic::async_trait]
+impl<P: Promiser> Promises for PromiseService<P> {
+    async fn promise(
+        &self,
+        request: Request<v1::PromiseRequest>,
+    ) -> Result<Response<v1::PromiseResponse>, Status> {
+        let message = self.check(request)?;
+        let (replica, promises) = self.replica()?;
+        if replica.promise(&self::request(&message)).is_none() {
+            return Err(refused(replica));
+        }
+        keep(replica, promises).await?;
+        Ok(Response::new(v1::PromiseResponse {}))
+    }
+
+    async fn keep_copy(
+        &self,
+        request: Request<v1::KeepCopyRequest>,
+    ) -> Result<Response<v1::KeepCopyResponse>, Status> {
+        let v1::KeepCopyRequest {
+            promise,
+            number,
+            state,
+        } = self.check(request)?;
+        let (replica, promises) = self.replica()?;
+        let promise =
+            promise.ok_or_else(|| Status::invalid_argument("a copy without a promise"))?;
+        let request = CopyRequest {
+            promise: self::request(&promise),
+            number,
+        };
+        match replica.keep_copy(&request, state.into()).await {
+            Ok(()) => {}
+            Err(CopyRefusal::Refused) => return Err(refused(replica)),
+            Err(CopyRefusal::Failed(error)) => return Err(failed(replica, error)),
+        }
+        keep(replica, promises).await?;
+        Ok(Response::new(v1::KeepCopyResponse {}))
+    }
+
+    async fn introduce(
+        &self,
+        request: Request<v1::IntroduceRequest>,
+    ) -> Result<Response<v1::IntroduceResponse>, Status> {
+        let message = self.check(request)?;
+        let standby = Peer {
+            replica: message.replica,
+            address: message.address,
+        };
+        if let Some((replica, _)) = &self.replica {
+            replica.introduced(message.register, &standby);
+        }
+        Ok(Response::new(v1::IntroduceResponse {}))
+    }
+}
