@@ -7,6 +7,7 @@
 //! primary's state, and between two live transactions the older one wins (wound-die,
 //! docs/design/transactions.md).
 
+mod bound;
 mod coordinator;
 mod obstacle;
 
