@@ -133,9 +133,7 @@ impl World {
             ttl_ms: 1,
             generation,
         };
-        let prewritten = self
-            .store
-            .prewrite(&txn, std::slice::from_ref(&mutation));
+        let prewritten = self.store.prewrite(&txn, std::slice::from_ref(&mutation));
         let rejection = prewritten.err().and_then(|rejections| {
             let first = rejections.into_iter().next();
             first.map(|(_, rejection)| rejection)

@@ -78,10 +78,7 @@ mod tests {
         assert_eq!(bound.judge(Timestamp::from_millis(20)), pause(30));
         assert_eq!(bound.judge(Timestamp::from_millis(50)), Verdict::Commit);
         bound.raise(Timestamp::from_millis(9_000));
-        assert_eq!(
-            bound.judge(Timestamp::from_millis(60)),
-            pause(PAUSE_MAX_MS)
-        );
+        assert_eq!(bound.judge(Timestamp::from_millis(60)), pause(PAUSE_MAX_MS));
     }
 
     #[test]

@@ -280,7 +280,8 @@ impl Coordinator {
             None => Part::Flush,
         };
         let mut coordinator = Self::new(part, start_ts, primary, mutations);
-        if let Some(min_commit_ts) = last.filter(|_| !mutants::on(Mutant::EarlierFlushesNotCompared))
+        if let Some(min_commit_ts) =
+            last.filter(|_| !mutants::on(Mutant::EarlierFlushesNotCompared))
         {
             coordinator.bound.raise(min_commit_ts);
         }

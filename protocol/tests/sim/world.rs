@@ -437,7 +437,9 @@ impl World<'_> {
                     ending,
                 } => self.call(at, Purpose::Resolve(obstacle), resolve(&met, ending)),
                 Command::OnePhase => self.call(at, Purpose::OnePhaseTs, Request::Timestamp),
-                Command::TakeCommitTs { .. } => self.call(at, Purpose::CommitTs, Request::Timestamp),
+                Command::TakeCommitTs { .. } => {
+                    self.call(at, Purpose::CommitTs, Request::Timestamp)
+                }
                 Command::CommitPrimary { commit_ts } => {
                     let client = &self.clients[at];
                     let request = Request::Commit {

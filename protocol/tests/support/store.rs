@@ -10,8 +10,8 @@ use bytes::Bytes;
 use percolator_protocol::actions::{
     AlreadyCommitted, CellView, Collected, CommitRejection, NotThePrimary, OnePhaseRejection,
     Prewrite, PrewriteRejection, Read, ScanEnd, Snapshot, Status, StatusQuery, check_status,
-    commit, gc, get, keep_alive, min_commit_ts, one_phase, prewrite, resolve, rollback, scan_forward,
-    scan_reverse,
+    commit, gc, get, keep_alive, min_commit_ts, one_phase, prewrite, resolve, rollback,
+    scan_forward, scan_reverse,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::txn::{Ending, MetLock};
@@ -218,7 +218,13 @@ impl Store {
     ) -> Result<Option<Timestamp>, Vec<(Cell, PrewriteRejection)>> {
         let decide = |mutation: &Mutation| -> Result<Vec<Effect>, OnePhaseRejection> {
             let view = self.view(&mutation.cell, txn.start_ts, Some(commit_ts));
-            one_phase(&view, mutation, txn, commit_ts, self.read_ts(&mutation.cell))
+            one_phase(
+                &view,
+                mutation,
+                txn,
+                commit_ts,
+                self.read_ts(&mutation.cell),
+            )
         };
         let decided: Result<Vec<Vec<Effect>>, OnePhaseRejection> =
             mutations.iter().map(decide).collect();

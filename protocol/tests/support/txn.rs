@@ -35,14 +35,22 @@ pub(crate) fn run(
     input: &[String],
 ) -> Option<Result<Vec<String>, String>> {
     match name {
-        "txn" => Some(start(coordinators, args, |args, (start_ts, primary, mutations)| {
-            let one_server = args.flag("one-server");
-            Ok(Coordinator::start(start_ts, primary, mutations, one_server))
-        })),
-        "flush" => Some(start(coordinators, args, |args, (start_ts, primary, mutations)| {
-            let last = args.named("last").map(|ts| read_ts(&ts)).transpose()?;
-            Ok(Coordinator::start_large(start_ts, primary, mutations, last))
-        })),
+        "txn" => Some(start(
+            coordinators,
+            args,
+            |args, (start_ts, primary, mutations)| {
+                let one_server = args.flag("one-server");
+                Ok(Coordinator::start(start_ts, primary, mutations, one_server))
+            },
+        )),
+        "flush" => Some(start(
+            coordinators,
+            args,
+            |args, (start_ts, primary, mutations)| {
+                let last = args.named("last").map(|ts| read_ts(&ts)).transpose()?;
+                Ok(Coordinator::start_large(start_ts, primary, mutations, last))
+            },
+        )),
         "event" => Some(event(coordinators, args, input)),
         _ => None,
     }
