@@ -178,7 +178,7 @@ impl Transport for SimTransport {
         trace: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         async move {
-            let granted = self.timestamp(trace.clone()).await?;
+            let granted = self.timestamp(trace).await?;
             let got = self.world.held_back.lock().exchange(granted, start_ts);
             match got {
                 Some(ts) => Ok(ts),

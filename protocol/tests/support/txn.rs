@@ -57,12 +57,14 @@ pub(crate) fn run(
 }
 
 type Started = (Coordinator, Vec<Command>);
+/// Begins one, with arguments of its own.
+type Begin = fn(&mut Args, (Timestamp, Cell, usize)) -> Result<Started, String>;
 
 /// Begins with a coordinator of a whole transaction, or of one flush of a large one.
 fn start(
     coordinators: &mut BTreeMap<Timestamp, Coordinator>,
     args: &str,
-    begin: fn(&mut Args, (Timestamp, Cell, usize)) -> Result<Started, String>,
+    begin: Begin,
 ) -> Result<Vec<String>, String> {
     let mut args = Args::read(args)?;
     let start_ts = read_ts(&args.expect("a start_ts")?)?;
