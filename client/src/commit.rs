@@ -35,6 +35,9 @@ const LATE_ROLLBACK_PATIENCE: Duration = Duration::from_millis(500);
 /// then, others clear when they meet it.
 const SECONDARIES_PATIENCE: Duration = Duration::from_secs(10);
 
+const NO_BOUND: percolator_wire::Malformed =
+    percolator_wire::Malformed("the answer to a prewrite without its min_commit_ts");
+
 /// Cells in one request of a flush, such requests at a time, and places among its cells from which they are taken in
 /// turn: the cells are sorted, and no server is to wait for all of another's.
 const FLUSH_CELLS: usize = 16;
@@ -119,7 +122,8 @@ impl Commit {
         let (primary, mutations) = (self.primary().clone(), self.mutations.len());
         let mut one_server = None;
         let (mut coordinator, first) = if let Some(flush) = &self.flush {
-            Coordinator::start_large(self.start_ts, primary, mutations, flush.last)
+            let last = flush.last.then(|| flush.large.min_commit_ts());
+            Coordinator::start_large(self.start_ts, primary, mutations, last)
         } else {
             // Before the commit_ts is taken: see `protocol::actions::one_phase`.
             one_server = match self.one_server() {
@@ -188,7 +192,12 @@ impl Commit {
     fn finished(&self, finished: Finished) -> Result<Timestamp, Error> {
         match finished {
             Finished::Committed(commit_ts) => Ok(commit_ts),
-            Finished::Flushed => Ok(self.start_ts),
+            Finished::Flushed { min_commit_ts } => {
+                if let Some(flush) = &self.flush {
+                    flush.large.raise_min_commit_ts(min_commit_ts);
+                }
+                Ok(self.start_ts)
+            }
             Finished::Aborted(reason) => {
                 let after = self
                     .router
@@ -247,10 +256,16 @@ impl Commit {
                 }
                 Err(error) => self.gave_up(Step::Prewrite, error),
             },
-            Command::TakeCommitTs => {
+            Command::TakeCommitTs { pause_ms } => {
                 // Everything is locked: from now on the locks stand for it, see `session`.
                 self.held.lock().take();
-                match router.timestamp(self.deadline()).await {
+                if pause_ms > 0 {
+                    router
+                        .transport
+                        .sleep(Duration::from_millis(pause_ms))
+                        .await;
+                }
+                match router.commit_ts(self.start_ts, self.deadline()).await {
                     Ok(ts) => vec![Event::CommitTs(ts)],
                     Err(error) => self.gave_up(Step::CommitTs, error),
                 }
@@ -323,7 +338,7 @@ impl Commit {
     }
 
     async fn one_phase(self: Arc<Self>, group: Group, life: u64) -> Vec<Event> {
-        let commit_ts = match self.router.timestamp(self.deadline).await {
+        let commit_ts = match self.router.commit_ts(self.start_ts, self.deadline).await {
             Ok(ts) => ts,
             Err(error) => return self.gave_up(Step::CommitTs, error),
         };
@@ -384,7 +399,13 @@ impl Commit {
     /// What the answer for these mutations says.
     fn prewritten(&self, mutations: Vec<usize>, response: v1::PrewriteResponse) -> Vec<Event> {
         if response.rejections.is_empty() {
-            return vec![Event::Prewritten { mutations }];
+            return match response.min_commit_ts {
+                0 => self.gave_up(Step::Prewrite, malformed(NO_BOUND)),
+                min_commit_ts => vec![Event::Prewritten {
+                    mutations,
+                    min_commit_ts: Timestamp::from_u64(min_commit_ts),
+                }],
+            };
         }
         let rejections: Result<Vec<(Cell, PrewriteRejection)>, percolator_wire::Malformed> =
             response

@@ -190,6 +190,13 @@ impl Error {
             AbortReason::RolledBack(cell) => Self::Conflict(Conflict::RolledBack { cell }),
             AbortReason::Cancelled => Self::Ended,
             AbortReason::TooOld(too_old) => Self::TooOld(too_old),
+            AbortReason::StaleCommitTs {
+                granted,
+                min_commit_ts,
+            } => Self::Unavailable(format!(
+                "the oracle grants no commit_ts above what has been read: {granted} is below {min_commit_ts}, so the \
+                 transaction was rolled back; two oracles may be granting at a time"
+            )),
             AbortReason::GaveUp(step) => Self::Timeout {
                 after,
                 doing: match step {
@@ -275,6 +282,17 @@ mod tests {
             }
         }
         all
+    }
+
+    #[test]
+    fn a_stale_oracle_is_named() {
+        let reason = AbortReason::StaleCommitTs {
+            granted: Timestamp::from_u64(8),
+            min_commit_ts: Timestamp::from_u64(21),
+        };
+        let error = Error::aborted(reason, None, Duration::ZERO);
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        assert!(error.to_string().contains("8 is below 21"), "{error}");
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub(crate) struct Large {
     pub(crate) patience: Duration,
     /// The first and the last row of each table that may have its locks.
     touched: Mutex<BTreeMap<TableId, (Bytes, Bytes)>>,
+    /// The highest that a flush was answered: it commits above it.
+    min_commit_ts: Mutex<Timestamp>,
     /// The first flush is in place, and the primary with it.
     placed: AtomicBool,
 }
@@ -101,6 +103,15 @@ impl Large {
                 rows.1.clone_from(row);
             }
         }
+    }
+
+    pub(crate) fn min_commit_ts(&self) -> Timestamp {
+        *self.min_commit_ts.lock()
+    }
+
+    pub(crate) fn raise_min_commit_ts(&self, to: Timestamp) {
+        let mut min_commit_ts = self.min_commit_ts.lock();
+        *min_commit_ts = to.max(*min_commit_ts);
     }
 
     pub(crate) async fn rollback_primary(&self) -> PrimaryEnd {
@@ -247,6 +258,7 @@ impl Driver {
                 primary: first.cell.clone(),
                 patience,
                 touched: Mutex::default(),
+                min_commit_ts: Mutex::default(),
                 placed: AtomicBool::new(false),
             }),
             (None, None) => return Err(Error::Ended),

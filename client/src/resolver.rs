@@ -15,18 +15,39 @@ use crate::Error;
 use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router};
 use crate::trace::{Step, Trace};
-use crate::transport::Backoff;
+use crate::transport::{Backoff, BoxFuture, Lost};
+
+const SILENT: &str = "the oracle did not answer in the time that was left";
 
 impl Router {
     /// A timestamp of the oracle, tried until the deadline.
     pub(crate) async fn timestamp(&self, deadline: Deadline) -> Result<Timestamp, CallError> {
-        const SILENT: &str = "the oracle did not answer in the time that was left";
         self.timestamp_after(SILENT.to_owned(), deadline).await
+    }
+
+    /// A timestamp of the oracle to commit the transaction at, tried until the deadline.
+    pub(crate) async fn commit_ts(
+        &self,
+        start_ts: Timestamp,
+        deadline: Deadline,
+    ) -> Result<Timestamp, CallError> {
+        let ask = |trace| self.transport.commit_timestamp(start_ts, trace);
+        self.ask_oracle(&ask, SILENT.to_owned(), deadline).await
     }
 
     /// The same, where `last` is what was seen of it before.
     pub(crate) async fn timestamp_after(
         &self,
+        last: String,
+        deadline: Deadline,
+    ) -> Result<Timestamp, CallError> {
+        let ask = |trace| self.transport.timestamp(trace);
+        self.ask_oracle(&ask, last, deadline).await
+    }
+
+    async fn ask_oracle<'a>(
+        &'a self,
+        ask: &(dyn Fn(Option<v1::TraceContext>) -> BoxFuture<'a, Result<Timestamp, Lost>> + Sync),
         mut last: String,
         deadline: Deadline,
     ) -> Result<Timestamp, CallError> {
@@ -34,7 +55,7 @@ impl Router {
         loop {
             let step = self.trace.as_ref().map(Trace::taking_a_timestamp);
             let trace = step.as_ref().and_then(Step::context);
-            let attempt = self.transport.timestamp(trace);
+            let attempt = ask(trace);
             match deadline.within(&*self.transport, attempt).await {
                 Some(Ok(ts)) => return Ok(ts),
                 Some(Err(lost)) => last = lost.why,

@@ -136,6 +136,15 @@ pub trait Transport: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<v1::Response, Lost>>;
     /// A timestamp of the oracle, asked for after this call began; for a transaction in this trace, if in one.
     fn timestamp(&self, trace: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>>;
+    /// A commit_ts for the transaction that began at `start_ts`: a timestamp as any other. The simulator also grants such
+    /// as two oracles with overlapping rights would.
+    fn commit_timestamp(
+        &self,
+        _start_ts: Timestamp,
+        trace: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+        self.timestamp(trace)
+    }
     /// What [`Self::timestamp`] asks, where it is one of these: thousands of callers share a request to it, and
     /// a box around each one's wait and a look at the clock would cost a third of the caller's part.
     fn oracle(&self) -> Option<&OracleClient> {

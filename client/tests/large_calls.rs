@@ -76,7 +76,10 @@ impl Yes {
             Some(Ask::Resolve(_)) => Body::Resolve(v1::ResolveResponse::default()),
             Some(Ask::Prewrite(_)) => {
                 server.prewritten += cells;
-                Body::Prewrite(v1::PrewriteResponse::default())
+                Body::Prewrite(v1::PrewriteResponse {
+                    min_commit_ts: 1,
+                    ..v1::PrewriteResponse::default()
+                })
             }
             _ => {
                 server.committed += cells;

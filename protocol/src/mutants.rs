@@ -48,6 +48,12 @@ pub enum Mutant {
     FilterNotLoaded,
     /// A commit in one phase doesn't ask who has read the row.
     OnePhaseIgnoresReads,
+    /// A prewrite's min_commit_ts doesn't count who has read the cell.
+    PrewriteIgnoresReads,
+    /// A coordinator commits at any commit_ts that it gets, whatever its prewrites were answered.
+    CommitTsNotCompared,
+    /// A large transaction compares its commit_ts with the answers to its last flush alone.
+    EarlierFlushesNotCompared,
     /// Reads don't wait for commits in one phase that are on their way to the disk.
     OnePhaseNotAwaited,
     /// A commit in one phase is taken by a later life of the server too.
@@ -148,7 +154,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 68] = [
+    pub const ALL: [Self; 71] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -169,6 +175,9 @@ impl Mutant {
         Self::StaleCache,
         Self::FilterNotLoaded,
         Self::OnePhaseIgnoresReads,
+        Self::PrewriteIgnoresReads,
+        Self::CommitTsNotCompared,
+        Self::EarlierFlushesNotCompared,
         Self::OnePhaseNotAwaited,
         Self::OnePhaseOfAnotherLife,
         Self::CacheOfLockedCells,

@@ -133,11 +133,11 @@ impl World {
             ttl_ms: 1,
             generation,
         };
-        let rejections = self.store.prewrite(&txn, std::slice::from_ref(&mutation));
-        let rejection = rejections
-            .into_iter()
-            .next()
-            .map(|(_, rejection)| rejection);
+        let prewritten = self.store.prewrite(&txn, std::slice::from_ref(&mutation));
+        let rejection = prewritten.err().and_then(|rejections| {
+            let first = rejections.into_iter().next();
+            first.map(|(_, rejection)| rejection)
+        });
         let newest = self.fates.iter().filter_map(|(other, fate)| match fate {
             Fate::Committed(at, _) if *at >= start => Some((*at, *other)),
             _ => None,
@@ -254,6 +254,7 @@ impl World {
             };
             assert_eq!(self.store.get(own, &self.cell), expected, "its own at {at}");
         }
+        self.store.forget_reads();
     }
 }
 

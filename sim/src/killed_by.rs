@@ -79,6 +79,9 @@ impl Mutation {
                 | M::StaleCache
                 | M::CacheOfLockedCells
                 | M::OnePhaseIgnoresReads
+                | M::PrewriteIgnoresReads
+                | M::CommitTsNotCompared
+                | M::EarlierFlushesNotCompared
                 | M::OnePhaseNotAwaited
                 | M::OnePhaseOfAnotherLife
                 | M::BarrierNotEnforcedAtReads,

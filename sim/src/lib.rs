@@ -53,6 +53,7 @@ pub mod scale;
 pub mod seeds;
 pub mod servers;
 pub mod shrink;
+pub mod stale;
 pub mod store;
 pub mod subject;
 pub mod trace;

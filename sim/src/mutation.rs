@@ -332,6 +332,22 @@ impl Mutation {
                     plan.timeout = Duration::from_secs(2);
                 }
             }
+            // Without a commit_ts that is stale they do no harm.
+            Self::Rule(
+                Mutant::PrewriteIgnoresReads
+                | Mutant::CommitTsNotCompared
+                | Mutant::EarlierFlushesNotCompared,
+            ) => {
+                only(&[Fault::StaleCommitTs]);
+                plan.workloads = vec!["bank", "cycle"];
+                plan.think = Duration::from_millis(2);
+                plan.clients = 4;
+                plan.workers = 3;
+                if self == Self::Rule(Mutant::EarlierFlushesNotCompared) {
+                    plan.workloads = vec!["large"];
+                    plan.buffer_bytes = 2_000;
+                }
+            }
             Self::StallIgnored => only(&[Fault::DiskHang]),
             Self::Rule(Mutant::ReplacedClusterTaken) => only(&[Fault::NewCluster]),
             Self::Rule(Mutant::DroppedRecordsStay) => plan.workloads = vec!["tables"],

@@ -194,7 +194,8 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         | Fault::Reorder
         | Fault::Reset
         | Fault::NewCluster
-        | Fault::LoseFolder => {}
+        | Fault::LoseFolder
+        | Fault::StaleCommitTs => {}
     }
     deed
 }
@@ -315,7 +316,8 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         | Fault::Reorder
         | Fault::Reset
         | Fault::NewCluster
-        | Fault::LoseFolder => {}
+        | Fault::LoseFolder
+        | Fault::StaleCommitTs => {}
     }
 }
 
@@ -471,6 +473,7 @@ fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) 
 /// Nothing fails any more, and what has failed is mended.
 pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
     world.note(|| "everything is mended".to_owned());
+    world.held_back.lock().stop();
     let nodes = cluster.nodes();
     {
         let mut network = world.network.lock();

@@ -49,11 +49,12 @@ pub enum Fault {
     CutLeader,
     RegisterAway,
     RegisterSlow,
+    StaleCommitTs,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -83,11 +84,13 @@ impl Fault {
         Self::CutLeader,
         Self::RegisterAway,
         Self::RegisterSlow,
+        Self::StaleCommitTs,
     ];
 
-    /// Those of a cluster whatever its size: every kind but those of several oracles or masters.
+    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but one that seeds
+    /// draw for themselves.
     pub fn of_any() -> &'static [Self] {
-        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len()]
+        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 1]
     }
 
     /// Its name on the command line.
@@ -122,6 +125,7 @@ impl Fault {
             Self::CutLeader => "cut-leader",
             Self::RegisterAway => "register-away",
             Self::RegisterSlow => "register-slow",
+            Self::StaleCommitTs => "stale-commit-ts",
         }
     }
 
@@ -170,6 +174,9 @@ impl Fault {
                 "the register stands still, or is away, or somebody changes its object around the value"
             }
             Self::RegisterSlow => "the register carries out late, answers late, and refuses",
+            Self::StaleCommitTs => {
+                "clients get a commit_ts below what the oracle has granted since, as two oracles at a time would grant it"
+            }
             Self::Burst => "many more transactions at once for a while",
         }
     }
@@ -284,6 +291,9 @@ impl Plan {
             mutation: None,
         };
         narrow(&mut plan);
+        if Rng::new(seed, "stale-commit-ts").below(4) == 0 {
+            plan.faults.insert(Fault::StaleCommitTs);
+        }
         replicate(&mut plan);
         plan
     }

@@ -172,6 +172,22 @@ impl Transport for SimTransport {
         .boxed()
     }
 
+    fn commit_timestamp(
+        &self,
+        start_ts: Timestamp,
+        trace: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+        async move {
+            let granted = self.timestamp(trace).await?;
+            let got = self.world.held_back.lock().exchange(granted, start_ts);
+            match got {
+                Some(ts) => Ok(ts),
+                None => self.timestamp(trace).await,
+            }
+        }
+        .boxed()
+    }
+
     fn session(
         &self,
         request: v1::SessionRequest,

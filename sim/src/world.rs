@@ -17,8 +17,9 @@ use percolator_client::transport::BoxFuture;
 use crate::clock::Clock;
 use crate::messages::{Ask, Caller};
 use crate::network::Network;
-use crate::plan::Plan;
+use crate::plan::{Fault, Plan};
 use crate::rng::Rng;
+use crate::stale::HeldBack;
 use crate::trace::Trace;
 use crate::watch::{Seen, Watch};
 
@@ -47,6 +48,8 @@ pub struct World {
     ready: Arc<Ready>,
     pub(crate) network: Mutex<Network>,
     pub(crate) watch: Mutex<Watch>,
+    /// What clients may get as a commit_ts.
+    pub(crate) held_back: Mutex<HeldBack>,
     /// The one invariant that counts.
     only: Option<&'static str>,
     /// Somebody wants it to end.
@@ -135,6 +138,7 @@ impl World {
             ready: Arc::default(),
             network: Mutex::new(network),
             watch: Mutex::new(Watch::new(plan.only)),
+            held_back: Mutex::new(HeldBack::new(plan.seed, plan.has(Fault::StaleCommitTs))),
             only: plan.only,
             cut,
         });

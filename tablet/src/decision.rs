@@ -44,6 +44,8 @@ pub(crate) struct Decision {
     /// What is committed without a lock before it, by the hashes of the cells' keys: a reader at or above
     /// the commit_ts waits for the batch.
     pub(crate) held: Option<(Timestamp, Vec<u64>)>,
+    /// This transaction's cells are prewritten by it; it may not commit below what has been read until the batch is durable.
+    pub(crate) prewritten: Option<Timestamp>,
     /// A transaction is committed by it: this decides for all its cells.
     pub(crate) commits: Option<Committed>,
     pub(crate) tablet_change: Option<TabletChange>,
@@ -73,6 +75,7 @@ impl Decision {
             versions: Vec::new(),
             records: Vec::new(),
             held: None,
+            prewritten: None,
             commits: None,
             tablet_change: None,
             points: None,

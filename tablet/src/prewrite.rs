@@ -55,8 +55,9 @@ pub(crate) fn decide(
     }
     let mut decision = Decision::new();
     let mut rejections = Vec::new();
+    let read_ts = state.read_ts();
     for (index, cell) in cells.iter().enumerate() {
-        match prewrite(&cell.view, &cell.mutation, txn) {
+        match prewrite(&cell.view, &cell.mutation, txn, read_ts) {
             Ok(effects) => decision.add(state, &cell.key, cell.view.lock.is_some(), effects),
             Err(rejection) => {
                 rejections.push(prewrite_rejection(
@@ -70,6 +71,8 @@ pub(crate) fn decide(
     if !rejections.is_empty() {
         // All or nothing: the client clears what is in the way and sends the request again.
         decision = Decision::new();
+    } else {
+        decision.prewritten = Some(txn.start_ts);
     }
     decision.answer = Some(answer(state, rejections, false));
     Ok(decision)
@@ -110,6 +113,8 @@ fn answer(state: &State, rejections: Vec<v1::PrewriteRejection>, committed: bool
         rejections,
         committed,
         life: state.me.incarnation,
+        // It is known when the batch is durable.
+        min_commit_ts: 0,
     })
 }
 

@@ -1,9 +1,12 @@
-//! What the server has to know of its readers for commits in one phase (`protocol::actions::one_phase`):
-//! the highest snapshots that have read a cell, a row or a tablet, and which cells a reader has to wait
-//! for, because what was decided of them is on its way to the disk.
+//! What the server has to know of its readers. For commits in one phase (`protocol::actions::one_phase`): the
+//! highest snapshots that have read a cell, a row or a tablet, and which cells a reader has to wait for, because
+//! what was decided of them is on its way to the disk. For prewrites (`protocol::actions::min_commit_ts`): the
+//! highest snapshot that has read anything here. A commit_ts from the oracle lies above all of these, so that
+//! one number does.
 //!
-//! All of it is forgotten when the server ends: anyone who asks for a commit in one phase says which life of
+//! Most of it is forgotten when the server ends: anyone who asks for a commit in one phase says which life of
 //! the server it knew before it took its commit_ts, and every snapshot of an earlier life is older than that.
+//! The highest snapshot goes to the disk with each group, and a server that starts goes on from there.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -19,6 +22,8 @@ use crate::marks::Marks;
 pub(crate) struct Readers {
     /// By the hash of a cell or a row.
     marks: Marks,
+    /// The highest snapshot of all.
+    highest: Timestamp,
     /// By the tablet's id: the highest snapshot that has scanned in it.
     scans: HashMap<u64, Timestamp>,
     /// By the hash of the cell's key: the lowest commit_ts under way, and of how many cells.
@@ -26,9 +31,17 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    pub(crate) fn new(marks: usize) -> Self {
+    /// `before`: the highest snapshot of earlier incarnations, as far as it is known.
+    pub(crate) fn new(before: Timestamp, marks: usize) -> Self {
+        // The mutant stands for a server that takes such requests by what it remembers.
+        let known = if mutants::on(Mutant::OnePhaseOfAnotherLife) {
+            Timestamp::ZERO
+        } else {
+            before
+        };
         Self {
-            marks: Marks::at(Timestamp::ZERO, marks),
+            marks: Marks::at(known, marks),
+            highest: before,
             scans: HashMap::new(),
             under_way: HashMap::default(),
         }
@@ -36,13 +49,20 @@ impl Readers {
 
     /// A snapshot reads a cell, or a whole row, by its hash.
     pub(crate) fn read(&mut self, hash: u64, snapshot: Timestamp) {
+        self.highest = self.highest.max(snapshot);
         self.marks.raise(hash, snapshot);
     }
 
     /// A snapshot reads any rows of the tablet.
     pub(crate) fn scan(&mut self, tablet: u64, snapshot: Timestamp) {
+        self.highest = self.highest.max(snapshot);
         let mark = self.scans.entry(tablet).or_insert(Timestamp::ZERO);
         *mark = (*mark).max(snapshot);
+    }
+
+    /// No snapshot above this one has read anything here.
+    pub(crate) fn highest(&self) -> Timestamp {
+        self.highest
     }
 
     /// The tablet is not here any more, and its id never comes again.
@@ -112,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_highest_snapshot_of_cell_row_and_tablet_counts() {
-        let mut readers = Readers::new(1 << 8);
+        let mut readers = Readers::new(Timestamp::ZERO, 1 << 8);
         assert_eq!(readers.read_ts([1, 2], 9), Timestamp::ZERO);
         readers.read(1, ts(5));
         readers.read(1, ts(3));
@@ -122,14 +142,31 @@ mod tests {
         readers.scan(9, ts(7));
         assert_eq!(readers.read_ts([1, 2], 9), ts(7));
         assert_eq!(readers.read_ts([3, 4], 8), Timestamp::ZERO);
+        assert_eq!(readers.highest(), ts(7));
         assert_eq!(readers.scanned_tablets(), 1);
         readers.forget(9);
         assert_eq!(readers.scanned_tablets(), 0);
     }
 
     #[test]
+    fn what_earlier_incarnations_have_read_counts() {
+        let mut readers = Readers::new(ts(5), 1 << 8);
+        assert_eq!(
+            (readers.highest(), readers.read_ts([1, 2], 9)),
+            (ts(5), ts(5))
+        );
+        readers.read(1, ts(4));
+        assert_eq!(readers.highest(), ts(5));
+        readers.scan(9, ts(8));
+        assert_eq!(
+            (readers.highest(), readers.read_ts([1, 2], 7)),
+            (ts(8), ts(5))
+        );
+    }
+
+    #[test]
     fn cells_of_one_hash_hold_readers_until_the_last_is_done() {
-        let mut readers = Readers::new(1 << 8);
+        let mut readers = Readers::new(Timestamp::ZERO, 1 << 8);
         readers.hold(1, ts(8));
         readers.hold(1, ts(5));
         assert!(readers.waits_for(1, ts(5)) && readers.waits_for_any(ts(5)));

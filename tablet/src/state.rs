@@ -58,7 +58,7 @@ impl State {
             filter: LockFilter::load(&*engine)?,
             records: Marks::at(reached.high_ts, limits.marks),
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
-            readers: RefCell::new(Readers::new(limits.marks)),
+            readers: RefCell::new(Readers::new(reached.read_ts, limits.marks)),
             points: ServerPoints::load(&*engine)?,
             lease: Lease::default(),
             probe: Box::new(Silent),
@@ -77,6 +77,13 @@ impl State {
                 answers: Some(self.me.clone()),
             })),
         }
+    }
+
+    /// No snapshot above this one has been read here without a lock that can be read, by this incarnation or an earlier
+    /// one that may go on.
+    pub(crate) fn read_ts(&self) -> Timestamp {
+        let highest = self.readers.borrow().highest();
+        highest.max(self.lease.commits_above)
     }
 
     /// The cell at a place, where this server serves its tablet.

@@ -24,6 +24,8 @@ pub(crate) struct FolderProgress {
     pub(crate) high_ts: Timestamp,
     /// How many groups it has made durable. Those that only lock something have no write record.
     pub(crate) groups: u64,
+    /// The highest snapshot that had been read when the last group left for the disk.
+    pub(crate) read_ts: Timestamp,
 }
 
 impl FolderProgress {
@@ -32,11 +34,21 @@ impl FolderProgress {
             let malformed = || Error::Reached {
                 bytes: stored.len(),
             };
-            let (high_ts, groups) = stored.split_at_checked(8).ok_or_else(malformed)?;
-            let number = |bytes: &[u8]| bytes.try_into().map(u64::from_be_bytes);
+            let (numbers, rest) = stored.as_chunks();
+            let numbers: Vec<u64> = numbers
+                .iter()
+                .map(|bytes| u64::from_be_bytes(*bytes))
+                .collect();
+            // Folders of before it was kept have two.
+            let (high_ts, groups, read_ts) = match (&*numbers, rest) {
+                ([high_ts, groups], []) => (*high_ts, *groups, 0),
+                ([high_ts, groups, read_ts], []) => (*high_ts, *groups, *read_ts),
+                _ => return Err(malformed()),
+            };
             return Ok(Self {
-                high_ts: Timestamp::from_u64(number(high_ts).map_err(|_| malformed())?),
-                groups: number(groups).map_err(|_| malformed())?,
+                high_ts: Timestamp::from_u64(high_ts),
+                groups,
+                read_ts: Timestamp::from_u64(read_ts),
             });
         }
         // Records of before it was kept may be as new as any.
@@ -48,12 +60,13 @@ impl FolderProgress {
                 Timestamp::MAX
             },
             groups: 0,
+            read_ts: Timestamp::ZERO,
         })
     }
 
     pub(crate) fn encode(self) -> Vec<u8> {
-        let high_ts = self.high_ts.as_u64().to_be_bytes();
-        [high_ts, self.groups.to_be_bytes()].concat()
+        let numbers = [self.high_ts.as_u64(), self.groups, self.read_ts.as_u64()];
+        numbers.map(u64::to_be_bytes).concat()
     }
 }
 

@@ -18,7 +18,7 @@ pub use gc::{Collected, gc};
 pub use get::{Read, Snapshot, get};
 pub use keep_alive::keep_alive;
 pub use one_phase::{OnePhaseRejection, one_phase};
-pub use prewrite::{Prewrite, PrewriteRejection, prewrite};
+pub use prewrite::{Prewrite, PrewriteRejection, min_commit_ts, prewrite};
 pub use resolve::resolve;
 pub use rollback::{AlreadyCommitted, rollback};
 pub use scan::{ScanEnd, scan_forward, scan_reverse};

@@ -43,7 +43,8 @@ pub fn one_phase(
     commit_ts: Timestamp,
     read_ts: Timestamp,
 ) -> Result<Vec<Effect>, OnePhaseRejection> {
-    let mut effects = prewrite(view, mutation, txn).map_err(OnePhaseRejection::Prewrite)?;
+    let mut effects =
+        prewrite(view, mutation, txn, Timestamp::ZERO).map_err(OnePhaseRejection::Prewrite)?;
     // A late copy of the request finds the locks of its second try: those are committed in two phases.
     let was_read = read_ts >= commit_ts && !mutants::on(Mutant::OnePhaseIgnoresReads);
     if view.lock.is_some() || was_read {

@@ -37,12 +37,29 @@ pub enum PrewriteRejection {
     Committed(Timestamp),
 }
 
+/// The least commit_ts of a transaction that has prewritten cells which no snapshot above `read_ts` has read
+/// without their locks: such a snapshot has seen the cells as they were before.
+///
+/// The answer to a prewrite carries it to the coordinator, which commits at no lower timestamp. A commit_ts that
+/// the oracle grants afterwards is higher anyway; one that two oracles with overlapping rights have granted may
+/// not be (`docs/design/failover.md`). TiKV keeps one highest read timestamp a store in the same way
+/// (RFC 0067).
+pub fn min_commit_ts(start_ts: Timestamp, read_ts: Timestamp) -> Timestamp {
+    if mutants::on(Mutant::PrewriteIgnoresReads) {
+        return start_ts.next();
+    }
+    start_ts.max(read_ts).next()
+}
+
 /// Locks the cell for the transaction, unless somebody else has it or has changed it since the
 /// transaction's snapshot. Doing it twice is harmless.
 ///
 /// A large transaction flushes what it has written so far, and may write a cell again afterwards. The later
 /// flush replaces the earlier one's lock and value, and never the other way round: requests may be late, or
 /// come twice. (TiDB's pipelined DML orders its flushes the same way, by a generation.)
+///
+/// `read_ts` is at least the highest snapshot that has read the cell. Only the primary's lock keeps what follows from
+/// it, see [`min_commit_ts`]: once the primary is committed, no secondary may refuse the same commit_ts.
 ///
 /// # Errors
 /// Why not; nothing is to be written then.
@@ -54,6 +71,7 @@ pub fn prewrite(
     view: &CellView,
     mutation: &Mutation,
     txn: &Prewrite,
+    read_ts: Timestamp,
 ) -> Result<Vec<Effect>, PrewriteRejection> {
     match view.own {
         OwnRecord::RolledBack => return Err(PrewriteRejection::RolledBack),
@@ -83,7 +101,11 @@ pub fn prewrite(
         primary: txn.primary.clone(),
         start_ts: txn.start_ts,
         ttl_ms: txn.ttl_ms,
-        min_commit_ts: txn.start_ts.next(),
+        min_commit_ts: if mutation.cell == txn.primary {
+            min_commit_ts(txn.start_ts, read_ts)
+        } else {
+            txn.start_ts.next()
+        },
         committing: false,
         generation: txn.generation,
         short_value: short.then(|| mutation.value.clone()),

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::bound::{CommitBound, Verdict};
+use super::finished::{AbortReason, Finished};
 use super::obstacle::{Ending, MetLock};
 use crate::actions::{CommitRejection, PrewriteRejection, Status};
 use crate::mutants::{self, Mutant};
@@ -15,6 +17,8 @@ pub enum Event {
     Prewritten {
         /// Indices of mutations.
         mutations: Vec<usize>,
+        /// The transaction may not commit below this (`actions::min_commit_ts`).
+        min_commit_ts: Timestamp,
     },
     /// None of these mutations was written, because some of them were rejected.
     Rejected {
@@ -112,8 +116,11 @@ pub enum Command {
         /// How its transaction ended.
         ending: Ending,
     },
-    /// Ask the oracle, now and not before: every lock is in place.
-    TakeCommitTs,
+    /// Ask the oracle, after this pause and not before: every lock is in place.
+    TakeCommitTs {
+        /// How far the last one was behind, in milliseconds; the first one is taken at once.
+        pause_ms: u64,
+    },
     /// Commit the primary.
     CommitPrimary {
         /// At this timestamp.
@@ -140,44 +147,6 @@ pub enum Command {
     },
 }
 
-/// How it ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finished {
-    /// Committed; durable, and visible to every later snapshot.
-    Committed(Timestamp),
-    /// Nothing of it will ever be visible.
-    Aborted(AbortReason),
-    /// The commit of the primary was not answered: either may be true. Its primary knows.
-    Unknown,
-    /// Nothing is decided yet: this part of a large transaction is in place.
-    Flushed,
-}
-
-/// Why a transaction was aborted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AbortReason {
-    /// Somebody else committed a cell after the snapshot.
-    Conflict {
-        /// Which cell.
-        cell: Cell,
-        /// The other transaction.
-        with_start_ts: Timestamp,
-        /// When it committed.
-        with_commit_ts: Timestamp,
-    },
-    /// An older transaction, alive, holds a cell (die).
-    LockedByOlder(MetLock),
-    /// Somebody rolled this transaction back: an older one (wound), or a reader that found its life
-    /// time over.
-    RolledBack(Cell),
-    /// The application dropped it.
-    Cancelled,
-    /// The runner gave up before the decision.
-    GaveUp(Step),
-    /// The barrier of collection has passed it.
-    TooOld(TooOld),
-}
-
 /// What part of its transaction a coordinator has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
@@ -199,6 +168,7 @@ pub struct Coordinator {
     missing: usize,
     obstacles: BTreeMap<usize, Obstacle>,
     next_obstacle: usize,
+    bound: CommitBound,
     /// A request to commit in one phase was sent, and may be carried out yet.
     one_phase_open: bool,
     /// For [`Mutant::CommitTsBeforePrewrite`] alone.
@@ -241,7 +211,7 @@ impl Coordinator {
             Command::OnePhase
         } else if mutants::on(Mutant::CommitTsBeforePrewrite) {
             coordinator.state = State::TakingCommitTs;
-            Command::TakeCommitTs
+            Command::TakeCommitTs { pause_ms: 0 }
         } else {
             coordinator.prewrite_all()
         };
@@ -249,22 +219,30 @@ impl Coordinator {
     }
 
     /// Starts to flush so many cells of a large transaction, or, with `last`, to commit it, when every earlier
-    /// flush is in place. `primary` need not be among the cells; it is among those of the first flush. Of the
+    /// flush is in place; `last` is the highest min_commit_ts of those. `primary` need not be among the cells; it is among those of the first flush. Of the
     /// others nobody remembers which they are: anyone who runs this knows the tables and rows between which they
     /// lie, and each tablet its locks.
     pub fn start_large(
         start_ts: Timestamp,
         primary: Cell,
         mutations: usize,
-        last: bool,
+        last: Option<Timestamp>,
     ) -> (Self, Vec<Command>) {
-        let part = if last { Part::LastFlush } else { Part::Flush };
+        let part = match last {
+            Some(_) => Part::LastFlush,
+            None => Part::Flush,
+        };
         let mut coordinator = Self::new(part, start_ts, primary, mutations);
+        if let Some(min_commit_ts) =
+            last.filter(|_| !mutants::on(Mutant::EarlierFlushesNotCompared))
+        {
+            coordinator.bound.raise(min_commit_ts);
+        }
         let mut commands = Vec::new();
         if mutations > 0 {
             commands.push(coordinator.prewrite_all());
         }
-        if mutations == 0 || (last && mutants::on(Mutant::CommitBeforeLastFlush)) {
+        if mutations == 0 || (last.is_some() && mutants::on(Mutant::CommitBeforeLastFlush)) {
             commands.extend(coordinator.all_in_place());
         }
         (coordinator, commands)
@@ -279,6 +257,7 @@ impl Coordinator {
             missing: mutations,
             obstacles: BTreeMap::new(),
             next_obstacle: 0,
+            bound: CommitBound::at(start_ts.next()),
             one_phase_open: false,
             early_commit_ts: None,
             state: State::Prewriting,
@@ -311,10 +290,7 @@ impl Coordinator {
                 self.state = State::Prewriting;
                 vec![self.prewrite_all()]
             }
-            (State::TakingCommitTs, Event::CommitTs(commit_ts)) => {
-                self.state = State::CommittingPrimary(commit_ts);
-                vec![Command::CommitPrimary { commit_ts }]
-            }
+            (State::TakingCommitTs, Event::CommitTs(granted)) => self.granted(granted),
             (State::CommittingPrimary(commit_ts), Event::PrimaryCommit(result)) => {
                 let commit_ts = *commit_ts;
                 self.primary_commit(commit_ts, result)
@@ -338,7 +314,11 @@ impl Coordinator {
 
     fn while_prewriting(&mut self, event: Event) -> Vec<Command> {
         match event {
-            Event::Prewritten { mutations } => {
+            Event::Prewritten {
+                mutations,
+                min_commit_ts,
+            } => {
+                self.bound.raise(min_commit_ts);
                 self.missing -= mutations.len();
                 if self.missing > 0 {
                     return Vec::new();
@@ -391,6 +371,26 @@ impl Coordinator {
         }
     }
 
+    /// The oracle has granted a commit_ts, and nothing is decided yet.
+    fn granted(&mut self, granted: Timestamp) -> Vec<Command> {
+        match self.bound.judge(granted) {
+            Verdict::Commit => {
+                self.state = State::CommittingPrimary(granted);
+                vec![Command::CommitPrimary { commit_ts: granted }]
+            }
+            Verdict::TakeAnother { pause_ms } => self.take_commit_ts(pause_ms),
+            Verdict::RollBack => self.abort(AbortReason::StaleCommitTs {
+                granted,
+                min_commit_ts: self.bound.min_commit_ts(),
+            }),
+        }
+    }
+
+    fn take_commit_ts(&mut self, pause_ms: u64) -> Vec<Command> {
+        self.state = State::TakingCommitTs;
+        vec![Command::TakeCommitTs { pause_ms }]
+    }
+
     fn rolled_back(&mut self, reason: AbortReason, primary: PrimaryEnd) -> Vec<Command> {
         let finished = match primary {
             PrimaryEnd::Committed(commit_ts) if self.one_phase_open => {
@@ -428,9 +428,11 @@ impl Coordinator {
             }
             // A fresh timestamp, not min_commit_ts itself: that one is a reader's
             // start_ts + 1, which the oracle may have given to somebody else.
-            Err(CommitRejection::TooLow { .. } | CommitRejection::Taken { .. }) => {
-                self.state = State::TakingCommitTs;
-                vec![Command::TakeCommitTs]
+            Err(rejection @ (CommitRejection::TooLow { .. } | CommitRejection::Taken { .. })) => {
+                if let CommitRejection::TooLow { min_commit_ts } = rejection {
+                    self.bound.raise(min_commit_ts);
+                }
+                self.take_commit_ts(0)
             }
             Err(CommitRejection::LockMissing { .. }) => {
                 let primary = self.primary.clone();
@@ -525,10 +527,10 @@ impl Coordinator {
     fn all_in_place(&mut self) -> Vec<Command> {
         if self.part == Part::Flush {
             self.state = State::Ended;
-            return vec![Command::Finish(Finished::Flushed)];
+            let min_commit_ts = self.bound.min_commit_ts();
+            return vec![Command::Finish(Finished::Flushed { min_commit_ts })];
         }
-        self.state = State::TakingCommitTs;
-        vec![Command::TakeCommitTs]
+        self.take_commit_ts(0)
     }
 
     fn prewrite_all(&self) -> Command {

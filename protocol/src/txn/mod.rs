@@ -7,8 +7,11 @@
 //! primary's state, and between two live transactions the older one wins (wound-die,
 //! docs/design/transactions.md).
 
+mod bound;
 mod coordinator;
+mod finished;
 mod obstacle;
 
-pub use coordinator::{AbortReason, Command, Coordinator, Event, Finished, PrimaryEnd, Step};
+pub use coordinator::{Command, Coordinator, Event, PrimaryEnd, Step};
+pub use finished::{AbortReason, Finished};
 pub use obstacle::{Ending, MetLock, ReadNext, after_status_read};

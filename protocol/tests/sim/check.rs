@@ -139,7 +139,7 @@ fn told(client: &Client, ending: Option<Ending>) -> Result<(), String> {
     let right = match &client.told {
         Some(Finished::Committed(ts)) => ending == Some(Ending::Committed(*ts)),
         Some(Finished::Aborted(_)) => !matches!(ending, Some(Ending::Committed(_))),
-        Some(Finished::Unknown | Finished::Flushed) | None => true,
+        Some(Finished::Unknown | Finished::Flushed { .. }) | None => true,
     };
     if right {
         return Ok(());

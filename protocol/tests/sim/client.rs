@@ -64,6 +64,8 @@ pub(crate) struct Client {
     pub(crate) ttl_ms: u64,
     /// Which flush it is at; 0: it doesn't flush.
     pub(crate) generation: u32,
+    /// The highest min_commit_ts of its flushes.
+    pub(crate) min_commit_ts: Timestamp,
     /// Transactions that its reads look through.
     pub(crate) bypass: Vec<Timestamp>,
     /// What it waits for, by call.

@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) drain: bool,
     /// Whether transactions on one server try to commit in one phase.
     pub(crate) one_phase: bool,
+    /// Whether the oracle grants a commit_ts that lies below what it has granted since, if it has held one back.
+    pub(crate) stale: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -179,9 +181,10 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
         vec(step(), 30..200),
         any::<bool>(),
         any::<bool>(),
+        any::<bool>(),
     )
         .prop_map(
-            |(cells, servers, (txns, slow), steps, drain, one_phase)| Plan {
+            |(cells, servers, (txns, slow), steps, drain, one_phase, stale)| Plan {
                 cells,
                 servers,
                 txns,
@@ -189,6 +192,7 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
                 steps,
                 drain,
                 one_phase,
+                stale,
             },
         )
 }

@@ -52,7 +52,7 @@ pub(crate) enum Request {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    Prewrite(Vec<(Cell, PrewriteRejection)>),
+    Prewrite(Result<Timestamp, Vec<(Cell, PrewriteRejection)>>),
     CommittedInOnePhase(Timestamp),
     /// The first cell's commit_ts, where one has committed.
     Rollback(Option<Timestamp>),
@@ -72,9 +72,9 @@ impl Request {
             Self::Prewrite(txn, mutations) => Answer::Prewrite(store.prewrite(txn, mutations)),
             Self::OnePhase(txn, mutations, commit_ts) => {
                 match store.one_phase(txn, mutations, *commit_ts) {
-                    Ok(true) => Answer::CommittedInOnePhase(*commit_ts),
-                    Ok(false) => Answer::Prewrite(Vec::new()),
-                    Err(rejections) => Answer::Prewrite(rejections),
+                    Ok(None) => Answer::CommittedInOnePhase(*commit_ts),
+                    Ok(Some(min_commit_ts)) => Answer::Prewrite(Ok(min_commit_ts)),
+                    Err(rejections) => Answer::Prewrite(Err(rejections)),
                 }
             }
             Self::Commit {

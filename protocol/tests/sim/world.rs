@@ -1,6 +1,6 @@
 //! Runs a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use percolator_protocol::actions::Prewrite;
 use percolator_protocol::txn::{
@@ -40,6 +40,8 @@ pub(crate) struct World<'a> {
     pub(crate) clients: Vec<Client>,
     /// The oracle: the last timestamp handed out.
     clock: Timestamp,
+    /// Timestamps that were held back, to be granted as a commit_ts later.
+    held_back: BTreeSet<Timestamp>,
     messages: Vec<Message>,
     calls: u64,
     watch: Watch,
@@ -54,6 +56,7 @@ pub(crate) fn run(plan: &Plan, script: Option<&mut Vec<String>>) -> Result<Store
         store: Store::default(),
         clients: (0..plan.txns.len()).map(|_| Client::default()).collect(),
         clock: Timestamp::ZERO,
+        held_back: BTreeSet::new(),
         messages: Vec::new(),
         calls: 0,
         watch: Watch::default(),
@@ -90,6 +93,20 @@ impl World<'_> {
     pub(super) fn tick(&mut self) -> Timestamp {
         self.clock = self.clock.next();
         self.clock
+    }
+
+    /// The commit_ts that the client gets, of which this one was granted last: the lowest that was held back and
+    /// lies above its start_ts. As two oracles with overlapping rights would, it grants none twice.
+    fn swapped(&mut self, at: usize, granted: Timestamp) -> Timestamp {
+        if !self.plan.stale {
+            return granted;
+        }
+        self.held_back.insert(granted);
+        let start_ts = self.clients[at].start_ts;
+        let stale = self.held_back.range(start_ts.next()..).next();
+        let stale = stale.copied().unwrap_or(granted);
+        self.held_back.remove(&stale);
+        stale
     }
 
     fn pass(&mut self, ms: u64) {
@@ -193,6 +210,10 @@ impl World<'_> {
         match self.clients[at].state {
             State::NotBegun => {
                 let start_ts = self.tick();
+                if self.plan.stale {
+                    let held_back = self.tick();
+                    self.held_back.insert(held_back);
+                }
                 let client = &mut self.clients[at];
                 client.start_ts = start_ts;
                 client.ttl_ms = self.plan.txns[at].ttl_ms;
@@ -238,12 +259,12 @@ impl World<'_> {
     fn flush(&mut self, at: usize) {
         let client = &mut self.clients[at];
         client.generation += 1;
-        let last = client.generation == 2;
+        let last = (client.generation == 2).then_some(client.min_commit_ts);
         let (start_ts, count) = (client.start_ts, client.mutations.len());
         let primary = client.primary().clone();
         self.note(|| {
             let (ts, cell) = (args::ts(start_ts), args::cell(&primary));
-            let last = if last { " last" } else { "" };
+            let last = last.map_or_else(String::new, |ts| format!(" last={}", args::ts(ts)));
             Some(format!("flush {ts} primary={cell} mutations={count}{last}"))
         });
         let (coordinator, commands) = Coordinator::start_large(start_ts, primary, count, last);
@@ -348,6 +369,7 @@ impl World<'_> {
                 return self.rolled_back(at);
             }
             (Purpose::OnePhaseTs, Answer::Timestamp(commit_ts)) => {
+                let commit_ts = self.swapped(at, commit_ts);
                 return self.one_phase(at, commit_ts);
             }
             (Purpose::OnePhase(_), Answer::CommittedInOnePhase(commit_ts)) => {
@@ -355,22 +377,22 @@ impl World<'_> {
             }
             (
                 Purpose::Prewrite(mutations) | Purpose::OnePhase(mutations),
-                Answer::Prewrite(rejections),
-            ) => {
-                if rejections.is_empty() {
-                    Event::Prewritten { mutations }
-                } else {
-                    Event::Rejected {
-                        mutations,
-                        rejections,
-                    }
-                }
-            }
+                Answer::Prewrite(result),
+            ) => match result {
+                Ok(min_commit_ts) => Event::Prewritten {
+                    mutations,
+                    min_commit_ts,
+                },
+                Err(rejections) => Event::Rejected {
+                    mutations,
+                    rejections,
+                },
+            },
             (Purpose::Status(obstacle), Answer::CheckStatus(status)) => {
                 Event::Status { obstacle, status }
             }
             (Purpose::Resolve(obstacle), _) => Event::Resolved { obstacle },
-            (Purpose::CommitTs, Answer::Timestamp(ts)) => Event::CommitTs(ts),
+            (Purpose::CommitTs, Answer::Timestamp(ts)) => Event::CommitTs(self.swapped(at, ts)),
             (Purpose::CommitPrimary, Answer::Commit(result)) => Event::PrimaryCommit(result),
             (purpose, answer) => unreachable!("{purpose:?} was answered by {answer:?}"),
         };
@@ -415,7 +437,9 @@ impl World<'_> {
                     ending,
                 } => self.call(at, Purpose::Resolve(obstacle), resolve(&met, ending)),
                 Command::OnePhase => self.call(at, Purpose::OnePhaseTs, Request::Timestamp),
-                Command::TakeCommitTs => self.call(at, Purpose::CommitTs, Request::Timestamp),
+                Command::TakeCommitTs { .. } => {
+                    self.call(at, Purpose::CommitTs, Request::Timestamp)
+                }
                 Command::CommitPrimary { commit_ts } => {
                     let client = &self.clients[at];
                     let request = Request::Commit {
@@ -425,7 +449,11 @@ impl World<'_> {
                     };
                     self.call(at, Purpose::CommitPrimary, request);
                 }
-                Command::Finish(Finished::Flushed) => self.flush(at),
+                Command::Finish(Finished::Flushed { min_commit_ts }) => {
+                    let client = &mut self.clients[at];
+                    client.min_commit_ts = client.min_commit_ts.max(min_commit_ts);
+                    self.flush(at);
+                }
                 Command::RollbackPrimary => {
                     let client = &mut self.clients[at];
                     client.rollbacks = 1;

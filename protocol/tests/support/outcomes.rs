@@ -2,7 +2,7 @@
 
 use percolator_protocol::actions::{CommitRejection, PrewriteRejection, Status};
 use percolator_protocol::txn::{Ending, ReadNext};
-use percolator_protocol::types::Cell;
+use percolator_protocol::types::{Cell, Timestamp};
 
 use super::args::{self, Args, read_cell, read_ts};
 use super::rows;
@@ -40,6 +40,14 @@ pub(crate) fn read_rejection(line: &str) -> Result<(Cell, PrewriteRejection), St
     };
     args.end()?;
     Ok((cell, rejection))
+}
+
+/// ` min_commit=12`, if it is more than the transaction's own start asks for.
+pub(crate) fn min_commit(start_ts: Timestamp, min_commit_ts: Timestamp) -> String {
+    if min_commit_ts == start_ts.next() {
+        return String::new();
+    }
+    format!(" min_commit={}", args::ts(min_commit_ts))
 }
 
 /// `ok`, `lock-missing`, `lock-missing rolled-back`, `too-low min_commit=12`, `taken start=5`.

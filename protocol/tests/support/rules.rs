@@ -55,18 +55,21 @@ pub(crate) fn run(
             let mutations: Result<Vec<Mutation>, String> =
                 input.iter().map(|line| rows::read_mutation(line)).collect();
             let one_phase = args.named("one-phase").map(|ts| read_ts(&ts)).transpose()?;
-            let rejections = match one_phase {
+            let prewritten = match one_phase {
                 Some(commit_ts) => match store.one_phase(&txn, &mutations?, commit_ts) {
-                    Ok(true) => return Ok(vec![format!("committed {}", args::ts(commit_ts))]),
-                    Ok(false) => Vec::new(),
-                    Err(rejections) => rejections,
+                    Ok(None) => return Ok(vec![format!("committed {}", args::ts(commit_ts))]),
+                    Ok(Some(min_commit_ts)) => Ok(min_commit_ts),
+                    Err(rejections) => Err(rejections),
                 },
                 None => store.prewrite(&txn, &mutations?),
             };
-            let lines = rejections
-                .iter()
-                .map(|(cell, rejection)| outcomes::rejection(cell, rejection));
-            or_ok(lines.collect())
+            match prewritten {
+                Ok(least) => vec![format!("ok{}", outcomes::min_commit(txn.start_ts, least))],
+                Err(rejections) => rejections
+                    .iter()
+                    .map(|(cell, rejection)| outcomes::rejection(cell, rejection))
+                    .collect(),
+            }
         }
         "commit" => {
             let (start_ts, commit_ts) = (args.ts("start")?, args.ts("at")?);

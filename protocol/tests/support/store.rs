@@ -10,8 +10,8 @@ use bytes::Bytes;
 use percolator_protocol::actions::{
     AlreadyCommitted, CellView, Collected, CommitRejection, NotThePrimary, OnePhaseRejection,
     Prewrite, PrewriteRejection, Read, ScanEnd, Snapshot, Status, StatusQuery, check_status,
-    commit, gc, get, keep_alive, one_phase, prewrite, resolve, rollback, scan_forward,
-    scan_reverse,
+    commit, gc, get, keep_alive, min_commit_ts, one_phase, prewrite, resolve, rollback,
+    scan_forward, scan_reverse,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::txn::{Ending, MetLock};
@@ -170,57 +170,71 @@ impl Store {
         rows
     }
 
-    /// One request: all of the mutations, or none.
+    /// What was read so far counts no more: it was a test that looked.
+    pub(crate) fn forget_reads(&self) {
+        self.read.take();
+    }
+
+    /// No snapshot above this one has read the cell.
+    fn read_ts(&self, cell: &Cell) -> Timestamp {
+        let (cells, all) = &*self.read.borrow();
+        cells.get(cell).copied().unwrap_or_default().max(*all)
+    }
+
+    /// One request: all of the mutations, or none. The least commit_ts, if all are in place.
     pub(crate) fn prewrite(
         &mut self,
         txn: &Prewrite,
         mutations: &[Mutation],
-    ) -> Vec<(Cell, PrewriteRejection)> {
+    ) -> Result<Timestamp, Vec<(Cell, PrewriteRejection)>> {
+        let mut least = txn.start_ts.next();
         let mut decided = Vec::new();
         let mut rejections = Vec::new();
         for mutation in mutations {
             let view = self.view(&mutation.cell, txn.start_ts, None);
-            match prewrite(&view, mutation, txn) {
+            let read_ts = self.read_ts(&mutation.cell);
+            least = least.max(min_commit_ts(txn.start_ts, read_ts));
+            match prewrite(&view, mutation, txn, read_ts) {
                 Ok(effects) => decided.push((&mutation.cell, effects)),
                 Err(rejection) => rejections.push((mutation.cell.clone(), rejection)),
             }
         }
-        if rejections.is_empty() {
-            for (cell, effects) in decided {
-                self.apply(cell, effects);
-            }
+        if !rejections.is_empty() {
+            return Err(rejections);
         }
-        rejections
+        for (cell, effects) in decided {
+            self.apply(cell, effects);
+        }
+        Ok(least)
     }
 
-    /// One request: all of the mutations, or none, whose rejections are returned then. `Ok(true)`: they
-    /// are committed at `commit_ts`; `Ok(false)`: prewritten.
+    /// One request: all of the mutations, or none, whose rejections are returned then. `Ok(None)`: they
+    /// are committed at `commit_ts`; otherwise prewritten, with the least commit_ts.
     pub(crate) fn one_phase(
         &mut self,
         txn: &Prewrite,
         mutations: &[Mutation],
         commit_ts: Timestamp,
-    ) -> Result<bool, Vec<(Cell, PrewriteRejection)>> {
+    ) -> Result<Option<Timestamp>, Vec<(Cell, PrewriteRejection)>> {
         let decide = |mutation: &Mutation| -> Result<Vec<Effect>, OnePhaseRejection> {
             let view = self.view(&mutation.cell, txn.start_ts, Some(commit_ts));
-            let (cells, all) = &*self.read.borrow();
-            let read_ts = cells.get(&mutation.cell).copied().unwrap_or_default();
-            one_phase(&view, mutation, txn, commit_ts, read_ts.max(*all))
+            one_phase(
+                &view,
+                mutation,
+                txn,
+                commit_ts,
+                self.read_ts(&mutation.cell),
+            )
         };
         let decided: Result<Vec<Vec<Effect>>, OnePhaseRejection> =
             mutations.iter().map(decide).collect();
         let Ok(decided) = decided else {
-            let rejections = self.prewrite(txn, mutations);
-            return if rejections.is_empty() {
-                Ok(false)
-            } else {
-                Err(rejections)
-            };
+            return self.prewrite(txn, mutations).map(Some);
         };
         for (mutation, effects) in mutations.iter().zip(decided) {
             self.apply(&mutation.cell, effects);
         }
-        Ok(true)
+        Ok(None)
     }
 
     pub(crate) fn commit(

@@ -3,8 +3,8 @@
 //! | command | further lines |
 //! |---|---|
 //! | `txn 7 primary=bob mutations=2 [one-server]` | |
-//! | `flush 7 primary=bob mutations=2 [last]` | |
-//! | `event 7 prewritten 0 1` | |
+//! | `flush 7 primary=bob mutations=2 [last=8]` | |
+//! | `event 7 prewritten [min_commit=9] 0 1` | |
 //! | `event 7 rejected 0 1` | rejections: `bob conflict start=8 commit=9` |
 //! | `event 7 status 0 alive min_commit=8 ttl=3000` | |
 //! | `event 7 resolved 0` | |
@@ -35,25 +35,42 @@ pub(crate) fn run(
     input: &[String],
 ) -> Option<Result<Vec<String>, String>> {
     match name {
-        "txn" => Some(start(coordinators, args, "one-server", Coordinator::start)),
-        "flush" => Some(start(coordinators, args, "last", Coordinator::start_large)),
+        "txn" => Some(start(
+            coordinators,
+            args,
+            |args, (start_ts, primary, mutations)| {
+                let one_server = args.flag("one-server");
+                Ok(Coordinator::start(start_ts, primary, mutations, one_server))
+            },
+        )),
+        "flush" => Some(start(
+            coordinators,
+            args,
+            |args, (start_ts, primary, mutations)| {
+                let last = args.named("last").map(|ts| read_ts(&ts)).transpose()?;
+                Ok(Coordinator::start_large(start_ts, primary, mutations, last))
+            },
+        )),
         "event" => Some(event(coordinators, args, input)),
         _ => None,
     }
 }
 
-/// Begins with a coordinator of a whole transaction, or of one flush of a large one; `flag` is what it may be told.
+type Started = (Coordinator, Vec<Command>);
+/// Begins one, with arguments of its own.
+type Begin = fn(&mut Args, (Timestamp, Cell, usize)) -> Result<Started, String>;
+
+/// Begins with a coordinator of a whole transaction, or of one flush of a large one.
 fn start(
     coordinators: &mut BTreeMap<Timestamp, Coordinator>,
     args: &str,
-    flag: &str,
-    begin: fn(Timestamp, Cell, usize, bool) -> (Coordinator, Vec<Command>),
+    begin: Begin,
 ) -> Result<Vec<String>, String> {
     let mut args = Args::read(args)?;
     let start_ts = read_ts(&args.expect("a start_ts")?)?;
     let mutations = args.number("mutations")? as usize;
-    let flag = args.flag(flag);
-    let (coordinator, commands) = begin(start_ts, args.cell("primary")?, mutations, flag);
+    let primary = args.cell("primary")?;
+    let (coordinator, commands) = begin(&mut args, (start_ts, primary, mutations))?;
     args.end()?;
     coordinators.insert(start_ts, coordinator);
     Ok(commands.iter().map(command_line).collect())
@@ -85,6 +102,10 @@ fn event(
 fn read_event(args: &mut Args, start_ts: Timestamp, input: &[String]) -> Result<Event, String> {
     Ok(match args.expect("an event")?.as_str() {
         "prewritten" => Event::Prewritten {
+            min_commit_ts: match args.named("min_commit") {
+                Some(ts) => read_ts(&ts)?,
+                None => start_ts.next(),
+            },
             mutations: args.indices()?,
         },
         "rejected" => Event::Rejected {
@@ -142,7 +163,13 @@ fn read_event(args: &mut Args, start_ts: Timestamp, input: &[String]) -> Result<
 /// The command that brings the event to the coordinator of `start_ts`.
 pub(crate) fn event_command(start_ts: Timestamp, event: &Event) -> String {
     let text = match event {
-        Event::Prewritten { mutations } => format!("prewritten{}", indices(mutations)),
+        Event::Prewritten {
+            mutations,
+            min_commit_ts,
+        } => {
+            let min = outcomes::min_commit(start_ts, *min_commit_ts);
+            format!("prewritten{min}{}", indices(mutations))
+        }
         Event::Rejected {
             mutations,
             rejections,
@@ -205,12 +232,15 @@ fn command_line(command: &Command) -> String {
                 .join("; ")
         ),
         Command::OnePhase => "one-phase".into(),
-        Command::TakeCommitTs => "take-commit-ts".into(),
+        Command::TakeCommitTs { pause_ms: 0 } => "take-commit-ts".into(),
+        Command::TakeCommitTs { pause_ms } => format!("take-commit-ts pause={pause_ms}"),
         Command::CommitPrimary { commit_ts } => format!("commit-primary {}", args::ts(*commit_ts)),
         Command::Finish(Finished::Committed(ts)) => format!("finish committed {}", args::ts(*ts)),
         Command::Finish(Finished::Aborted(reason)) => format!("finish aborted: {}", why(reason)),
         Command::Finish(Finished::Unknown) => "finish unknown".into(),
-        Command::Finish(Finished::Flushed) => "finish flushed".into(),
+        Command::Finish(Finished::Flushed { min_commit_ts }) => {
+            format!("finish flushed min_commit={}", args::ts(*min_commit_ts))
+        }
         Command::RollbackPrimary => "rollback-primary".into(),
         Command::ResolveAll { ending } => format!("resolve-all {}", outcomes::ending(*ending)),
         Command::CommitSecondaries { commit_ts } => {
@@ -235,6 +265,14 @@ fn why(reason: &AbortReason) -> String {
         AbortReason::LockedByOlder(met) => format!("an older one has {}", rows::met_lock(met)),
         AbortReason::RolledBack(cell) => format!("{} rolled-back", args::cell(cell)),
         AbortReason::TooOld(too_old) => format!("too-old {}", args::ts(too_old.barrier)),
+        AbortReason::StaleCommitTs {
+            granted,
+            min_commit_ts,
+        } => format!(
+            "stale commit_ts {} min_commit={}",
+            args::ts(*granted),
+            args::ts(*min_commit_ts)
+        ),
         AbortReason::Cancelled => "cancelled".into(),
         AbortReason::GaveUp(what) => format!("gave-up {}", step(*what)),
     }

@@ -116,6 +116,7 @@ impl Tablet {
         if self.is_retired() {
             return;
         }
+        world.held_back.lock().started(*self.highest.lock());
         // What the master hears of is what the core goes by.
         let incarnation = self.dice.of("incarnations", Rng::next);
         let opened = self.open(incarnation);

@@ -1,6 +1,8 @@
 //! What a decision changes in memory.
 
+use percolator_protocol::actions::min_commit_ts;
 use percolator_protocol::mutants::{self, Mutant};
+use percolator_wire::v1::response::Body;
 
 use super::Core;
 use crate::decision::{Decision, TabletChange};
@@ -23,6 +25,15 @@ impl Core {
                 readers.hold(*hash, *commit_ts);
             }
         }
+    }
+
+    /// The answer, now that the batch is durable. Until now reads have not met a prewrite's locks, so that they count.
+    pub(super) fn durable_answer(&self, decision: &mut Decision) -> Option<Body> {
+        let mut answer = decision.answer.take();
+        if let (Some(Body::Prewrite(answer)), Some(start_ts)) = (&mut answer, decision.prewritten) {
+            answer.min_commit_ts = min_commit_ts(start_ts, self.state.read_ts()).as_u64();
+        }
+        answer
     }
 
     /// Of what is durable.

@@ -72,8 +72,8 @@ impl Groups {
         self.decided.iter().map(|decided| decided.ticket)
     }
 
-    /// Sends the batches of what is committing on their way.
-    pub(super) fn depart(&mut self) -> Arc<Vec<Batch>> {
+    /// Sends the batches of what is committing on their way. `read_ts`: the highest snapshot that was read.
+    pub(super) fn depart(&mut self, read_ts: Timestamp) -> Arc<Vec<Batch>> {
         let mut group: Vec<Batch> = self
             .committing
             .iter_mut()
@@ -87,6 +87,7 @@ impl Groups {
         self.reaches = FolderProgress {
             high_ts: self.high_ts,
             groups: self.durable.groups + 1,
+            read_ts,
         };
         if let Some(last) = group.last_mut().filter(|_| !single) {
             last.put(Column::Meta, store::REACHED, self.reaches.encode());

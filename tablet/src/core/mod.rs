@@ -248,7 +248,8 @@ impl Core {
         for decided in &mut self.groups.committing {
             self.state.probe.ended(&mut decided.asked.note, Step::Group);
         }
-        Some(self.groups.depart())
+        let read_ts = self.state.readers.borrow().highest();
+        Some(self.groups.depart(read_ts))
     }
 
     /// The group that was taken is durable, or is not. Answers it, and anyone who waited for its rows.
@@ -288,7 +289,7 @@ impl Core {
                     if let Some(how) = decided.decision.commits {
                         self.state.probe.transaction(how);
                     }
-                    Ok(decided.decision.answer.take())
+                    Ok(self.durable_answer(&mut decided.decision))
                 }
                 Some(refusal) => Err(refusal.clone()),
             };
@@ -397,7 +398,7 @@ impl Core {
                 });
                 return Vec::new();
             }
-            Ok(decision) => Ok(decision.answer),
+            Ok(mut decision) => Ok(self.durable_answer(&mut decision)),
             Err(refusal) => {
                 self.note_fatal(&refusal);
                 Err(refusal)

@@ -1,0 +1,54 @@
+//! How a transaction ended, for the application.
+
+use super::coordinator::Step;
+use super::obstacle::MetLock;
+use crate::safe_point::TooOld;
+use crate::types::{Cell, Timestamp};
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// Committed; durable, and visible to every later snapshot.
+    Committed(Timestamp),
+    /// Nothing of it will ever be visible.
+    Aborted(AbortReason),
+    /// The commit of the primary was not answered: either may be true. Its primary knows.
+    Unknown,
+    /// Nothing is decided yet: this part of a large transaction is in place.
+    Flushed {
+        /// The transaction may not commit below this.
+        min_commit_ts: Timestamp,
+    },
+}
+
+/// Why a transaction was aborted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AbortReason {
+    /// Somebody else committed a cell after the snapshot.
+    Conflict {
+        /// Which cell.
+        cell: Cell,
+        /// The other transaction.
+        with_start_ts: Timestamp,
+        /// When it committed.
+        with_commit_ts: Timestamp,
+    },
+    /// An older transaction, alive, holds a cell (die).
+    LockedByOlder(MetLock),
+    /// Somebody rolled this transaction back: an older one (wound), or a reader that found its life
+    /// time over.
+    RolledBack(Cell),
+    /// The application dropped it.
+    Cancelled,
+    /// The runner gave up before the decision.
+    GaveUp(Step),
+    /// The barrier of collection has passed it.
+    TooOld(TooOld),
+    /// The oracle has granted only timestamps below what has been read.
+    StaleCommitTs {
+        /// The last one.
+        granted: Timestamp,
+        /// The transaction may not commit below this.
+        min_commit_ts: Timestamp,
+    },
+}
