@@ -72,6 +72,7 @@ fn with_a_newer_cluster() -> Client {
 fn shared(client: Client) -> Arc<Shared> {
     let settings = Settings {
         image: "percolator:1".into(),
+        unschedulable_grace_seconds: 300,
     };
     let metrics = Metrics::new().unwrap();
     let shared = Shared::new(client, settings, "me", metrics, Watches::default());
@@ -154,11 +155,12 @@ async fn the_end_of_a_namespace_is_waited_for_and_no_failure() {
     let shared = self::shared(client);
     let again = look(found("mine"), shared.clone()).await;
     assert_eq!(again.expect("no failure"), Action::requeue(LOOK_AGAIN));
-    // What the first refusal says counts for the rest; and the status tells.
+    // What the first refusal says counts for the rest; and the status tells. It was written before, too, to record the image;
+    // of each there is an event.
     let writes = std::mem::take(&mut *writes.lock().unwrap());
     let (status, made): (Vec<_>, Vec<_>) =
         writes.iter().partition(|path| path.ends_with("/status"));
-    assert!(status.len() == 1 && made.len() == 2, "{writes:?}");
+    assert!(status.len() == 2 && made.len() == 3, "{writes:?}");
     let text = percolator_telemetry::text(&shared.metrics.registry).unwrap();
     assert!(
         text.contains("reconciles_total{result=\"error\"} 0"),
