@@ -127,6 +127,8 @@ impl Kube {
         kubectl(&["label", "--overwrite", "namespace", namespace, RESTRICTED]).expect("a label");
         let mut arguments = vec!["upgrade", "--install", release, &chart, "-n", namespace];
         arguments.extend(["--set", &repository]);
+        // No autoscaler adds a node here.
+        arguments.extend(["--set", "unschedulableGrace=10s"]);
         arguments.extend(more);
         self.helm(&arguments).expect("helm upgrade --install");
     }

@@ -14,7 +14,9 @@ use percolator_api::{ClusterObject, Quantity, Status};
 use percolator_telemetry::endpoint;
 use serde_json::{Value, json};
 
-use crate::cluster::{self, FAILED_WEBHOOK, Kind, Lack, MANAGER, Object, Observed, Plan, Refusal, Settings};
+use crate::cluster::{
+    self, FAILED_WEBHOOK, Kind, Lack, MANAGER, Object, Observed, Plan, Refusal, Settings,
+};
 
 /// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";

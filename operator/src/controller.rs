@@ -22,7 +22,9 @@ use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
 use crate::api::{Objects, is_of_ending_namespace};
-use crate::cluster::{self, Altered, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal, Settings, full_name};
+use crate::cluster::{
+    self, Altered, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal, Settings, full_name,
+};
 use crate::definitions::Definitions;
 use crate::known::KnownObject;
 use crate::looks::Reconciles;

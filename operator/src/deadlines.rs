@@ -88,7 +88,9 @@ mod tests {
     type Part = Result<Frame<Bytes>, Infallible>;
 
     /// An answer whose body never ends.
-    async fn begun(_: Request<()>) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
+    async fn begun(
+        _: Request<()>,
+    ) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
         let first: Part = Ok(Frame::data(Bytes::from_static(b"{")));
         let parts = futures_util::stream::once(async { first });
         let parts = futures_util::StreamExt::chain(parts, futures_util::stream::pending());
@@ -101,7 +103,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_without_an_answer_ends() {
-        let silent = |_: Request<()>| std::future::pending::<Result<Response<Full<Bytes>>, BoxError>>();
+        let silent =
+            |_: Request<()>| std::future::pending::<Result<Response<Full<Bytes>>, BoxError>>();
         let api_server = Deadlines.layer(tower::service_fn(silent));
         let error = api_server.oneshot(asked("/api/v1/pods")).await;
         let error = error.expect_err("no answer").to_string();

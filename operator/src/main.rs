@@ -200,7 +200,11 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let _endpoint = endpoint::listen(flags.listen)?.serve(metrics::pages(&shared))?;
     let Some(namespace) = flags.lease_namespace else {
         shared.metrics.leader.set(1);
-        until_stopped(controller::run(shared, &flags.namespaces, shutdown.clone()), shutdown).await;
+        until_stopped(
+            controller::run(shared, &flags.namespaces, shutdown.clone()),
+            shutdown,
+        )
+        .await;
         return Ok(());
     };
     let election = Election {
@@ -231,10 +235,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
 
 /// Runs until the end, or for as long after a shutdown began as reconciles may take: one may wait for an answer that never
 /// comes. An operator that follows goes on from what there is, wherever this one was.
-async fn until_stopped(
-    running: impl Future<Output = ()>,
-    shutdown: impl Future<Output = ()>,
-) {
+async fn until_stopped(running: impl Future<Output = ()>, shutdown: impl Future<Output = ()>) {
     let cut_off = async {
         shutdown.await;
         tokio::time::sleep(RECONCILES_END).await;
@@ -296,6 +297,24 @@ fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send + Sync> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Kubernetes kills the operator after its grace period, which the chart says.
+    #[tokio::test(start_paused = true)]
+    async fn a_reconcile_that_does_not_end_is_cut_off_within_the_grace_period() {
+        let began = tokio::time::Instant::now();
+        until_stopped(std::future::pending(), std::future::ready(())).await;
+        let chart = include_str!("../../charts/percolator-operator/templates/deployment.yaml");
+        let grace = "terminationGracePeriodSeconds: ";
+        let grace = chart
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(grace));
+        let grace = Duration::from_secs(grace.expect("a grace period").parse().expect("seconds"));
+        assert!(began.elapsed() + GIVE_BACK < grace);
+        // What ends by itself is not waited for any longer.
+        let began = tokio::time::Instant::now();
+        until_stopped(std::future::ready(()), std::future::pending()).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
 
     #[test]
     fn the_flags_are_sound() {

@@ -234,7 +234,9 @@ fn what_is_printed_says_whether_it_is_ready_what_is_wrong_and_what_is_awaited() 
     let of = |priority: i64| -> Vec<&str> {
         let has = |column: &&Value| column["priority"].as_i64().unwrap_or_default() == priority;
         let columns = columns.iter().filter(has);
-        columns.filter_map(|column| column["name"].as_str()).collect()
+        columns
+            .filter_map(|column| column["name"].as_str())
+            .collect()
     };
     let narrow = of(0);
     assert_eq!(narrow[..3], ["Ready", "Reason", "Degraded"]);

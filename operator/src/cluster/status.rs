@@ -393,7 +393,11 @@ fn degraded(
     let lost = roles.filter_map(|role| registers::lost(cluster, observed, role));
     let lost = lost.map(|lost| (Reason::DataLost, lost));
     let grace = settings.unschedulable_grace_seconds;
-    match trouble::worst(observed, grace, now).into_iter().chain(lost).min() {
+    match trouble::worst(observed, grace, now)
+        .into_iter()
+        .chain(lost)
+        .min()
+    {
         Some((reason, message)) => (true, reason, message),
         None => {
             let message = "nothing is wrong that the operator could see".to_owned();

@@ -134,5 +134,8 @@ fn drift_ends_with_the_policy() {
         world.ready(role);
     }
     world.step();
-    assert_eq!(world.condition("Drifted"), reason(false, Reason::NotAltered));
+    assert_eq!(
+        world.condition("Drifted"),
+        reason(false, Reason::NotAltered)
+    );
 }

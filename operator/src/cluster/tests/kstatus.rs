@@ -86,10 +86,7 @@ fn what_only_a_person_can_mend_is_stalled() {
         world.condition("Stalled"),
         reason(true, Reason::InvalidSpec)
     );
-    assert_eq!(
-        world.condition("Ready"),
-        reason(false, Reason::InvalidSpec)
-    );
+    assert_eq!(world.condition("Ready"), reason(false, Reason::InvalidSpec));
     world.change(|cluster| cluster.spec.oracle.replicas = 1);
     world.step();
     assert_eq!(kstatus(&world), "Current");
@@ -134,7 +131,9 @@ fn a_paused_cluster_is_ready_if_it_is_what_the_spec_says() {
 #[test]
 fn a_pod_that_waits_for_a_node_is_degraded_only_after_the_grace() {
     let mut world = World::all_ready();
-    let since = Timestamp::from_second(world.now).expect("a time").to_string();
+    let since = Timestamp::from_second(world.now)
+        .expect("a time")
+        .to_string();
     world.pod(
         "demo-tablet-1",
         json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",

@@ -217,10 +217,16 @@ fn a_set_of_an_older_operator_keeps_its_template_of_claims() {
     let key = (Kind::StatefulSet, Role::Tablet.set("demo"));
     let set = world.observed.objects.get_mut(&key).expect("a set");
     let labels = &mut set["spec"]["volumeClaimTemplates"][0]["metadata"]["labels"];
-    labels.as_object_mut().expect("labels").remove("percolator.dev/cluster");
+    labels
+        .as_object_mut()
+        .expect("labels")
+        .remove("percolator.dev/cluster");
     let old = set["spec"]["volumeClaimTemplates"].clone();
     world.change(|cluster| cluster.spec.tablets.replicas = 4);
     world.step();
     assert_eq!(world.observed.objects[&key]["spec"]["replicas"], 4);
-    assert_eq!(world.observed.objects[&key]["spec"]["volumeClaimTemplates"], old);
+    assert_eq!(
+        world.observed.objects[&key]["spec"]["volumeClaimTemplates"],
+        old
+    );
 }

@@ -4,7 +4,11 @@ use super::*;
 
 fn is_invalid(cluster: &mut ClusterObject) {
     cluster.spec.oracle.replicas = 4;
-    cluster.spec.service.labels.insert("team".into(), "a".into());
+    cluster
+        .spec
+        .service
+        .labels
+        .insert("team".into(), "a".into());
 }
 
 #[test]
@@ -28,7 +32,11 @@ fn a_deleted_service_comes_back_while_the_spec_is_invalid() {
     world.ready(Role::Tablet);
     world.change(|cluster| cluster.spec.paused = true);
     world.observed.objects.remove(&key);
-    assert_eq!(world.step().0, Vec::<String>::new(), "the newest spec says so");
+    assert_eq!(
+        world.step().0,
+        Vec::<String>::new(),
+        "the newest spec says so"
+    );
 }
 
 #[test]

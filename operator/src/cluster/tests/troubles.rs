@@ -101,7 +101,10 @@ fn a_node_that_does_not_answer_is_named() {
         "ready: tablet servers 3/3 (demo-tablet-1: its node node-1 doesn't answer)"
     );
     let now = Timestamp::from_second(world.now).unwrap();
-    assert!(matches!(due_in(&world.observed, &World::settings(), now), Some(1..=10)));
+    assert!(matches!(
+        due_in(&world.observed, &World::settings(), now),
+        Some(1..=10)
+    ));
     world.now += 10;
     world.step();
     assert_eq!(
