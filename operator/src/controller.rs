@@ -392,7 +392,7 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         .await?;
     let full_name = full_name(found);
     let altered = shared.altered().get(&full_name).cloned();
-    observed.altered = altered.unwrap_or_default();
+    observed.remember(altered.unwrap_or_default());
     let refused = carry_out(shared, &objects, &mut cluster, &mut observed).await?;
     let is_newly_altered = note_altered(shared, &full_name, &observed);
     match refused.into_iter().next() {

@@ -31,9 +31,14 @@ impl Altered {
         })
     }
 
+    /// Whether the object that is there is still as the API server made it.
+    pub(super) fn is_of(&self, live: &Value) -> bool {
+        self.kept == kept(live)
+    }
+
     /// Whether applying this object again would change nothing of the one that is there.
-    pub(crate) fn accounts_for(&self, object: &Object, live: &Value) -> bool {
-        self.asked == mark(object) && self.kept == kept(live)
+    pub(super) fn accounts_for(&self, object: &Object, live: &Value) -> bool {
+        self.asked == mark(object) && self.is_of(live)
     }
 }
 

@@ -52,6 +52,16 @@ impl Observed {
         object.is_met_by(live) || altered.is_some_and(|altered| altered.accounts_for(object, live))
     }
 
+    /// Takes over what was altered before, as far as it's still so.
+    pub(crate) fn remember(&mut self, mut altered: BTreeMap<(Kind, String), Altered>) {
+        altered.retain(|key, altered| {
+            self.objects
+                .get(key)
+                .is_some_and(|live| altered.is_of(live))
+        });
+        self.altered = altered;
+    }
+
     /// Notes what the API server made of an object that was applied.
     pub(crate) fn note_applied(&mut self, object: &Object, answer: Value) {
         let key = (object.kind, object.name.clone());

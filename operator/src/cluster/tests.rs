@@ -61,6 +61,8 @@ impl World {
     fn look(&mut self, seen: &Observed, writes: &mut usize) -> (Vec<String>, bool) {
         self.now += 1;
         let mut seen = seen.clone();
+        seen.remember(self.observed.altered.clone());
+        self.observed.altered.clone_from(&seen.altered);
         seen.pods = seen.own_pods(&self.cluster, seen.pods.clone());
         if wants_fresh_lists(&self.cluster, &seen, &Self::settings()) {
             seen.pods = seen.own_pods(&self.cluster, self.observed.pods.clone());

@@ -82,6 +82,22 @@ fn what_others_change_of_an_altered_set_is_changed_back() {
 }
 
 #[test]
+fn what_is_as_it_was_asked_for_by_now_is_not_told_of() {
+    let mut world = world();
+    world.step();
+    assert!(world.condition("Drifted").0);
+    let key = (Kind::StatefulSet, "demo-gc-master".to_owned());
+    let decision = decide(&world.cluster, &Observed::default(), &World::settings());
+    let mut asked = decision.plan().apply.iter();
+    let asked = asked.find(|object| object.name == key.1 && object.kind == key.0);
+    let template = asked.expect("a set").value["spec"]["template"].clone();
+    let set = world.observed.objects.get_mut(&key).expect("a set");
+    set["spec"]["template"] = template;
+    world.step();
+    assert!(!world.condition("Drifted").0);
+}
+
+#[test]
 fn a_new_spec_is_rolled_out_through_admission_and_one_role_at_a_time() {
     let mut world = world();
     for role in Role::ALL {
