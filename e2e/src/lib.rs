@@ -458,6 +458,9 @@ impl Namespace {
             ("Available", "True", "AllServersReady"),
             ("Progressing", "False", "UpToDate"),
             ("Degraded", "False", "AsExpected"),
+            ("Ready", "True", "UpToDate"),
+            ("Reconciling", "False", "UpToDate"),
+            ("Stalled", "False", "NotStalled"),
         ];
         self.pods_serve(cluster)?;
         self.has_conditions(cluster, &conditions)?;

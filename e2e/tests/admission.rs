@@ -28,7 +28,7 @@ spec:
     - patchType: JSONPatch
       jsonPatch:
         expression: >
-          has(object.spec.template.spec.containers[0].resources.requests)
+          has(object.spec.template.spec.containers[0].resources) && has(object.spec.template.spec.containers[0].resources.requests)
           ? [JSONPatch{op: 'add', path: '/spec/template/spec/containers/0/resources/requests/cpu', value: '20m'}]
           : []
 ---

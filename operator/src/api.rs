@@ -278,6 +278,9 @@ impl Objects {
                 resource_version: None,
             };
             let removed = self.remove(&kind.api(), name, only).await;
+            if removed.is_ok() {
+                observed.note_removed(*kind, name);
+            }
             let of_kind = if kind.is_of_monitoring() {
                 Refusal::of_monitoring
             } else {
@@ -294,6 +297,9 @@ impl Objects {
                 resource_version: live.and_then(|live| text(live, "/metadata/resourceVersion")),
             };
             let removed = self.remove(&claims_api(), name, only).await;
+            if removed.is_ok() {
+                observed.note_released(name);
+            }
             answers.add(removed, Refusal::of_servers)?;
         }
         for object in of_monitoring {
@@ -460,7 +466,7 @@ mod tests {
                         (500, refusal.to_owned())
                     }
                     "altered" => (200, asked.replace("image-a", "image-b")),
-                    "claim" | "unused" => {
+                    "claim" | "unused" | "gone" => {
                         let empty = r#"{"apiVersion": "v1", "kind": "X", "metadata": {}}"#;
                         (200, empty.to_owned())
                     }
@@ -487,15 +493,26 @@ mod tests {
             grow: ["bad", "claim"]
                 .map(|name| (name.to_owned(), "1Gi".parse().unwrap()))
                 .into(),
+            remove: vec![(Kind::Service, "gone".to_owned())],
             release: vec!["unused".to_owned()],
             ..Plan::default()
         };
-        let mut observed = Observed::default();
+        let named = |name: &str| json!({"metadata": {"name": name}});
+        let gone = (Kind::Service, "gone".to_owned());
+        let mut observed = Observed {
+            objects: [(gone.clone(), named("gone"))].into(),
+            claims: vec![named("unused")],
+            ..Observed::default()
+        };
         let refused = objects.carry_out(&plan, &mut observed).await;
         let why = || "failed calling webhook \"w\"".to_owned();
         let refused = refused.expect("no other failure");
         let altered: Vec<&(Kind, String)> = observed.altered.keys().collect();
         assert_eq!(altered, [&(Kind::Service, "altered".to_owned())]);
+        // So that it isn't planned once more by what was seen before.
+        for removed in [&observed.objects[&gone], &observed.claims[0]] {
+            assert!(removed["metadata"]["deletionTimestamp"].is_string());
+        }
         assert_eq!(
             refused,
             [
@@ -506,7 +523,7 @@ mod tests {
         );
         let asked = asked.lock().unwrap();
         let expected = [
-            "bad", "good", "altered", "bad", "claim", "unused", "bad", "monitor",
+            "bad", "good", "altered", "bad", "claim", "gone", "unused", "bad", "monitor",
         ];
         assert_eq!(*asked, expected);
     }

@@ -72,6 +72,20 @@ impl Observed {
         self.objects.insert(key, answer);
     }
 
+    /// Notes that the API server removes an object, which may take a while.
+    pub(crate) fn note_removed(&mut self, kind: Kind, name: &str) {
+        let key = (kind, name.to_owned());
+        self.altered.remove(&key);
+        self.objects.get_mut(&key).into_iter().for_each(leaves);
+    }
+
+    /// Notes that the API server removes a claim, which may take a while.
+    pub(crate) fn note_released(&mut self, claim: &str) {
+        let mut claims = self.claims.iter_mut();
+        let claim = claims.find(|found| name(found) == claim);
+        claim.into_iter().for_each(leaves);
+    }
+
     /// Of these pods, those that a StatefulSet of the cluster controls. Anyone can give a pod the same labels.
     pub(crate) fn own_pods(&self, cluster: &ClusterObject, mut pods: Vec<Value>) -> Vec<Value> {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
@@ -240,6 +254,14 @@ pub(crate) fn standing(object: &Value, cluster: &ClusterObject) -> Standing {
 fn controller(object: &Value) -> Option<&Value> {
     let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
     owners.iter().find(|owner| owner["controller"] == true)
+}
+
+/// Marks an object as one that is being removed. When that was asked for is for nobody to know.
+fn leaves(object: &mut Value) {
+    let time = &mut object["metadata"]["deletionTimestamp"];
+    if time.is_null() {
+        *time = json!("");
+    }
 }
 
 /// Whether the object is being removed.
