@@ -127,6 +127,8 @@ impl Kube {
         kubectl(&["label", "--overwrite", "namespace", namespace, RESTRICTED]).expect("a label");
         let mut arguments = vec!["upgrade", "--install", release, &chart, "-n", namespace];
         arguments.extend(["--set", &repository]);
+        // No autoscaler adds a node here.
+        arguments.extend(["--set", "unschedulableGrace=10s"]);
         arguments.extend(more);
         self.helm(&arguments).expect("helm upgrade --install");
     }
@@ -456,6 +458,9 @@ impl Namespace {
             ("Available", "True", "AllServersReady"),
             ("Progressing", "False", "UpToDate"),
             ("Degraded", "False", "AsExpected"),
+            ("Ready", "True", "UpToDate"),
+            ("Reconciling", "False", "UpToDate"),
+            ("Stalled", "False", "NotStalled"),
         ];
         self.pods_serve(cluster)?;
         self.has_conditions(cluster, &conditions)?;

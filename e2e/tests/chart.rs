@@ -50,6 +50,7 @@ fn the_chart_is_valid_with_every_value() {
         ("image.digest=1.2.3", "digest"),
         ("imagePulPolicy=Never", "imagePulPolicy"),
         ("namespaces={Upper}", "namespaces"),
+        ("unschedulableGrace=soon", "unschedulableGrace"),
     ] {
         let error = kube
             .helm(&["template", "x", &chart, "--set", wrong])

@@ -14,10 +14,10 @@ use percolator_api::{ClusterObject, Quantity, Status};
 use percolator_telemetry::endpoint;
 use serde_json::{Value, json};
 
-use crate::cluster::{self, Kind, Lack, MANAGER, Object, Observed, Plan, Refusal, Settings};
+use crate::cluster::{
+    self, FAILED_WEBHOOK, Kind, Lack, MANAGER, Object, Observed, Plan, Refusal, Settings,
+};
 
-/// In an API server's words, before the name of a webhook that it can't ask.
-const FAILED_WEBHOOK: &str = "failed calling webhook \"";
 /// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";
 /// What is refused may take as long each time, as a webhook that nobody answers for: the rest is tried with the next look.
@@ -46,20 +46,17 @@ fn claims_api() -> ApiResource {
 #[derive(Default)]
 struct Answers {
     refused: Vec<Refusal>,
-    /// What it took, and keeps otherwise than it was asked for.
-    altered: Vec<Refusal>,
 }
 
 impl Answers {
     /// Another failure than a refusal ends the look.
     fn add(
         &mut self,
-        answer: kube::Result<Option<String>>,
+        answer: kube::Result<()>,
         of_kind: impl FnOnce(String) -> Refusal,
     ) -> kube::Result<()> {
         match answer {
-            Ok(None) => {}
-            Ok(Some(otherwise)) => self.altered.push(of_kind(otherwise)),
+            Ok(()) => {}
             Err(kube::Error::Api(why)) if is_refusal(&why) && !is_of_ending_namespace(&why) => {
                 tracing::info!(why.message, "refused");
                 let words = lasting_words(&why.message).to_owned();
@@ -68,10 +65,6 @@ impl Answers {
             Err(error) => return Err(error),
         }
         Ok(())
-    }
-
-    fn all(self) -> Vec<Refusal> {
-        [self.refused, self.altered].concat()
     }
 }
 
@@ -203,11 +196,11 @@ impl Objects {
         }
         let mut observed = Observed {
             objects: found,
-            pods,
             claims,
             lacking,
             ..Observed::default()
         };
+        observed.pods = observed.own_pods(cluster, pods);
         let claims = self.kind(&claims_api());
         let unknown = cluster::claims_to_ask_for(cluster, &observed);
         for names in unknown.chunks(ASKED_AT_A_TIME) {
@@ -217,7 +210,9 @@ impl Objects {
             }
         }
         if cluster::wants_fresh_lists(cluster, &observed, settings) {
-            (observed.pods, observed.claims) = self.pods_and_claims(&of_cluster, true).await?;
+            let (pods, claims) = self.pods_and_claims(&of_cluster, true).await?;
+            observed.pods = observed.own_pods(cluster, pods);
+            observed.claims = claims;
         }
         for (set, uid) in cluster::without_pods(cluster, &observed, now) {
             let events = self.events(&uid).await?;
@@ -262,9 +257,8 @@ impl Objects {
             |answers: &Answers| !answers.refused.is_empty() && began.elapsed() > REFUSALS_TAKE;
         for object in objects {
             if is_long(&answers) {
-                return Ok(answers.all());
+                return Ok(answers.refused);
             }
-            // One that is kept otherwise is of no less use to the next.
             if object.kind == Kind::StatefulSet && !answers.refused.is_empty() {
                 continue;
             }
@@ -272,10 +266,10 @@ impl Objects {
         }
         for (name, size) in &plan.grow {
             if is_long(&answers) {
-                return Ok(answers.all());
+                return Ok(answers.refused);
             }
             let grown = self.grow(name, *size, observed).await;
-            answers.add(grown.map(|()| None), Refusal::of_servers)?;
+            answers.add(grown, Refusal::of_servers)?;
         }
         for (kind, name) in &plan.remove {
             let live = &observed.objects[&(*kind, name.clone())];
@@ -284,12 +278,15 @@ impl Objects {
                 resource_version: None,
             };
             let removed = self.remove(&kind.api(), name, only).await;
+            if removed.is_ok() {
+                observed.note_removed(*kind, name);
+            }
             let of_kind = if kind.is_of_monitoring() {
                 Refusal::of_monitoring
             } else {
                 Refusal::of_servers
             };
-            answers.add(removed.map(|()| None), of_kind)?;
+            answers.add(removed, of_kind)?;
         }
         for name in &plan.release {
             let claims = observed.claims.iter();
@@ -300,20 +297,19 @@ impl Objects {
                 resource_version: live.and_then(|live| text(live, "/metadata/resourceVersion")),
             };
             let removed = self.remove(&claims_api(), name, only).await;
-            answers.add(removed.map(|()| None), Refusal::of_servers)?;
+            if removed.is_ok() {
+                observed.note_released(name);
+            }
+            answers.add(removed, Refusal::of_servers)?;
         }
         for object in of_monitoring {
             answers.add(self.apply(object, observed).await, Refusal::of_monitoring)?;
         }
-        Ok(answers.all())
+        Ok(answers.refused)
     }
 
-    /// `Some`: it was taken, and is not as it was asked for.
-    async fn apply(
-        &self,
-        object: &Object,
-        observed: &mut Observed,
-    ) -> kube::Result<Option<String>> {
+    /// Applies an object, and notes what the API server made of it.
+    async fn apply(&self, object: &Object, observed: &mut Observed) -> kube::Result<()> {
         let mut value = object.value.clone();
         let mut parameters = PatchParams::apply(MANAGER);
         // The very object that was looked at; and where there was none, somebody else may have made one since.
@@ -327,17 +323,8 @@ impl Objects {
             .await?;
         let (kind, name) = (object.kind.name(), &object.name);
         tracing::info!(kind, name, "applied");
-        let applied = json!(applied);
-        let otherwise = object.differs_at(&applied).map(|place| {
-            format!(
-                "{kind} {name} is kept otherwise than it is asked for, at {place}: what changes it there, an admission \
-                 webhook as a rule, must leave it alone, or the spec ask for what it makes of it"
-            )
-        });
-        observed
-            .objects
-            .insert((object.kind, name.clone()), applied);
-        Ok(otherwise)
+        observed.note_applied(object, json!(applied));
+        Ok(())
     }
 
     async fn grow(&self, name: &str, size: Quantity, observed: &mut Observed) -> kube::Result<()> {
@@ -479,7 +466,7 @@ mod tests {
                         (500, refusal.to_owned())
                     }
                     "altered" => (200, asked.replace("image-a", "image-b")),
-                    "claim" | "unused" => {
+                    "claim" | "unused" | "gone" => {
                         let empty = r#"{"apiVersion": "v1", "kind": "X", "metadata": {}}"#;
                         (200, empty.to_owned())
                     }
@@ -506,15 +493,26 @@ mod tests {
             grow: ["bad", "claim"]
                 .map(|name| (name.to_owned(), "1Gi".parse().unwrap()))
                 .into(),
+            remove: vec![(Kind::Service, "gone".to_owned())],
             release: vec!["unused".to_owned()],
             ..Plan::default()
         };
-        let refused = objects.carry_out(&plan, &mut Observed::default()).await;
+        let named = |name: &str| json!({"metadata": {"name": name}});
+        let gone = (Kind::Service, "gone".to_owned());
+        let mut observed = Observed {
+            objects: [(gone.clone(), named("gone"))].into(),
+            claims: vec![named("unused")],
+            ..Observed::default()
+        };
+        let refused = objects.carry_out(&plan, &mut observed).await;
         let why = || "failed calling webhook \"w\"".to_owned();
-        let mut refused = refused.expect("no other failure");
-        let altered = refused.pop().expect("what was altered").why;
-        let says = "Service altered is kept otherwise than it is asked for, at .spec.image: ";
-        assert!(altered.starts_with(says), "{altered}");
+        let refused = refused.expect("no other failure");
+        let altered: Vec<&(Kind, String)> = observed.altered.keys().collect();
+        assert_eq!(altered, [&(Kind::Service, "altered".to_owned())]);
+        // So that it isn't planned once more by what was seen before.
+        for removed in [&observed.objects[&gone], &observed.claims[0]] {
+            assert!(removed["metadata"]["deletionTimestamp"].is_string());
+        }
         assert_eq!(
             refused,
             [
@@ -525,7 +523,7 @@ mod tests {
         );
         let asked = asked.lock().unwrap();
         let expected = [
-            "bad", "good", "altered", "bad", "claim", "unused", "bad", "monitor",
+            "bad", "good", "altered", "bad", "claim", "gone", "unused", "bad", "monitor",
         ];
         assert_eq!(*asked, expected);
     }

@@ -1,7 +1,7 @@
 //! Which cluster is looked at when, and one look at one cluster.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -22,7 +22,9 @@ use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
 use crate::api::{Objects, is_of_ending_namespace};
-use crate::cluster::{self, Decision, MANAGER, REGISTER_LABEL, Settings, full_name};
+use crate::cluster::{
+    self, Altered, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal, Settings, full_name,
+};
 use crate::definitions::Definitions;
 use crate::known::KnownObject;
 use crate::looks::Reconciles;
@@ -37,6 +39,8 @@ const GATHER: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// What goes on for too long, while servers don't serve, is found out by then, at first.
 const LOOK_SOON: Duration = Duration::from_secs(12);
+/// A plan goes on by then after an answer of the API server that nothing tells of.
+const GO_ON: Duration = Duration::from_millis(200);
 /// Definitions and permissions that are waited for come without a word; so goes what is somebody else's.
 const LOOK_FOR_OTHERS: Duration = Duration::from_secs(40);
 /// How often what the watches tell is compared with what there is.
@@ -47,6 +51,9 @@ const LISTED: Duration = Duration::from_secs(60);
 const COMPARED_AT_A_TIME: u32 = 100;
 /// How many objects come at a time when a watch begins: that many are in memory whole.
 const WATCHED_AT_A_TIME: u32 = 100;
+
+/// What admission altered of a cluster's objects.
+type AlteredObjects = BTreeMap<(Kind, String), Altered>;
 
 /// What all looks share.
 pub(crate) struct Shared {
@@ -59,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) watches: Watches,
     /// Every namespace that is watched by itself has a controller of its own, and they share these.
     slots: Semaphore,
+    /// What admission made of the objects of clusters, by their full names: otherwise it would be applied again each time.
+    altered: Mutex<BTreeMap<String, AlteredObjects>>,
     /// The clusters that watches have told of, and that aren't gone.
     known: Mutex<Vec<Store<KnownObject<ClusterObject>>>>,
 }
@@ -95,8 +104,19 @@ impl Shared {
             definitions: Definitions::default(),
             watches,
             slots: Semaphore::new(CONCURRENCY.into()),
+            altered: Mutex::default(),
             known: Mutex::default(),
         }
+    }
+
+    fn altered(&self) -> MutexGuard<'_, BTreeMap<String, AlteredObjects>> {
+        self.altered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what is known of a cluster that is gone.
+    fn forget(&self, name: &str) {
+        self.looks.forget(name);
+        self.altered().remove(name);
     }
 
     fn knows(&self, store: Store<KnownObject<ClusterObject>>) {
@@ -256,7 +276,7 @@ async fn watch(
             if let Err(controller::Error::ObjectNotFound(gone)) = &result {
                 // Something of a cluster that is gone has changed, or a look at it was to be tried again: as it is to be.
                 let namespace = gone.namespace.as_deref().unwrap_or_default();
-                shared.looks.forget(&format!("{namespace}/{}", gone.name));
+                shared.forget(&format!("{namespace}/{}", gone.name));
             } else if let Err(error) = result {
                 metrics.watch_errors.inc();
                 tracing::debug!(%error, "a watch or a look failed");
@@ -358,7 +378,7 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     let name = found.name.as_deref().unwrap_or_default();
     let namespace = found.namespace.as_deref().unwrap_or_default();
     let objects = Objects::new(shared.client.clone(), namespace);
-    let Some(cluster) = objects.cluster(name).await? else {
+    let Some(mut cluster) = objects.cluster(name).await? else {
         return Ok(Action::await_change());
     };
     if cluster.metadata.deletion_timestamp.is_some() {
@@ -370,13 +390,61 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     let mut observed = objects
         .observe(&cluster, &shared.settings, lacking, now)
         .await?;
-    let decision = cluster::decide(&cluster, &observed, &shared.settings);
+    let full_name = full_name(found);
+    let altered = shared.altered().get(&full_name).cloned();
+    observed.remember(altered.unwrap_or_default());
+    let refused = carry_out(shared, &objects, &mut cluster, &mut observed).await?;
+    let is_newly_altered = note_altered(shared, &full_name, &observed);
+    match refused.into_iter().next() {
+        Some(refusal) => Err(Error::Refused(refusal.why)),
+        // Nothing more is to be done, ever; what goes meanwhile is told by watches.
+        None if observed.namespace_ends => Ok(Action::requeue(LOOK_AGAIN)),
+        // What was applied may have been so already, and no watch brings anything then.
+        None if is_newly_altered => Ok(Action::requeue(GO_ON)),
+        None => {
+            let now = Timestamp::now();
+            let status = cluster.status.as_ref();
+            let pause = status.map_or(LOOK_SOON, |status| look_again(status, now));
+            let pause = pause.mul_f64(rand::random_range(1.0..1.5));
+            let due = cluster::due_in(&observed, &shared.settings, now);
+            let due = due.map(|seconds| Duration::from_secs(seconds + 1));
+            Ok(Action::requeue(due.map_or(pause, |due| pause.min(due))))
+        }
+    }
+}
+
+/// Keeps what admission altered of a cluster's objects for the next reconcile. Whether that is news.
+fn note_altered(shared: &Shared, full_name: &str, observed: &Observed) -> bool {
+    let mut altered = shared.altered();
+    if observed.altered.is_empty() {
+        altered.remove(full_name);
+        return false;
+    }
+    let before = altered.insert(full_name.to_owned(), observed.altered.clone());
+    before.as_ref() != Some(&observed.altered)
+}
+
+/// Decides, carries that out, and writes the status. What the API server refused of it.
+async fn carry_out(
+    shared: &Shared,
+    objects: &Objects,
+    cluster: &mut ClusterObject,
+    observed: &mut Observed,
+) -> Result<Vec<Refusal>, Error> {
+    let settings = &shared.settings;
+    let decision = cluster::decide(cluster, observed, settings);
+    let status = |cluster: &ClusterObject, observed: &Observed, refused: &[Refusal]| {
+        let now = Timestamp::now();
+        cluster::status_after(cluster, observed, settings, &decision, refused, now)
+    };
+    if cluster::records_image_first(cluster) {
+        let first = status(cluster, observed, &[]);
+        write_status(shared, objects, cluster, first).await?;
+    }
     let mut refused = Vec::new();
-    if let Decision::Do(plan) = &decision
-        && !plan.is_idle()
-        && !cluster.spec.paused
-    {
-        let done = objects.carry_out(plan, &mut observed).await;
+    let plan = decision.plan();
+    if !plan.is_idle() && !cluster.spec.paused {
+        let done = objects.carry_out(plan, observed).await;
         shared.metrics.writes.inc();
         match done {
             Ok(by_the_api_server) => refused = by_the_api_server,
@@ -387,30 +455,24 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
             Err(error) => return Err(error.into()),
         }
     }
-    let status = cluster::status_after(
-        &cluster,
-        &observed,
-        &shared.settings,
-        &decision,
-        &refused,
-        Timestamp::now(),
-    );
-    if objects.tell(&cluster, &status).await? {
+    let last = status(cluster, observed, &refused);
+    write_status(shared, objects, cluster, last).await?;
+    Ok(refused)
+}
+
+/// Writes the status, unless it is there already, and publishes what turned.
+async fn write_status(
+    shared: &Shared,
+    objects: &Objects,
+    cluster: &mut ClusterObject,
+    status: Status,
+) -> Result<(), Error> {
+    if objects.tell(cluster, &status).await? {
         shared.metrics.writes.inc();
-        publish(shared, &cluster, &status).await;
+        publish(shared, cluster, &status).await;
+        cluster.status = Some(status);
     }
-    match refused.into_iter().next() {
-        Some(refusal) => Err(Error::Refused(refusal.why)),
-        // Nothing more is to be done, ever; what goes meanwhile is told by watches.
-        None if observed.namespace_ends => Ok(Action::requeue(LOOK_AGAIN)),
-        None => {
-            let now = Timestamp::now();
-            let pause = look_again(&status, now).mul_f64(rand::random_range(1.0..1.5));
-            let due =
-                cluster::due_in(&observed, now).map(|seconds| Duration::from_secs(seconds + 1));
-            Ok(Action::requeue(due.map_or(pause, |due| pause.min(due))))
-        }
-    }
+    Ok(())
 }
 
 /// Events for `kubectl describe`. One that is lost is no harm: the status says the same.

@@ -4,6 +4,7 @@ mod api;
 mod calls;
 mod cluster;
 mod controller;
+mod deadlines;
 mod definitions;
 mod known;
 mod late;
@@ -27,6 +28,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use calls::Calls;
 use cluster::Settings;
 use controller::Shared;
+use deadlines::Deadlines;
 use late::LateWatches;
 use lease::{Election, Term};
 use metrics::Metrics;
@@ -46,6 +48,15 @@ struct Flags {
         env = "PERCOLATOR_OPERATOR_IMAGE"
     )]
     image: String,
+
+    /// For how long no node may take a pod before its cluster is Degraded: an autoscaler may be adding a node.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "5m",
+        env = "PERCOLATOR_OPERATOR_UNSCHEDULABLE_GRACE"
+    )]
+    unschedulable_grace: percolator_api::Duration,
 
     /// Namespaces to look after, separated by commas. Default: all.
     #[arg(
@@ -162,6 +173,8 @@ fn main() -> ExitCode {
     }
 }
 
+/// How long reconciles may take when the process is to end. With the next, that is less than the chart's grace period of 15 s.
+const RECONCILES_END: Duration = Duration::from_secs(8);
 /// How long giving the lease back may take.
 const GIVE_BACK: Duration = Duration::from_secs(3);
 
@@ -177,13 +190,21 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let client = client.await.context(
         "cannot find the Kubernetes API: neither a pod's service account nor a kubeconfig",
     )?;
-    let settings = Settings { image: flags.image };
+    let grace_seconds = flags.unschedulable_grace.as_millis() / 1_000;
+    let settings = Settings {
+        image: flags.image,
+        unschedulable_grace_seconds: i64::try_from(grace_seconds)?,
+    };
     let shared = Shared::new(client.clone(), settings, &flags.identity, metrics, watches);
     let shared = Arc::new(shared);
     let _endpoint = endpoint::listen(flags.listen)?.serve(metrics::pages(&shared))?;
     let Some(namespace) = flags.lease_namespace else {
         shared.metrics.leader.set(1);
-        controller::run(shared, &flags.namespaces, shutdown).await;
+        until_stopped(
+            controller::run(shared, &flags.namespaces, shutdown.clone()),
+            shutdown,
+        )
+        .await;
         return Ok(());
     };
     let election = Election {
@@ -193,22 +214,45 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         me: flags.identity,
         term,
     };
-    tokio::select! {
-        () = shutdown.clone() => return Ok(()),
-        () = election.win() => {}
+    let is_won = tokio::select! {
+        () = shutdown.clone() => false,
+        () = election.win() => true,
+    };
+    if !is_won {
+        // The request that takes it may be under way.
+        give_back(&election).await;
+        return Ok(());
     }
     tracing::info!(lease = election.name, "this operator acts now");
     shared.metrics.leader.set(1);
     tokio::select! {
-        () = controller::run(shared, &flags.namespaces, shutdown) => {}
+        () = until_stopped(controller::run(shared, &flags.namespaces, shutdown.clone()), shutdown) => {}
         () = election.keep() => anyhow::bail!("the lease {} is lost", election.name),
     }
+    give_back(&election).await;
+    Ok(())
+}
+
+/// Runs until the end, or for as long after a shutdown began as reconciles may take: one may wait for an answer that never
+/// comes. An operator that follows goes on from what there is, wherever this one was.
+async fn until_stopped(running: impl Future<Output = ()>, shutdown: impl Future<Output = ()>) {
+    let cut_off = async {
+        shutdown.await;
+        tokio::time::sleep(RECONCILES_END).await;
+    };
+    tokio::select! {
+        () = running => {}
+        () = cut_off => tracing::warn!("a reconcile is cut off: it has not ended in time"),
+    }
+}
+
+/// Hands the lease back, so that another operator need not wait until it ends.
+async fn give_back(election: &Election) {
     match tokio::time::timeout(GIVE_BACK, election.give_back()).await {
         Ok(Ok(())) => tracing::info!(lease = election.name, "gave the lease back"),
         Ok(Err(error)) => tracing::warn!(%error, "cannot give the lease back: the next one waits"),
         Err(_) => tracing::warn!("no answer about the lease: the next one waits"),
     }
-    Ok(())
 }
 
 /// The API server of the pod's service account, or of a kubeconfig. Every request is counted.
@@ -221,6 +265,7 @@ async fn client(
     let config = kube::Config::infer().await?;
     let builder = ClientBuilder::try_from(config)?;
     let builder = builder
+        .with_layer(&Deadlines)
         .with_layer(&Calls(metrics.requests.clone()))
         .with_layer(watches)
         .with_layer(term);
@@ -252,6 +297,24 @@ fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send + Sync> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Kubernetes kills the operator after its grace period, which the chart says.
+    #[tokio::test(start_paused = true)]
+    async fn a_reconcile_that_does_not_end_is_cut_off_within_the_grace_period() {
+        let began = tokio::time::Instant::now();
+        until_stopped(std::future::pending(), std::future::ready(())).await;
+        let chart = include_str!("../../charts/percolator-operator/templates/deployment.yaml");
+        let grace = "terminationGracePeriodSeconds: ";
+        let grace = chart
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(grace));
+        let grace = Duration::from_secs(grace.expect("a grace period").parse().expect("seconds"));
+        assert!(began.elapsed() + GIVE_BACK < grace);
+        // What ends by itself is not waited for any longer.
+        let began = tokio::time::Instant::now();
+        until_stopped(std::future::ready(()), std::future::pending()).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
 
     #[test]
     fn the_flags_are_sound() {

@@ -78,16 +78,22 @@ pub struct Metadata {
         label_selector_path = ".status.selector"
     ),
     printcolumn(
-        name = "Available",
+        name = "Ready",
         type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Available\")].status",
-        description = "Whether every row can be read and written."
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "Whether the cluster is what the spec says, and serves."
     ),
     printcolumn(
         name = "Reason",
         type_ = "string",
-        json_path = ".status.conditions[?(@.type==\"Progressing\")].reason",
-        description = "What the operator is doing, or waits for."
+        json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
+        description = "What is awaited, if it isn't."
+    ),
+    printcolumn(
+        name = "Degraded",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Degraded\")].reason",
+        description = "What is wrong: AsExpected if nothing is."
     ),
     printcolumn(
         name = "Tablets",
@@ -119,11 +125,18 @@ pub struct Metadata {
         json_path = ".metadata.creationTimestamp"
     ),
     printcolumn(
-        name = "Degraded",
+        name = "Available",
         type_ = "string",
         priority = 1,
-        json_path = ".status.conditions[?(@.type==\"Degraded\")].reason",
-        description = "What is wrong."
+        json_path = ".status.conditions[?(@.type==\"Available\")].status",
+        description = "Whether every row can be read and written."
+    ),
+    printcolumn(
+        name = "Awaits",
+        type_ = "string",
+        priority = 1,
+        json_path = ".status.conditions[?(@.type==\"Ready\")].message",
+        description = "What is awaited, in words."
     ),
     printcolumn(
         name = "Engine",
@@ -150,8 +163,8 @@ pub struct Metadata {
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
     /// The container image of every server, by a tag (`name:1.2.3`) or a digest (`name@sha256:...`); a local cluster
-    /// ignores it. Changing it restarts the servers, one after the other. Default: the image of the operator that made
-    /// the cluster.
+    /// ignores it. Changing it restarts the servers, one after the other. Default: the operator's default image when
+    /// the operator first needed one (`status.defaultImage`); a later operator with another default changes nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// When to pull the image: Always, IfNotPresent or Never. Changing it restarts the servers, one after the other.

@@ -21,6 +21,8 @@ pub fn definition() -> Value {
     if let Some(root) = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         shorten(&mut root["properties"]["spec"], false);
         root["properties"]["spec"]["default"] = Value::Object(serde_json::Map::new());
+        // A cluster that no operator has seen is not done: kstatus compares this with the generation.
+        root["properties"]["status"]["default"] = json!({"observedGeneration": -1});
         if let Some(required) = root["required"].as_array_mut() {
             required.retain(|field| field != "spec");
         }
@@ -50,8 +52,10 @@ pub fn definition() -> Value {
 fn what_volumes_forbid() -> Vec<Value> {
     let mut found = Vec::new();
     let mut add = |path: &str, rule: String, message: &str| {
+        let role = path.split('.').next().unwrap_or_default();
         found.push(json!({
-            "rule": format!("!has(oldSelf.status) || {rule}"),
+            // No operator has looked at it yet.
+            "rule": format!("!has(oldSelf.status) || !has(oldSelf.status.{role}) || {rule}"),
             "message": format!("spec.{path} {message}"),
             "fieldPath": format!(".spec.{path}"),
         }));

@@ -13,7 +13,8 @@ pub struct Status {
     /// The generation of the spec that this is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Available, Progressing, Degraded, Paused and Monitored, each with a reason and what to do.
+    /// Ready, Available, Progressing, Degraded, Reconciling, Stalled, Drifted, Paused and Monitored, each with a reason and
+    /// what to do.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// Where clients connect: HOST:PORT within the Kubernetes cluster.
@@ -22,6 +23,13 @@ pub struct Status {
     /// The tag of the image that all servers run; while they change, each of them, as `0.1.0, 0.2.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// The image that the operator resolved when the spec named none: its own default at that time. It stays until the spec
+    /// names an image, whatever the default of a later operator is. Unset: the spec names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_image: Option<String>,
+    /// The last spec that was valid, as JSON: the cluster is kept as it says while the spec is invalid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_valid_spec: Option<String>,
     /// Selects the tablet servers' pods, for `kubectl scale` and autoscalers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
@@ -74,12 +82,20 @@ pub struct Leader {
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionType {
+    /// The cluster is what the spec says, everything is rolled out, and all servers serve.
+    Ready,
     /// Every row can be read and written: the master, an oracle and all tablet servers serve that ever did.
     Available,
     /// The cluster is being made what the spec says.
     Progressing,
     /// Something is wrong that doesn't go by itself, or not soon.
     Degraded,
+    /// The same as Progressing, but for what is stalled: kstatus goes by this name.
+    Reconciling,
+    /// The operator gets no further until a person changes something.
+    Stalled,
+    /// The API server keeps objects otherwise than the operator applied them.
+    Drifted,
     /// The operator leaves the cluster alone, because the spec says so.
     Paused,
     /// What the spec asks for of the Prometheus operator is there.
@@ -88,20 +104,31 @@ pub enum ConditionType {
 
 impl ConditionType {
     /// All of them, in the order in which a status lists them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 9] = [
+        Self::Ready,
         Self::Available,
         Self::Progressing,
         Self::Degraded,
+        Self::Reconciling,
+        Self::Stalled,
+        Self::Drifted,
         Self::Paused,
         Self::Monitored,
     ];
 
+    /// Those by which kstatus goes, and with it Flux, Argo CD and Helm. They summarize the others.
+    pub const OF_KSTATUS: [Self; 3] = [Self::Ready, Self::Reconciling, Self::Stalled];
+
     /// As it stands in a status.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Ready => "Ready",
             Self::Available => "Available",
             Self::Progressing => "Progressing",
             Self::Degraded => "Degraded",
+            Self::Reconciling => "Reconciling",
+            Self::Stalled => "Stalled",
+            Self::Drifted => "Drifted",
             Self::Paused => "Paused",
             Self::Monitored => "Monitored",
         }
@@ -153,6 +180,12 @@ pub enum Reason {
     ServerCrashing,
     /// A pod has a node, and doesn't start there.
     PodNotStarted,
+    /// The operator can go on.
+    NotStalled,
+    /// An admission webhook or policy changes what the operator applies.
+    AlteredByAdmission,
+    /// Nothing changes it.
+    NotAltered,
     /// The spec says `paused: true`.
     PausedBySpec,
     /// The spec doesn't say so.
@@ -169,7 +202,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 30] = [
         Self::AllServersReady,
         Self::StandbysNotReady,
         Self::ServersNotReady,
@@ -191,6 +224,9 @@ impl Reason {
         Self::NodeUnreachable,
         Self::ServerCrashing,
         Self::PodNotStarted,
+        Self::NotStalled,
+        Self::AlteredByAdmission,
+        Self::NotAltered,
         Self::PausedBySpec,
         Self::NotPaused,
         Self::AsAskedFor,

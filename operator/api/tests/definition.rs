@@ -215,6 +215,34 @@ fn what_was_never_carried_out_can_be_taken_back() {
     );
 }
 
+/// Without a status kstatus takes a resource for done, before any operator has seen it.
+#[test]
+fn a_cluster_that_no_operator_has_seen_is_about_no_generation() {
+    let status = schema()["properties"]["status"].clone();
+    assert_eq!(status["default"], json!({"observedGeneration": -1}));
+    // The rules about changes count on what these have then.
+    for role in ["tablets", "oracle", "gcMaster"] {
+        let of_role = &status["properties"][role];
+        assert_eq!(of_role["properties"]["volumes"]["default"], 0, "{role}");
+    }
+}
+
+#[test]
+fn what_is_printed_says_whether_it_is_ready_what_is_wrong_and_what_is_awaited() {
+    let columns = definition()["spec"]["versions"][0]["additionalPrinterColumns"].clone();
+    let columns = columns.as_array().expect("columns");
+    let of = |priority: i64| -> Vec<&str> {
+        let has = |column: &&Value| column["priority"].as_i64().unwrap_or_default() == priority;
+        let columns = columns.iter().filter(has);
+        columns
+            .filter_map(|column| column["name"].as_str())
+            .collect()
+    };
+    let narrow = of(0);
+    assert_eq!(narrow[..3], ["Ready", "Reason", "Degraded"]);
+    assert!(of(1).contains(&"Awaits"));
+}
+
 /// Of two with the same keys, the API server itself would say that they are an internal error.
 #[test]
 fn lists_with_names_take_each_name_once() {

@@ -4,6 +4,7 @@
 //! Dereference, validate, build, plan, apply, status.
 
 mod build;
+mod drift;
 mod monitored;
 mod names;
 mod object;
@@ -24,11 +25,12 @@ use percolator_api::{ClusterObject, Problem, Status};
 use serde_json::Value;
 
 pub(crate) use build::Settings;
+pub(crate) use drift::Altered;
 pub(crate) use monitored::Lack;
 pub(crate) use names::{MANAGER, REGISTER_LABEL, selector, selector_text};
 pub(crate) use object::{Kind, Object};
 pub(crate) use observed::{Observed, name};
-pub(crate) use plan::{Plan, Refusal};
+pub(crate) use plan::{FAILED_WEBHOOK, Plan, Refusal};
 pub(crate) use status::turned;
 pub(crate) use trouble::{due_in, last_refusal, to_ask, without_pods};
 
@@ -38,10 +40,38 @@ use status::Outcome;
 /// What a reconciliation decided before anything was written.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    /// The spec is not to be carried out: these are its problems.
-    Invalid(Vec<Problem>),
+    /// The spec can't be carried out: these are its problems. The plan keeps the cluster as the last valid spec says.
+    Invalid(Vec<Problem>, Plan),
     /// This is to be done; nothing of it, when the spec says `paused`.
     Do(Plan),
+}
+
+impl Decision {
+    /// What is to be done.
+    pub(crate) fn plan(&self) -> &Plan {
+        match self {
+            Self::Invalid(_, plan) | Self::Do(plan) => plan,
+        }
+    }
+}
+
+/// Whether the status has to be written before anything is done: it records the image, and an operator that follows must
+/// find it there.
+pub(crate) fn records_image_first(cluster: &ClusterObject) -> bool {
+    let recorded = cluster.status.as_ref();
+    let recorded = recorded.and_then(|status| status.default_image.as_ref());
+    cluster.spec.image.is_none() && recorded.is_none()
+}
+
+/// The cluster with the last spec that was valid, if it still is. Whether it is paused, the newest spec says.
+fn last_valid(cluster: &ClusterObject, observed: &Observed) -> Option<ClusterObject> {
+    let recorded = cluster.status.as_ref()?.last_valid_spec.as_ref()?;
+    let mut last = cluster.clone();
+    last.spec = serde_json::from_str(recorded).ok()?;
+    last.spec.paused = cluster.spec.paused;
+    validate::validate(&last, observed)
+        .is_empty()
+        .then_some(last)
 }
 
 /// Validates, builds and plans.
@@ -52,7 +82,12 @@ pub(crate) fn decide(
 ) -> Decision {
     let problems = validate::validate(cluster, observed);
     if !problems.is_empty() {
-        return Decision::Invalid(problems);
+        let last = last_valid(cluster, observed);
+        let repair = last.map(|last| {
+            let wanted = build::build(&last, observed, settings);
+            plan::plan(&last, &wanted, observed)
+        });
+        return Decision::Invalid(problems, repair.unwrap_or_default());
     }
     let wanted = build::build(cluster, observed, settings);
     Decision::Do(plan::plan(cluster, &wanted, observed))
@@ -130,8 +165,9 @@ pub(crate) fn status_after(
     now: Timestamp,
 ) -> Status {
     let outcome = match decision {
-        Decision::Invalid(problems) => {
-            return status::status(cluster, observed, &Outcome::Invalid(problems), now);
+        Decision::Invalid(problems, _) => {
+            let outcome = Outcome::Invalid(problems);
+            return status::status(cluster, observed, settings, &outcome, now);
         }
         // What was applied is there now, so that what waits may be something else.
         Decision::Do(plan) if plan.conflicts.is_empty() => {
@@ -140,7 +176,8 @@ pub(crate) fn status_after(
         }
         Decision::Do(plan) => plan.clone(),
     };
-    status::status(cluster, observed, &Outcome::Planned(&outcome, refused), now)
+    let outcome = Outcome::Planned(&outcome, refused);
+    status::status(cluster, observed, settings, &outcome, now)
 }
 
 /// Whether what the API server remembers of pods and claims, which may be a moment old, is not enough: something is
@@ -165,17 +202,15 @@ pub(crate) fn wants_fresh_lists(
         observed::number(set, "/status/readyReplicas") != i64::try_from(ready.count()).unwrap_or(0)
             || asked < observed::number(set, "/spec/replicas")
     });
-    differs
-        || match decide(cluster, observed, settings) {
-            Decision::Do(plan) => {
-                !plan.release.is_empty()
-                    || plan
-                        .remove
-                        .iter()
-                        .any(|(kind, _)| *kind == Kind::StatefulSet)
-            }
-            Decision::Invalid(_) => false,
-        }
+    let removes_sets = |plan: &Plan| {
+        let mut kinds = plan.remove.iter().map(|(kind, _)| *kind);
+        kinds.any(|kind| kind == Kind::StatefulSet)
+    };
+    differs || {
+        let decision = decide(cluster, observed, settings);
+        let plan = decision.plan();
+        !plan.release.is_empty() || removes_sets(plan)
+    }
 }
 
 /// A cluster's name in logs: NAMESPACE/NAME.

@@ -140,6 +140,9 @@ pub(crate) fn claim(cluster: &str, role: Role, ordinal: u32) -> String {
     format!("{CLAIM}-{}-{ordinal}", role.set(cluster))
 }
 
+/// The operator's own label, with the cluster's name: anyone may use the generic ones for something else.
+pub(crate) const CLUSTER_LABEL: &str = "percolator.dev/cluster";
+
 /// Labels that every object of the cluster has.
 pub(crate) fn labels(cluster: &str) -> Value {
     json!({
@@ -147,6 +150,7 @@ pub(crate) fn labels(cluster: &str) -> Value {
         "app.kubernetes.io/instance": cluster,
         "app.kubernetes.io/part-of": "percolator",
         "app.kubernetes.io/managed-by": MANAGER,
+        CLUSTER_LABEL: cluster,
     })
 }
 
@@ -157,7 +161,8 @@ pub(crate) fn role_labels(cluster: &str, role: Role) -> Value {
     labels
 }
 
-/// What finds all pods of the cluster: never changed, as StatefulSets can't change theirs.
+/// What finds all pods of the cluster, and maybe others': owner references say which of them are its own. Never changed, as
+/// StatefulSets can't change theirs.
 pub(crate) fn selector(cluster: &str) -> Value {
     json!({
         "app.kubernetes.io/name": "percolator",

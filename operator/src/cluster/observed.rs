@@ -6,13 +6,10 @@ use kube::Resource as _;
 use percolator_api::{ClusterObject, Quantity};
 use serde_json::{Value, json};
 
-use super::build::DEFAULT_IMAGE;
+use super::drift::Altered;
 use super::monitored::Lack;
 use super::names::{CLAIM, MANAGER, Role, RoleSpec};
-use super::object::{ASKED, Kind};
-
-/// The annotation of StatefulSets that has what [`Observed::default_image`] gives, should the configuration get lost.
-pub(crate) const DEFAULT_IMAGE_KEPT: &str = "percolator.dev/default-image";
+use super::object::{ASKED, Kind, Object};
 
 /// The annotation of StatefulSets that has the size which was last asked of their volumes: a set's own template keeps the
 /// first one.
@@ -23,7 +20,7 @@ pub(crate) const SIZE_ASKED: &str = "percolator.dev/volume-size";
 pub(crate) struct Observed {
     /// Those of the kinds that we make, which are ours or have a name that we need.
     pub(crate) objects: BTreeMap<(Kind, String), Value>,
-    /// The pods with the cluster's labels.
+    /// The pods of the cluster's StatefulSets.
     pub(crate) pods: Vec<Value>,
     /// The volumes' claims with the cluster's labels.
     pub(crate) claims: Vec<Value>,
@@ -35,6 +32,8 @@ pub(crate) struct Observed {
     pub(crate) said: BTreeMap<String, String>,
     /// Why Kubernetes doesn't make a StatefulSet's pods, by the set.
     pub(crate) refused_pods: BTreeMap<String, String>,
+    /// What the API server keeps otherwise than it was asked for.
+    pub(crate) altered: BTreeMap<(Kind, String), Altered>,
     /// Nothing can be made any more, because the namespace is being deleted.
     pub(crate) namespace_ends: bool,
 }
@@ -42,6 +41,65 @@ pub(crate) struct Observed {
 impl Observed {
     pub(crate) fn get(&self, kind: Kind, name: &str) -> Option<&Value> {
         self.objects.get(&(kind, name.to_owned()))
+    }
+
+    /// Whether the object is there as it is asked for, or as the API server made of it when it was last applied.
+    pub(crate) fn has(&self, object: &Object) -> bool {
+        let Some(live) = self.get(object.kind, &object.name) else {
+            return false;
+        };
+        let altered = self.altered.get(&(object.kind, object.name.clone()));
+        object.is_met_by(live) || altered.is_some_and(|altered| altered.accounts_for(object, live))
+    }
+
+    /// Takes over what was altered before, as far as it's still so.
+    pub(crate) fn remember(&mut self, mut altered: BTreeMap<(Kind, String), Altered>) {
+        altered.retain(|key, altered| {
+            self.objects
+                .get(key)
+                .is_some_and(|live| altered.is_of(live))
+        });
+        self.altered = altered;
+    }
+
+    /// Notes what the API server made of an object that was applied.
+    pub(crate) fn note_applied(&mut self, object: &Object, answer: Value) {
+        let key = (object.kind, object.name.clone());
+        match Altered::of(object, &answer) {
+            Some(altered) => drop(self.altered.insert(key.clone(), altered)),
+            None => drop(self.altered.remove(&key)),
+        }
+        self.objects.insert(key, answer);
+    }
+
+    /// Notes that the API server removes an object, which may take a while.
+    pub(crate) fn note_removed(&mut self, kind: Kind, name: &str) {
+        let key = (kind, name.to_owned());
+        self.altered.remove(&key);
+        self.objects.get_mut(&key).into_iter().for_each(leaves);
+    }
+
+    /// Notes that the API server removes a claim, which may take a while.
+    pub(crate) fn note_released(&mut self, claim: &str) {
+        let mut claims = self.claims.iter_mut();
+        let claim = claims.find(|found| name(found) == claim);
+        claim.into_iter().for_each(leaves);
+    }
+
+    /// Of these pods, those that a StatefulSet of the cluster controls. Anyone can give a pod the same labels.
+    pub(crate) fn own_pods(&self, cluster: &ClusterObject, mut pods: Vec<Value>) -> Vec<Value> {
+        let name = cluster.metadata.name.as_deref().unwrap_or_default();
+        let sets = Role::ALL.into_iter();
+        let sets = sets.filter_map(|role| self.set(name, role));
+        let sets = sets.filter(|set| standing(set, cluster) == Standing::Ours);
+        let ids: BTreeSet<&str> = sets
+            .filter_map(|set| set.pointer("/metadata/uid")?.as_str())
+            .collect();
+        pods.retain(|pod| {
+            let owner = controller(pod).and_then(|owner| owner["uid"].as_str());
+            owner.is_some_and(|owner| ids.contains(owner))
+        });
+        pods
     }
 
     pub(crate) fn set(&self, cluster: &str, role: Role) -> Option<&Value> {
@@ -98,20 +156,7 @@ impl Observed {
         })
     }
 
-    /// The image that the operator had when it made the cluster.
-    pub(crate) fn default_image(&self, cluster: &str) -> Option<&str> {
-        let config = self.get(Kind::ConfigMap, cluster);
-        let config = config.and_then(|config| config["data"][DEFAULT_IMAGE].as_str());
-        let kept = || {
-            let mut sets = Role::ALL
-                .into_iter()
-                .filter_map(|role| self.set(cluster, role));
-            sets.find_map(|set| set["metadata"]["annotations"][DEFAULT_IMAGE_KEPT].as_str())
-        };
-        config.or_else(kept)
-    }
-
-    /// The claims' size and class that a StatefulSet was made with, which it can't change. None where there's no set,
+    /// The template of claims that a StatefulSet was made with, which it can't change. None where there's no set,
     /// and where something else is asked for before there is any volume: it's made anew then.
     pub(crate) fn frozen_claim(
         &self,
@@ -125,12 +170,21 @@ impl Observed {
             return None;
         }
         let template = set.pointer(CLAIM_TEMPLATE)?;
+        let spec = template.get("spec")?;
         let mut frozen = json!({
-            "accessModes": template["accessModes"],
-            "resources": {"requests": {"storage": template.pointer("/resources/requests/storage")?}},
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": CLAIM},
+            "spec": {
+                "accessModes": spec["accessModes"],
+                "resources": {"requests": {"storage": spec.pointer("/resources/requests/storage")?}},
+            },
         });
-        if let Some(class) = template.get("storageClassName") {
-            frozen["storageClassName"] = class.clone();
+        if let Some(labels) = template.pointer("/metadata/labels") {
+            frozen["metadata"]["labels"] = labels.clone();
+        }
+        if let Some(class) = spec.get("storageClassName") {
+            frozen["spec"]["storageClassName"] = class.clone();
         }
         Some(frozen)
     }
@@ -143,11 +197,11 @@ impl Observed {
     }
 }
 
-const CLAIM_TEMPLATE: &str = "/spec/volumeClaimTemplates/0/spec";
+const CLAIM_TEMPLATE: &str = "/spec/volumeClaimTemplates/0";
 
 /// The class and the size of the claims that a StatefulSet makes.
 pub(crate) fn made_with(set: &Value) -> Option<(Option<&str>, Quantity)> {
-    let template = set.pointer(CLAIM_TEMPLATE)?;
+    let template = set.pointer(CLAIM_TEMPLATE)?.get("spec")?;
     let size = template.pointer("/resources/requests/storage")?.as_str()?;
     Some((template["storageClassName"].as_str(), size.parse().ok()?))
 }
@@ -200,6 +254,14 @@ pub(crate) fn standing(object: &Value, cluster: &ClusterObject) -> Standing {
 fn controller(object: &Value) -> Option<&Value> {
     let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
     owners.iter().find(|owner| owner["controller"] == true)
+}
+
+/// Marks an object as one that is being removed. When that was asked for is for nobody to know.
+fn leaves(object: &mut Value) {
+    let time = &mut object["metadata"]["deletionTimestamp"];
+    if time.is_null() {
+        *time = json!("");
+    }
 }
 
 /// Whether the object is being removed.
@@ -283,5 +345,18 @@ pub(crate) fn is_settled(set: &Value) -> bool {
     number(set, "/status/observedGeneration") >= number(set, "/metadata/generation")
         && number(set, "/status/readyReplicas") == replicas
         && number(set, "/status/updatedReplicas") == replicas
+        && number(set, "/status/replicas") == replicas
+}
+
+/// Whether the last change of a StatefulSet is rolled out: its pods are of its newest template, and all of them have served
+/// with it at a time. They may have stopped serving since.
+pub(crate) fn is_rolled_out(set: &Value) -> bool {
+    let revision = |path| set.pointer(path).and_then(Value::as_str);
+    let updated = revision("/status/updateRevision");
+    let replicas = number(set, "/spec/replicas");
+    // Kubernetes makes the update's revision the current one when all pods of it serve.
+    number(set, "/status/observedGeneration") >= number(set, "/metadata/generation")
+        && updated.is_some()
+        && updated == revision("/status/currentRevision")
         && number(set, "/status/replicas") == replicas
 }

@@ -49,7 +49,15 @@ pub(crate) struct Refusal {
     pub(crate) why: String,
 }
 
+/// In an API server's words, before the name of a webhook that it can't ask.
+pub(crate) const FAILED_WEBHOOK: &str = "failed calling webhook \"";
+
 impl Refusal {
+    /// Whether it lasts until a person changes something. A webhook that doesn't answer may come back.
+    pub(crate) fn is_lasting(&self) -> bool {
+        !self.why.contains(FAILED_WEBHOOK)
+    }
+
     pub(crate) fn of_servers(why: String) -> Self {
         Self {
             is_of_monitoring: false,
@@ -68,9 +76,16 @@ impl Refusal {
 impl Plan {
     /// Whether there is nothing to write.
     pub(crate) fn is_idle(&self) -> bool {
-        self.apply.is_empty()
+        self.apply.is_empty() && self.remove.is_empty() && self.is_idle_but_for_monitoring()
+    }
+
+    /// Whether there is nothing to write that the servers need.
+    pub(super) fn is_idle_but_for_monitoring(&self) -> bool {
+        let mut apply = self.apply.iter().map(|object| object.kind);
+        let mut remove = self.remove.iter().map(|(kind, _)| *kind);
+        apply.all(Kind::is_of_monitoring)
+            && remove.all(Kind::is_of_monitoring)
             && self.grow.is_empty()
-            && self.remove.is_empty()
             && self.release.is_empty()
     }
 }
@@ -113,29 +128,10 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
         plan.waits = Some((Reason::WaitingForRemoval, message));
         return plan;
     }
-    let differs = |object: &&Object| {
-        observed
-            .get(object.kind, &object.name)
-            .is_none_or(|live| !object.is_met_by(live))
-    };
+    let differs = |object: &&Object| !observed.has(object);
     plan.apply
         .extend(wanted.common.iter().filter(differs).cloned());
-    for (role, set) in &wanted.sets {
-        let live = observed.get(set.kind, &set.name);
-        if plan.waits.is_none() {
-            plan.waits = make_room(cluster, *role, set, observed, &mut plan);
-        }
-        let is_as_wanted = !differs(&set);
-        // That restarts nobody; and anyone who says that claims are to stay may delete the cluster next.
-        let is_of_claims = |live| set.differs_only_at(CLAIMS_KEPT, live);
-        if !is_as_wanted && (plan.waits.is_none() || live.is_some_and(is_of_claims)) {
-            plan.apply.push(set.clone());
-        }
-        let is_settled = is_as_wanted && live.is_some_and(observed::is_settled);
-        if !is_settled && plan.waits.is_none() {
-            plan.waits = Some(waits_for(*role, set, live));
-        }
-    }
+    plan_sets(cluster, wanted, observed, &mut plan);
     for object in &wanted.monitoring {
         let is_lacking = plan.lacking.iter().any(|(kind, _)| *kind == object.kind);
         match observed.lacking.get(&object.kind) {
@@ -160,6 +156,54 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
     plan
 }
 
+/// What the StatefulSets of earlier roles allow a later role.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// They serve: everything.
+    Open,
+    /// They are rolled out, and some server has failed since: a set that is there may change, so that nobody has to mend the
+    /// master before the tablet servers get more memory.
+    Changes,
+    /// A change of theirs is under way, or is to come: nothing.
+    Closed,
+}
+
+fn plan_sets(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed, plan: &mut Plan) {
+    let mut gate = Gate::Open;
+    for (role, set) in &wanted.sets {
+        let live = observed.get(set.kind, &set.name);
+        if plan.waits.is_none() {
+            plan.waits = make_room(cluster, *role, set, observed, plan);
+            if plan.waits.is_some() {
+                gate = Gate::Closed;
+            }
+        }
+        let is_as_wanted = observed.has(set);
+        let may_apply = match gate {
+            Gate::Open => true,
+            Gate::Changes => live.is_some(),
+            // That restarts nobody; and anyone who says that claims are to stay may delete the cluster next.
+            Gate::Closed => live.is_some_and(|live| set.differs_only_at(CLAIMS_KEPT, live)),
+        };
+        if !is_as_wanted && may_apply {
+            plan.apply.push(set.clone());
+        }
+        // Accepted and rolled out, which need not mean that it is equal to what was asked for: admission may alter it.
+        let is_settled = is_as_wanted && live.is_some_and(observed::is_settled);
+        if is_settled {
+            continue;
+        }
+        let is_rolled_out = is_as_wanted && live.is_some_and(observed::is_rolled_out);
+        gate = match gate {
+            Gate::Open | Gate::Changes if is_rolled_out => Gate::Changes,
+            _ => Gate::Closed,
+        };
+        if plan.waits.is_none() {
+            plan.waits = Some(waits_for(*role, set, live));
+        }
+    }
+}
+
 /// Where no server of the role ever had a volume, its StatefulSet and its claims are made anew when something else is
 /// asked of the claims: neither can change, and nothing is lost. Claims of servers that are not asked for any more go,
 /// too, if they never had a volume. What has to be waited for.
@@ -181,6 +225,7 @@ fn make_room(
     let live = observed.get(set.kind, &set.name);
     if let Some(live) = live
         && observed::made_with(live) != observed::made_with(&set.value)
+        && !observed.has(set)
     {
         if !is_leaving(live) {
             plan.remove.push((set.kind, set.name.clone()));

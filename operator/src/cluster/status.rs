@@ -8,6 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 use percolator_api::{ClusterObject, ConditionType, Problem, Reason, RoleStatus, Status};
 use serde_json::Value;
 
+use super::build::{Settings, default_image};
+use super::drift;
 use super::monitored::{self, Said};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
@@ -25,6 +27,25 @@ pub(crate) enum Outcome<'a> {
 }
 
 impl Outcome<'_> {
+    /// Whether the servers are rolled out as the spec says.
+    fn is_done(&self) -> bool {
+        match self {
+            Self::Invalid(_) => false,
+            Self::Planned(plan, _) => plan.waits.is_none() && plan.is_idle_but_for_monitoring(),
+        }
+    }
+
+    /// Whether the API server refused something that the servers need, and will until a person changes something.
+    fn has_lasting_refusal(&self) -> bool {
+        match self {
+            Self::Invalid(_) => false,
+            Self::Planned(_, refused) => {
+                let mut refused = refused.iter();
+                refused.any(|it| !it.is_of_monitoring && it.is_lasting())
+            }
+        }
+    }
+
     /// Why the API server refused what is for the Prometheus operator, or all else; nothing where it did not.
     pub(super) fn refused(&self, is_of_monitoring: bool) -> String {
         let refused = match self {
@@ -50,6 +71,7 @@ const DIGEST_CHARS: usize = 19;
 pub(crate) fn status(
     cluster: &ClusterObject,
     observed: &Observed,
+    settings: &Settings,
     outcome: &Outcome<'_>,
     now: Timestamp,
 ) -> Status {
@@ -68,6 +90,8 @@ pub(crate) fn status(
         conditions: Vec::new(),
         endpoint: Some(format!("{name}.{namespace}.svc:{PORT}")),
         version: version(observed),
+        default_image: (spec.image.is_none()).then(|| default_image(cluster, settings).to_owned()),
+        last_valid_spec: last_valid_spec(cluster, is_invalid),
         selector: Some(names::selector_text(&names::role_selector(
             name,
             Role::Tablet,
@@ -80,13 +104,21 @@ pub(crate) fn status(
         .status
         .as_ref()
         .map_or(&[][..], |status| &status.conditions);
+    let available = available(&status, &missing, observed, now);
+    let progressing = progressing(spec.paused, outcome);
+    let degraded = degraded(cluster, observed, settings, outcome, now);
+    let stalled = stalled(&degraded, outcome);
     status.conditions = ConditionType::ALL
         .into_iter()
         .map(|kind| {
             let (is_true, reason, message) = match kind {
-                ConditionType::Available => available(&status, &missing, observed, now),
-                ConditionType::Progressing => progressing(spec.paused, outcome),
-                ConditionType::Degraded => degraded(cluster, observed, outcome, now),
+                ConditionType::Ready => ready(&available, &progressing, &stalled, outcome),
+                ConditionType::Available => available.clone(),
+                ConditionType::Progressing => progressing.clone(),
+                ConditionType::Degraded => degraded.clone(),
+                ConditionType::Reconciling => reconciling(&progressing, &stalled),
+                ConditionType::Stalled => stalled.clone(),
+                ConditionType::Drifted => drift::drifted(observed),
                 ConditionType::Paused => paused(spec.paused),
                 ConditionType::Monitored => {
                     let asked = &spec.monitoring;
@@ -98,6 +130,14 @@ pub(crate) fn status(
         })
         .collect();
     status
+}
+
+/// The spec as JSON, if it's valid, or else what was recorded before.
+fn last_valid_spec(cluster: &ClusterObject, is_invalid: bool) -> Option<String> {
+    if is_invalid {
+        return cluster.status.as_ref()?.last_valid_spec.clone();
+    }
+    serde_json::to_string(&cluster.spec).ok()
 }
 
 /// How the servers of a role are, and which of them don't serve.
@@ -272,7 +312,7 @@ fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: 
 fn progressing(is_paused: bool, outcome: &Outcome<'_>) -> Said {
     let plan = match outcome {
         Outcome::Invalid(_) => {
-            let message = "nothing is changed until the spec is good; see Degraded".to_owned();
+            let message = "the cluster is kept as the last valid spec says until the spec is valid; see Degraded".to_owned();
             return (false, Reason::InvalidSpec, message);
         }
         Outcome::Planned(plan, _) => plan,
@@ -328,6 +368,7 @@ fn conflict_message(cluster: &str, conflicts: &[Conflict]) -> String {
 fn degraded(
     cluster: &ClusterObject,
     observed: &Observed,
+    settings: &Settings,
     outcome: &Outcome<'_>,
     now: Timestamp,
 ) -> Said {
@@ -351,13 +392,65 @@ fn degraded(
     let roles = Role::ALL.into_iter();
     let lost = roles.filter_map(|role| registers::lost(cluster, observed, role));
     let lost = lost.map(|lost| (Reason::DataLost, lost));
-    match trouble::worst(observed, now).into_iter().chain(lost).min() {
+    let grace = settings.unschedulable_grace_seconds;
+    match trouble::worst(observed, grace, now)
+        .into_iter()
+        .chain(lost)
+        .min()
+    {
         Some((reason, message)) => (true, reason, message),
         None => {
             let message = "nothing is wrong that the operator could see".to_owned();
             (false, Reason::AsExpected, message)
         }
     }
+}
+
+/// Stalled, by kstatus' rules: what no time mends.
+fn stalled(degraded: &Said, outcome: &Outcome<'_>) -> Said {
+    let (is_degraded, reason, message) = degraded;
+    let is_for_a_person = match reason {
+        Reason::InvalidSpec | Reason::ObjectConflict | Reason::DataLost => true,
+        Reason::ApplyRefused => outcome.has_lasting_refusal(),
+        _ => false,
+    };
+    if *is_degraded && is_for_a_person {
+        return (true, *reason, message.clone());
+    }
+    let message = "nothing stands in the operator's way that only a person can mend".to_owned();
+    (false, Reason::NotStalled, message)
+}
+
+/// Reconciling, by kstatus' rules: never together with Stalled.
+fn reconciling(progressing: &Said, stalled: &Said) -> Said {
+    match stalled {
+        (true, reason, _) => {
+            let message = "the operator gets no further; see Stalled".to_owned();
+            (false, *reason, message)
+        }
+        _ => progressing.clone(),
+    }
+}
+
+/// Ready, by kstatus' rules: false until everything is rolled out and serves. The message says what is awaited.
+fn ready(available: &Said, progressing: &Said, stalled: &Said, outcome: &Outcome<'_>) -> Said {
+    let (serves, why_not, servers) = available;
+    let (is_progressing, reason, progress) = progressing;
+    if let (true, reason, message) = stalled {
+        return (false, *reason, message.clone());
+    }
+    if *is_progressing || !outcome.is_done() {
+        let message = if *serves {
+            progress.clone()
+        } else {
+            format!("{progress}; {servers}")
+        };
+        return (false, *reason, message);
+    }
+    if !serves {
+        return (false, *why_not, servers.clone());
+    }
+    (true, Reason::UpToDate, servers.clone())
 }
 
 fn paused(is_paused: bool) -> Said {
@@ -407,6 +500,13 @@ pub(crate) fn turned<'a>(before: Option<&Status>, after: &'a Status) -> Vec<(&'a
     let known = before.map_or(&[][..], |status| &status.conditions);
     let mut turned = Vec::new();
     for condition in &after.conditions {
+        // These say the same as others.
+        let is_repeated = ConditionType::OF_KSTATUS
+            .iter()
+            .any(|kind| kind.name() == condition.type_);
+        if is_repeated {
+            continue;
+        }
         let old = known.iter().find(|old| old.type_ == condition.type_);
         let is_told = match old {
             Some(old) => (&old.status, &old.reason) != (&condition.status, &condition.reason),

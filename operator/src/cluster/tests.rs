@@ -1,11 +1,15 @@
 //! Reconciliations without an API server: a world that answers as it would, as far as the operator can tell.
 
+mod admission;
 mod claims;
+mod images;
 mod interrupted;
+mod kstatus;
 mod masters;
 mod monitoring;
 mod oracles;
 mod others;
+mod repair;
 mod troubles;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -23,6 +27,8 @@ struct World {
     observed: Observed,
     /// What the API server has refused last.
     refused: Vec<Refusal>,
+    /// What admission makes of objects.
+    admission: fn(&mut Value),
     now: i64,
 }
 
@@ -32,6 +38,7 @@ impl World {
             cluster: cluster(EXAMPLE),
             observed: Observed::default(),
             refused: Vec::new(),
+            admission: |_| {},
             now: 1_000,
         }
     }
@@ -39,6 +46,7 @@ impl World {
     fn settings() -> Settings {
         Settings {
             image: SETTINGS_IMAGE.into(),
+            unschedulable_grace_seconds: 300,
         }
     }
 
@@ -53,8 +61,11 @@ impl World {
     fn look(&mut self, seen: &Observed, writes: &mut usize) -> (Vec<String>, bool) {
         self.now += 1;
         let mut seen = seen.clone();
+        seen.remember(self.observed.altered.clone());
+        self.observed.altered.clone_from(&seen.altered);
+        seen.pods = seen.own_pods(&self.cluster, seen.pods.clone());
         if wants_fresh_lists(&self.cluster, &seen, &Self::settings()) {
-            seen.pods.clone_from(&self.observed.pods);
+            seen.pods = seen.own_pods(&self.cluster, self.observed.pods.clone());
             seen.claims.clone_from(&self.observed.claims);
         }
         let decision = decide(&self.cluster, &seen, &Self::settings());
@@ -64,9 +75,15 @@ impl World {
             *writes = writes.saturating_sub(1);
             may
         };
-        if let Decision::Do(plan) = &decision
-            && !self.cluster.spec.paused
-        {
+        if records_image_first(&self.cluster) {
+            let status = self.status_of(&decision);
+            if !may_write() {
+                return (applied, false);
+            }
+            self.cluster.status = Some(status);
+        }
+        let plan = decision.plan();
+        if !self.cluster.spec.paused {
             for object in &plan.apply {
                 if !may_write() {
                     return (applied, false);
@@ -111,9 +128,11 @@ impl World {
     fn status_of(&self, decision: &Decision) -> Status {
         let now = Timestamp::from_second(self.now).unwrap();
         let settings = Self::settings();
+        let mut observed = self.observed.clone();
+        observed.pods = observed.own_pods(&self.cluster, observed.pods.clone());
         status_after(
             &self.cluster,
-            &self.observed,
+            &observed,
             &settings,
             decision,
             &self.refused,
@@ -125,19 +144,27 @@ impl World {
         let key = (object.kind, object.name.clone());
         let old = self.observed.objects.get(&key);
         let mut live = object.value.clone();
-        if let Some(status) = old.map(|old| old["status"].clone()) {
-            live["status"] = status;
+        (self.admission)(&mut live);
+        live["metadata"]["uid"] = json!(format!("uid of {}", object.name));
+        let mut generation = 1;
+        if let Some(old) = old {
+            live["status"] = old["status"].clone();
+            live["metadata"]["generation"] = old["metadata"]["generation"].clone();
+            let is_change = i64::from(live["spec"] != old["spec"]);
+            generation = old["metadata"]["generation"].as_i64().unwrap() + is_change;
         }
-        let generation = old.map_or(0, |old| old["metadata"]["generation"].as_i64().unwrap());
-        live["metadata"]["generation"] = json!(generation + 1);
-        self.observed.objects.insert(key, live);
+        live["metadata"]["generation"] = json!(generation);
+        self.observed.note_applied(object, live);
     }
 
     /// A pod is as this says.
     fn pod(&mut self, name: &str, status: Value) {
         self.observed.pods.retain(|pod| super::name(pod) != name);
         let spec = json!({"nodeName": "node-1"});
-        let pod = json!({"metadata": {"name": name}, "spec": spec, "status": status});
+        let set = name.rsplit_once('-').map_or(name, |(set, _)| set);
+        let owner = json!({"controller": true, "uid": format!("uid of {set}")});
+        let metadata = json!({"name": name, "ownerReferences": [owner]});
+        let pod = json!({"metadata": metadata, "spec": spec, "status": status});
         self.observed.pods.push(pod);
     }
 

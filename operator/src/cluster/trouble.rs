@@ -5,6 +5,7 @@ use percolator_api::{ClusterObject, ConditionType, Reason};
 use percolator_telemetry::endpoint::DATA_LOST;
 use serde_json::Value;
 
+use super::build::Settings;
 use super::names::{METRICS_PORT, Role};
 use super::observed::{self, Observed, condition};
 
@@ -28,8 +29,13 @@ const IMAGE_REASONS: [&str; 5] = [
 const USUAL_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// The worst that is wrong, if anything is.
-pub(super) fn worst(observed: &Observed, now: Timestamp) -> Option<(Reason, String)> {
-    let of_pods = observed.pods.iter().filter_map(|pod| of_pod(pod, now));
+pub(super) fn worst(
+    observed: &Observed,
+    unschedulable_grace: i64,
+    now: Timestamp,
+) -> Option<(Reason, String)> {
+    let pods = observed.pods.iter();
+    let of_pods = pods.filter_map(|pod| of_pod(pod, unschedulable_grace, now));
     let lost = observed.said.iter().filter_map(|(pod, said)| {
         let what = said.strip_prefix(DATA_LOST)?;
         Some((Reason::DataLost, format!("pod {pod}: {}", what.trim())))
@@ -188,7 +194,7 @@ struct Lasting {
 }
 
 impl Lasting {
-    fn of(pod: &Value, now: Timestamp) -> Option<Self> {
+    fn of(pod: &Value, unschedulable_grace: i64, now: Timestamp) -> Option<Self> {
         let since = |kind: &str| {
             let since = condition(pod, kind).map(|it| &it["lastTransitionTime"]);
             since.and_then(|since| seconds_since(since, now))
@@ -197,8 +203,8 @@ impl Lasting {
         if scheduled.is_some_and(|it| it["reason"] == "Unschedulable") {
             return Some(Self {
                 reason: Reason::PodUnschedulable,
-                seconds: since("PodScheduled").unwrap_or(PASSES_SECONDS),
-                may_last: PASSES_SECONDS,
+                seconds: since("PodScheduled").unwrap_or(unschedulable_grace),
+                may_last: unschedulable_grace,
             });
         }
         node(pod)?;
@@ -230,8 +236,10 @@ impl Lasting {
 }
 
 /// In how many seconds something will be wrong that isn't yet, unless it passes: nothing tells of that.
-pub(crate) fn due_in(observed: &Observed, now: Timestamp) -> Option<u64> {
-    let lasting = observed.pods.iter().filter_map(|pod| Lasting::of(pod, now));
+pub(crate) fn due_in(observed: &Observed, settings: &Settings, now: Timestamp) -> Option<u64> {
+    let grace = settings.unschedulable_grace_seconds;
+    let pods = observed.pods.iter();
+    let lasting = pods.filter_map(|pod| Lasting::of(pod, grace, now));
     let left = lasting.map(|it| it.may_last - it.seconds);
     left.filter_map(|seconds| u64::try_from(seconds).ok().filter(|left| *left > 0))
         .min()
@@ -242,9 +250,9 @@ fn waits_for(container: &Value) -> Option<&str> {
     container.pointer("/state/waiting/reason")?.as_str()
 }
 
-fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
+fn of_pod(pod: &Value, unschedulable_grace: i64, now: Timestamp) -> Option<(Reason, String)> {
     let name = observed::name(pod);
-    if let Some(lasting) = Lasting::of(pod, now) {
+    if let Some(lasting) = Lasting::of(pod, unschedulable_grace, now) {
         if lasting.seconds < lasting.may_last {
             return None;
         }

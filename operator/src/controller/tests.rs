@@ -72,6 +72,7 @@ fn with_a_newer_cluster() -> Client {
 fn shared(client: Client) -> Arc<Shared> {
     let settings = Settings {
         image: "percolator:1".into(),
+        unschedulable_grace_seconds: 300,
     };
     let metrics = Metrics::new().unwrap();
     let shared = Shared::new(client, settings, "me", metrics, Watches::default());
@@ -154,11 +155,12 @@ async fn the_end_of_a_namespace_is_waited_for_and_no_failure() {
     let shared = self::shared(client);
     let again = look(found("mine"), shared.clone()).await;
     assert_eq!(again.expect("no failure"), Action::requeue(LOOK_AGAIN));
-    // What the first refusal says counts for the rest; and the status tells.
+    // What the first refusal says counts for the rest; and the status tells. It was written before, too, to record the image;
+    // of each there is an event.
     let writes = std::mem::take(&mut *writes.lock().unwrap());
     let (status, made): (Vec<_>, Vec<_>) =
         writes.iter().partition(|path| path.ends_with("/status"));
-    assert!(status.len() == 1 && made.len() == 2, "{writes:?}");
+    assert!(status.len() == 2 && made.len() == 3, "{writes:?}");
     let text = percolator_telemetry::text(&shared.metrics.registry).unwrap();
     assert!(
         text.contains("reconciles_total{result=\"error\"} 0"),
@@ -231,4 +233,73 @@ async fn a_cluster_that_does_not_parse_holds_up_no_other() {
         "{text}"
     );
     assert!(text.contains("reconciles_total{result=\"ok\"} 3"), "{text}");
+}
+
+/// An API server that keeps what it is asked to apply, and makes images of a mirror of all images. It knows of each write.
+fn with_a_mirror(name: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let writes = Arc::<Mutex<Vec<String>>>::default();
+    let kept = Arc::<Mutex<BTreeMap<String, String>>>::default();
+    let written = writes.clone();
+    let answer = move |request: hyper::Request<kube::client::Body>| {
+        let (written, kept) = (written.clone(), kept.clone());
+        async move {
+            let path = request.uri().path().to_owned();
+            let is_write = request.method() != hyper::Method::GET;
+            let body = request.into_body().collect_bytes().await.expect("a body");
+            let body = String::from_utf8_lossy(&body).into_owned();
+            let missing = r#"{"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+                "message": "none", "reason": "NotFound", "code": 404}"#;
+            let cluster = format!(
+                r#"{{"apiVersion": "percolator.dev/v1alpha1", "kind": "PercolatorCluster",
+                "metadata": {{"name": "{name}", "namespace": "n", "uid": "u", "generation": 1}}, "spec": {{}}}}"#
+            );
+            let is_list = ["pods", "persistentvolumeclaims", "events"]
+                .iter()
+                .any(|kind| path.ends_with(kind));
+            let (code, text) = if path.contains("/percolatorclusters/") {
+                (200, cluster)
+            } else if is_write {
+                let made = body.replace("\"image\":\"", "\"image\":\"mirror/");
+                written.lock().unwrap().push(path.clone());
+                kept.lock().unwrap().insert(path, made.clone());
+                (200, made)
+            } else if is_list {
+                let list = r#"{"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []}"#;
+                (200, list.to_owned())
+            } else {
+                let found = kept.lock().unwrap().get(&path).cloned();
+                found.map_or((404, missing.to_owned()), |found| (200, found))
+            };
+            let body = kube::client::Body::from(text.into_bytes());
+            hyper::Response::builder().status(code).body(body)
+        }
+    };
+    (Client::new(tower::service_fn(answer), "n"), writes)
+}
+
+/// Nothing tells of an answer, so that the next reconcile comes by itself; and that one applies nothing again.
+#[tokio::test]
+async fn what_admission_alters_is_applied_once() {
+    let (client, writes) = with_a_mirror("mine");
+    let shared = self::shared(client);
+    let again = look(found("mine"), shared.clone()).await;
+    assert_eq!(again.expect("no failure"), Action::requeue(GO_ON));
+    let of_sets = || {
+        let writes = std::mem::take(&mut *writes.lock().unwrap());
+        let sets = writes.iter().filter(|path| path.contains("/statefulsets/"));
+        sets.count()
+    };
+    assert_eq!(of_sets(), 1);
+    let again = look(found("mine"), shared.clone()).await;
+    assert_ne!(again.expect("no failure"), Action::requeue(GO_ON));
+    assert_eq!(of_sets(), 0);
+    // A cluster that is gone leaves nothing behind.
+    assert_eq!(shared.altered().len(), 1);
+    shared.forget("n/mine");
+    assert_eq!(shared.altered().len(), 0);
+    // Another operator asks once.
+    let other = self::shared(shared.client.clone());
+    let again = look(found("mine"), other).await;
+    assert_eq!(again.expect("no failure"), Action::requeue(GO_ON));
+    assert_eq!(of_sets(), 1);
 }

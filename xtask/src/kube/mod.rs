@@ -398,6 +398,9 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
         // As OpenShift has it: who lets an object block its owner's deletion has to be allowed to.
         "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".into(),
         "--allow-privileged=true".into(),
+        // Of this version they are beta still; a test changes StatefulSets by one.
+        "--feature-gates=MutatingAdmissionPolicy=true".into(),
+        "--runtime-config=admissionregistration.k8s.io/v1beta1=true".into(),
         format!("--audit-policy-file={}", policy.display()),
         format!("--audit-log-path={}", kube.audit().display()),
         // All of it is read at the end.

@@ -20,8 +20,10 @@ use super::registers::RegisterPlan;
 /// What a cluster's objects depend on besides its own resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The servers' image, where the spec names none.
+    /// The servers' image, if the spec names none.
     pub(crate) image: String,
+    /// For how many seconds no node may take a pod before that is reported as Degraded: an autoscaler may be adding one.
+    pub(crate) unschedulable_grace_seconds: i64,
 }
 
 /// The objects that a cluster is to have.
@@ -44,9 +46,16 @@ impl Wanted {
     }
 }
 
-/// Builds all objects. What is there matters in three ways: StatefulSets can't change their claims, a master
-/// without state begins a new cluster only where there has never been one, and a cluster that names no image keeps
-/// that of the operator that made it: a new operator restarts nobody.
+/// The image of a cluster that names none: the one that its status records, or else the operator's default. A new operator
+/// with another default restarts nobody.
+pub(crate) fn default_image<'a>(cluster: &'a ClusterObject, settings: &'a Settings) -> &'a str {
+    let recorded = cluster.status.as_ref();
+    let recorded = recorded.and_then(|status| status.default_image.as_deref());
+    recorded.unwrap_or(&settings.image)
+}
+
+/// Builds all objects. What is there matters in two ways: StatefulSets can't change their claims, and a master without
+/// state begins a new cluster only where there has never been one.
 pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Settings) -> Wanted {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let builder = Builder {
@@ -54,7 +63,7 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
         namespace: cluster.metadata.namespace.as_deref().unwrap_or_default(),
         owner: owner(cluster),
         cluster,
-        default_image: observed.default_image(name).unwrap_or(&settings.image),
+        default_image: default_image(cluster, settings),
         masters: RegisterPlan::of(cluster, observed, Role::GcMaster),
         oracles: RegisterPlan::of(cluster, observed, Role::Oracle),
         tablets: RegisterPlan::of(cluster, observed, Role::Tablet),
@@ -102,8 +111,6 @@ const NEW_CLUSTER: &str = "new-cluster";
 const MANIFEST: &str = "manifest.json";
 /// The key of the level from which on servers log: every pod has it as a file, which its server follows.
 const LOG_LEVEL: &str = "log-level";
-/// The key of the servers' image, where the spec names none.
-pub(crate) const DEFAULT_IMAGE: &str = "default-image";
 
 impl Builder<'_> {
     fn plan(&self, role: Role) -> &RegisterPlan {
@@ -155,7 +162,6 @@ impl Builder<'_> {
             Kind::ConfigMap,
             json!({"data": {
                 NEW_CLUSTER: is_new.to_string(),
-                DEFAULT_IMAGE: self.default_image,
                 MANIFEST: self.cluster.spec.for_master(),
                 LOG_LEVEL: self.cluster.spec.log.level.name(),
             }}),

@@ -4,9 +4,9 @@
 use percolator_api::{ClaimRetention, Pod, Quantity};
 use serde_json::{Value, json};
 
-use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
+use super::super::names::{self, CLAIM, CLUSTER_LABEL, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
-use super::super::observed::{DEFAULT_IMAGE_KEPT, Observed, SIZE_ASKED};
+use super::super::observed::{Observed, SIZE_ASKED};
 use super::super::registers::REGISTER;
 use super::{Builder, LOG_LEVEL, MANIFEST, NEW_CLUSTER, with};
 
@@ -30,7 +30,7 @@ impl Builder<'_> {
         let asked = role.asked(spec);
         let claim = observed
             .frozen_claim(self.name, role, &asked)
-            .unwrap_or_else(|| claim(asked.size, asked.class));
+            .unwrap_or_else(|| self.claim(role, asked.size, asked.class));
         // What the oracle and the master keep has no other copy, and nobody scales them but by mistake.
         let when_scaled = match role {
             Role::Tablet => spec.claims.when_scaled,
@@ -40,10 +40,7 @@ impl Builder<'_> {
             Kind::StatefulSet,
             &role.set(self.name),
             names::role_labels(self.name, role),
-            json!({"metadata": {"annotations": {
-                DEFAULT_IMAGE_KEPT: self.default_image,
-                SIZE_ASKED: asked.size.to_string(),
-            }}, "spec": {
+            json!({"metadata": {"annotations": {SIZE_ASKED: asked.size.to_string()}}, "spec": {
                 "serviceName": role.set(self.name),
                 "replicas": self.plan(role).replicas,
                 // A pod that can't start must not keep others from starting, nor a better template from it.
@@ -56,12 +53,7 @@ impl Builder<'_> {
                 },
                 "selector": {"matchLabels": names::role_selector(self.name, role)},
                 "template": self.template(role),
-                "volumeClaimTemplates": [{
-                    "apiVersion": "v1",
-                    "kind": "PersistentVolumeClaim",
-                    "metadata": {"name": CLAIM, "labels": names::role_selector(self.name, role)},
-                    "spec": claim,
-                }],
+                "volumeClaimTemplates": [claim],
             }}),
         )
     }
@@ -275,15 +267,22 @@ impl Builder<'_> {
         variables.extend(pod.env.iter().map(|variable| json!(variable)));
         variables
     }
-}
 
-fn claim(size: Quantity, class: Option<&str>) -> Value {
-    let mut claim = json!({
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": size.to_string()}},
-    });
-    if let Some(class) = class {
-        claim["storageClassName"] = json!(class);
+    fn claim(&self, role: Role, size: Quantity, class: Option<&str>) -> Value {
+        let mut labels = names::role_selector(self.name, role);
+        labels[CLUSTER_LABEL] = json!(self.name);
+        let mut spec = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size.to_string()}},
+        });
+        if let Some(class) = class {
+            spec["storageClassName"] = json!(class);
+        }
+        json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": CLAIM, "labels": labels},
+            "spec": spec,
+        })
     }
-    claim
 }

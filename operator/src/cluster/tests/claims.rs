@@ -19,8 +19,7 @@ fn claim(world: &mut World, name: &str, phase: &str) {
 }
 
 fn said(world: &World) -> String {
-    let status = world.cluster.status.as_ref().expect("a status");
-    status.conditions[2].message.clone()
+    world.message("Degraded").to_owned()
 }
 
 /// Deleted, with its claims retained, and made again with fewer servers: rows would be missing.

@@ -284,6 +284,8 @@ fn the_right_to_the_register_is_of_the_account_that_the_spec_names_and_of_pods_t
         pod["metadata"]["name"] = json!("demo-tso-0");
         pod["spec"]["serviceAccountName"] = json!(account);
         pod["spec"]["nodeName"] = json!("node-1");
+        let owner = json!({"controller": true, "uid": "uid of demo-tso"});
+        pod["metadata"]["ownerReferences"] = json!([owner]);
         pod["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         pod
     };

@@ -161,25 +161,72 @@ fn what_looks_like_ours_and_belongs_to_somebody_is_left_alone() {
     }
 }
 
-/// The configuration has the image of a cluster that names none; a newer operator has another one.
+/// Anyone may give a pod these labels; a StatefulSet takes up none that it didn't make, but for its names.
 #[test]
-fn a_lost_configuration_changes_no_image() {
+fn a_foreign_pod_with_the_clusters_labels_changes_neither_status_nor_conditions() {
     let mut world = World::all_ready();
-    let key = (Kind::ConfigMap, "demo".to_owned());
-    let before = world.observed.objects.remove(&key);
-    for set in Role::ALL.map(|role| (Kind::StatefulSet, role.set("demo"))) {
-        let newer = Settings {
-            image: "percolator:newer".into(),
-        };
-        let Decision::Do(plan) = decide(&world.cluster, &world.observed, &newer) else {
-            panic!("the spec is good");
-        };
-        assert!(plan.apply.iter().all(|object| object.name != set.1));
-        let config = &plan.apply[0];
-        assert_eq!(config.kind, Kind::ConfigMap);
-        assert_eq!(
-            Some(&config.value["data"]),
-            before.as_ref().map(|it| &it["data"])
-        );
+    let before = world.cluster.status.clone();
+    let labels = json!({
+        "app.kubernetes.io/name": "percolator",
+        "app.kubernetes.io/instance": "demo",
+        "app.kubernetes.io/component": "tablet",
+        "percolator.dev/cluster": "demo",
+    });
+    for owners in [
+        json!([]),
+        json!([{"controller": true, "kind": "ReplicaSet", "uid": "another"}]),
+        // It is named as an owner, and doesn't control the pod.
+        json!([{"controller": false, "kind": "StatefulSet", "uid": "uid of demo-tablet"}]),
+    ] {
+        let foreign = json!({
+            "metadata": {"name": "demo-tablet-3", "labels": labels, "ownerReferences": owners},
+            "spec": {"nodeName": "node-1", "containers": [{"name": "tablet", "image": "other:9"}]},
+            "status": {"containerStatuses": [
+                {"name": "tablet", "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+            ]},
+        });
+        world.observed.pods.push(foreign);
+        assert_eq!(world.step(), (vec![], false));
+        assert_eq!(world.cluster.status, before);
     }
+}
+
+#[test]
+fn every_object_has_the_operators_own_label() {
+    let world = World::all_ready();
+    for (key, object) in &world.observed.objects {
+        let labels = &object["metadata"]["labels"];
+        assert_eq!(labels["percolator.dev/cluster"], "demo", "{key:?}");
+        if key.0 != Kind::StatefulSet {
+            continue;
+        }
+        for template in ["/spec/template", "/spec/volumeClaimTemplates/0"] {
+            let labels = &object.pointer(template).expect(template)["metadata"]["labels"];
+            assert_eq!(labels["percolator.dev/cluster"], "demo", "{key:?}");
+        }
+        // It can't change where there are sets of an older operator.
+        let selector = &object["spec"]["selector"]["matchLabels"];
+        assert_eq!(selector.as_object().expect("labels").len(), 3);
+    }
+}
+
+/// A template of claims can't change either.
+#[test]
+fn a_set_of_an_older_operator_keeps_its_template_of_claims() {
+    let mut world = World::all_ready();
+    let key = (Kind::StatefulSet, Role::Tablet.set("demo"));
+    let set = world.observed.objects.get_mut(&key).expect("a set");
+    let labels = &mut set["spec"]["volumeClaimTemplates"][0]["metadata"]["labels"];
+    labels
+        .as_object_mut()
+        .expect("labels")
+        .remove("percolator.dev/cluster");
+    let old = set["spec"]["volumeClaimTemplates"].clone();
+    world.change(|cluster| cluster.spec.tablets.replicas = 4);
+    world.step();
+    assert_eq!(world.observed.objects[&key]["spec"]["replicas"], 4);
+    assert_eq!(
+        world.observed.objects[&key]["spec"]["volumeClaimTemplates"],
+        old
+    );
 }

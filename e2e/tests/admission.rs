@@ -1,0 +1,150 @@
+//! A mutating admission policy changes every StatefulSet that the operator applies, as GKE Autopilot and Kyverno do: clusters
+//! start and change all the same, and the condition Drifted says what is kept otherwise.
+
+use percolator_e2e::{Kube, Namespace, kill_operators, kubectl, say, small, wait};
+use serde_json::Value;
+
+const SPACE: &str = "admission";
+/// What the policy makes of the grace period of pods, which the operator asks to be 30 s.
+const GRACE: i64 = 31;
+
+/// All StatefulSets of the namespace get another grace period, and those with requests another one for processors.
+const POLICY: &str = "
+apiVersion: admissionregistration.k8s.io/v1beta1
+kind: MutatingAdmissionPolicy
+metadata: {name: percolator-e2e}
+spec:
+  failurePolicy: Fail
+  reinvocationPolicy: Never
+  matchConstraints:
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: admission}}
+    resourceRules:
+      - {apiGroups: [apps], apiVersions: [v1], resources: [statefulsets], operations: [CREATE, UPDATE]}
+  mutations:
+    - patchType: JSONPatch
+      jsonPatch:
+        expression: >
+          [JSONPatch{op: 'add', path: '/spec/template/spec/terminationGracePeriodSeconds', value: 31}]
+    - patchType: JSONPatch
+      jsonPatch:
+        expression: >
+          has(object.spec.template.spec.containers[0].resources) && has(object.spec.template.spec.containers[0].resources.requests)
+          ? [JSONPatch{op: 'add', path: '/spec/template/spec/containers/0/resources/requests/cpu', value: '20m'}]
+          : []
+---
+apiVersion: admissionregistration.k8s.io/v1beta1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: percolator-e2e}
+spec: {policyName: percolator-e2e}
+";
+
+/// Nothing but a StatefulSet to try the policy with.
+const PROBE: &str = "
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: probe}
+spec:
+  serviceName: probe
+  replicas: 0
+  selector: {matchLabels: {app: probe}}
+  template:
+    metadata: {labels: {app: probe}}
+    spec: {containers: [{name: probe, image: none}]}
+";
+
+/// The policy goes with the value.
+struct Policy;
+
+impl Policy {
+    fn begin(space: &Namespace) -> Self {
+        space
+            .apply(POLICY)
+            .expect("the API server knows such policies");
+        let policy = Self;
+        let mut probe = tempfile::NamedTempFile::new().expect("a file");
+        std::io::Write::write_all(&mut probe, PROBE.as_bytes()).expect("a file");
+        let path = probe.path().display().to_string();
+        // The API server hears of it a moment later.
+        wait("a policy that counts", || {
+            let create = ["create", "--dry-run=server", "-o", "json", "-f", &path];
+            let made: Value = serde_json::from_str(&space.kubectl(&create)?)
+                .map_err(|error| error.to_string())?;
+            match grace(&made) {
+                Some(GRACE) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        policy
+    }
+}
+
+impl Drop for Policy {
+    fn drop(&mut self) {
+        for kind in ["mutatingadmissionpolicybinding", "mutatingadmissionpolicy"] {
+            let _ = kubectl(&["delete", "--ignore-not-found", kind, "percolator-e2e"]);
+        }
+    }
+}
+
+fn grace(set: &Value) -> Option<i64> {
+    set.pointer("/spec/template/spec/terminationGracePeriodSeconds")?
+        .as_i64()
+}
+
+fn is_ready(space: &Namespace) {
+    space.wait_for_all(
+        "altered",
+        &[
+            ("Ready", "True", "UpToDate"),
+            ("Reconciling", "False", "UpToDate"),
+            ("Stalled", "False", "NotStalled"),
+            ("Degraded", "False", "AsExpected"),
+            ("Drifted", "True", "AlteredByAdmission"),
+        ],
+    );
+}
+
+#[test]
+fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&[]);
+    let space = kube.namespace(SPACE);
+    let _policy = Policy::begin(&space);
+    say("a cluster starts");
+    space.apply(&small("altered", "")).expect("a cluster");
+    is_ready(&space);
+    let sets = ["altered-gc-master", "altered-tso", "altered-tablet"];
+    for set in sets {
+        let live = space.get("statefulset", set).expect("a set");
+        assert_eq!(grace(&live), Some(GRACE), "{live}");
+        space.wait_for_words("altered", "Drifted", "AlteredByAdmission", &[set]);
+    }
+    let master = space.get("statefulset", sets[0]).expect("a set");
+    let requests = master.pointer("/spec/template/spec/containers/0/resources/requests");
+    assert_eq!(requests.expect("requests")["cpu"], "20m", "{master}");
+
+    say("another operator restarts nobody");
+    let lives = space.lives("altered");
+    kill_operators();
+    space
+        .change("altered", r#"{"service":{"labels":{"team":"a"}}}"#)
+        .expect("a label");
+    space.wait_for_team("altered", "a");
+    is_ready(&space);
+    assert_eq!(space.lives("altered"), lives);
+
+    say("a change is rolled out");
+    space
+        .change("altered", r#"{"oracle":{"window":"2s"}}"#)
+        .expect("a window");
+    is_ready(&space);
+    let changed: Vec<String> = space
+        .lives("altered")
+        .into_iter()
+        .filter(|life| !lives.contains(life))
+        .collect();
+    assert!(
+        changed.len() == 1 && changed[0].starts_with("altered-tso-0 "),
+        "{changed:?}"
+    );
+}

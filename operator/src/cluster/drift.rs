@@ -1,0 +1,81 @@
+//! What admission webhooks and policies make of objects that the operator applies. Such an object never becomes equal to what
+//! was asked for: it counts as applied, is not applied again until somebody changes it, and the condition Drifted names it.
+
+use std::collections::BTreeMap;
+
+use percolator_api::Reason;
+use serde_json::Value;
+
+use super::monitored::Said;
+use super::object::{ASKED, Kind, Object, fingerprint};
+use super::observed::Observed;
+
+/// An object that the API server accepted, and keeps otherwise than it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Altered {
+    /// The mark of what was asked for.
+    asked: Option<String>,
+    /// What the API server made of it, as a fingerprint.
+    kept: String,
+    /// The first place that differs.
+    place: String,
+}
+
+impl Altered {
+    /// None if the answer to applying the object is as it was asked for.
+    pub(crate) fn of(object: &Object, answer: &Value) -> Option<Self> {
+        Some(Self {
+            place: object.differs_at(answer)?,
+            asked: mark(object),
+            kept: kept(answer),
+        })
+    }
+
+    /// Whether the object that is there is still as the API server made it.
+    pub(super) fn is_of(&self, live: &Value) -> bool {
+        self.kept == kept(live)
+    }
+
+    /// Whether applying this object again would change nothing of the one that is there.
+    pub(super) fn accounts_for(&self, object: &Object, live: &Value) -> bool {
+        self.asked == mark(object) && self.is_of(live)
+    }
+}
+
+fn mark(object: &Object) -> Option<String> {
+    let mark = object.value["metadata"]["annotations"][ASKED].as_str();
+    mark.map(str::to_owned)
+}
+
+/// An object without what changes by itself.
+fn kept(live: &Value) -> String {
+    let mut live = live.clone();
+    if let Some(fields) = live.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = live["metadata"].as_object_mut() {
+        for field in ["managedFields", "resourceVersion", "generation"] {
+            metadata.remove(field);
+        }
+    }
+    fingerprint(&live)
+}
+
+/// The condition Drifted.
+pub(super) fn drifted(observed: &Observed) -> Said {
+    let altered: &BTreeMap<(Kind, String), Altered> = &observed.altered;
+    let places: Vec<String> = altered
+        .iter()
+        .map(|((kind, name), altered)| format!("{} {name} at {}", kind.name(), altered.place))
+        .collect();
+    if places.is_empty() {
+        let message = "the API server keeps all objects as the operator applies them".to_owned();
+        return (false, Reason::NotAltered, message);
+    }
+    let message = format!(
+        "an admission webhook or policy changes what the operator applies, and the operator leaves it so: {}; to be rid of \
+         this, exempt the objects there, or have the spec ask for the same",
+        places.join(", ")
+    );
+    (true, Reason::AlteredByAdmission, message)
+}
