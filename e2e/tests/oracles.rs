@@ -21,6 +21,7 @@ const HISTORY: &str = "history.jsonl";
 const REGISTER: &str = "demo-tso-register";
 /// In the status.
 const ROLE: &str = "oracle";
+const MASTERS: &str = "gcMaster";
 /// A machine that runs a whole Kubernetes is busy. Longer than that, and another oracle has not taken over.
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// A transfer that is answered is in the history by then.
@@ -146,8 +147,11 @@ fn the_api_server_is_away(space: &Namespace, application: &Application<'_>, hist
     say("the API server stands still");
     let before = (space.lives("demo"), leader(space, ROLE));
     let (leads, _) = before.1.as_ref().expect("a leader");
+    let masters = leader(space, MASTERS);
+    let (master, _) = masters.as_ref().expect("a master that leads");
     // A standby that was away needs some seconds to be one of those that promise.
     wait_until_promised(space, leads, "percolator_tso_promised");
+    wait_until_promised(space, master, "percolator_gc_master_promised");
     history.stall("API server away", application, || {
         let away = nodes::stop_api_server();
         let began = Instant::now();
@@ -167,6 +171,7 @@ fn the_api_server_is_away(space: &Namespace, application: &Application<'_>, hist
         space.wait_until_up_to_date("demo");
     });
     assert_eq!((space.lives("demo"), leader(space, ROLE)), before);
+    assert_eq!(leader(space, MASTERS), masters);
 }
 
 #[test]
@@ -177,9 +182,15 @@ fn money_moves_while_oracles_come_and_go() {
     say("a cluster with one oracle, and one that begins with two");
     let storage = "oracle: {storage: {size: 16Mi}}";
     let two = "oracle: {replicas: 2, storage: {size: 16Mi}}";
-    space.apply(&small("demo", "")).expect("a cluster");
-    let pair = small("pair", "");
-    assert!(pair.contains(storage), "{pair}");
+    // Two masters: they go on without the API server as well.
+    let (one, two_masters) = (
+        "gcMaster:\n    storage",
+        "gcMaster:\n    replicas: 2\n    storage",
+    );
+    let (demo, pair) = (small("demo", ""), small("pair", ""));
+    assert!(pair.contains(storage) && demo.contains(one), "{pair}");
+    let demo = demo.replace(one, two_masters);
+    space.apply(&demo).expect("a cluster");
     space.apply(&pair.replace(storage, two)).expect("a cluster");
     space.wait_until_up_to_date("demo");
     let history = format!("{SCRATCH}/{HISTORY}");

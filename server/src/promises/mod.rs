@@ -30,6 +30,10 @@ pub use folder::PromiseFolder;
 
 /// A promise that takes longer is asked for again: it would hardly count any more.
 const CALL_TIMEOUT: Duration = Duration::from_millis(600);
+/// A connection is tried so often,
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// and given up if there is no answer for so long.
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a standby introduces itself.
 const INTRODUCTION: Duration = Duration::from_secs(1);
 /// The most bytes of a request without a state.
@@ -276,13 +280,8 @@ pub async fn send_copy(
     state: Vec<u8>,
     timeout: Duration,
 ) -> Result<(), Status> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", call.address))
-        .map_err(|error| Status::invalid_argument(error.to_string()))?;
-    let channel = endpoint
-        .connect_timeout(timeout)
-        .timeout(timeout)
-        .tcp_nodelay(true)
-        .connect_lazy();
+    let channel = channel(&call.address, timeout)
+        .ok_or_else(|| Status::invalid_argument(format!("{:?} is no address", call.address)))?;
     let request = v1::KeepCopyRequest {
         promise: Some(message(&call.request)),
         number,
@@ -306,22 +305,33 @@ fn log_failed_write<P: Promiser>(error: &str) {
     }
 }
 
+/// A connection that is made when it is first used; none to what is no address.
+///
+/// When the network was cut and is back, a connection of before stays silent for as long as it was cut, because the system waits
+/// longer and longer before it sends again. So one that answers no ping is given up.
+fn channel(address: &str, timeout: Duration) -> Option<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
+    let endpoint = endpoint
+        .connect_timeout(timeout)
+        .timeout(timeout)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true);
+    Some(endpoint.connect_lazy())
+}
+
 /// Connections to other replicas, by address.
 #[derive(Debug, Default)]
 struct Channels(HashMap<String, Channel>);
 
 impl Channels {
-    /// A connection that is made when it is first used; none to what is no address.
+    /// See [`channel`].
     fn of(&mut self, address: &str) -> Option<Channel> {
         if let Some(channel) = self.0.get(address) {
             return Some(channel.clone());
         }
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
-        let channel = endpoint
-            .connect_timeout(CALL_TIMEOUT)
-            .timeout(CALL_TIMEOUT)
-            .tcp_nodelay(true)
-            .connect_lazy();
+        let channel = channel(address, CALL_TIMEOUT)?;
         self.0.insert(address.to_owned(), channel.clone());
         Some(channel)
     }
