@@ -83,6 +83,27 @@ impl Pair {
             .insert(name.to_owned(), answer.table.unwrap().id);
     }
 
+    /// The same after a time in which no heartbeat was answered: the tablet server is down until its next one.
+    async fn create_when_up(&mut self, to: usize, name: &str) {
+        let deadline = Instant::now() + BOUND;
+        loop {
+            let mut master = connect(&self.masters.addresses[to]);
+            let asked = tokio::time::timeout(BOUND, master.create_table(table(name))).await;
+            match asked.expect("an answer in time") {
+                Ok(answer) => {
+                    let id = answer.into_inner().table.unwrap().id;
+                    self.created.insert(name.to_owned(), id);
+                    return;
+                }
+                Err(status) => {
+                    let is_down = status.message().contains("no tablet server is up");
+                    assert!(is_down && Instant::now() < deadline, "{status}");
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// The tables that were created, with their ids and no other ones, by this master.
     async fn check_tables(&self, master: usize) {
         let client = Client::connect(&self.masters.addresses[master]).await;
@@ -167,13 +188,13 @@ async fn while_all_masters_are_up_registers_that_are_away_cost_nothing() {
     // One that comes back with its folder does, although it can't read the register.
     pair.masters.restart(1).await;
     assert_eq!(pair.masters.leader(Some(1)).await, 0);
-    pair.create(0, "again").await;
+    pair.create_when_up(0, "again").await;
     pair.masters.signal(1, "KILL");
     pair.wait_for_refusal(0).await;
     pair.bring_registers_back();
     assert_eq!(pair.masters.leader(Some(1)).await, 0);
     pair.check_tables(0).await;
-    pair.create(0, "after").await;
+    pair.create_when_up(0, "after").await;
 
     // What was decided meanwhile is in the register now: without the folder of the one that led, the other one goes on with it.
     pair.masters.restart(1).await;
@@ -196,7 +217,7 @@ async fn a_takeover_goes_on_from_a_state_that_only_folders_have() {
     pair.bring_registers_back();
     assert_eq!(pair.masters.leader(Some(0)).await, 1);
     pair.check_tables(1).await;
-    pair.create(1, "next").await;
+    pair.create_when_up(1, "next").await;
     pair.check_tables(1).await;
 }
 
