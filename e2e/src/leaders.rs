@@ -44,16 +44,21 @@ impl Drop for Cordon {
     }
 }
 
-/// The argument by which the process of a pod of a role of several is known.
+/// The argument by which the process of a pod is known, of any role but a master that is alone.
 fn argument_of(space: &Namespace, pod: &str) -> String {
     let found = wait(pod, || space.get("pod", pod));
     let address = found["status"]["podIP"].as_str().expect("an address");
     format!("--advertise={address}:7400")
 }
 
+/// Sends a signal to the process of a pod.
+pub fn signal(space: &Namespace, pod: &str, signal: &str) {
+    nodes::signal(&argument_of(space, pod), signal);
+}
+
 /// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace is told to end as well.
 pub fn kill_at_once(space: &Namespace, pod: &str) {
-    nodes::signal(&argument_of(space, pod), "KILL");
+    signal(space, pod, "KILL");
     space.kill(pod);
 }
 

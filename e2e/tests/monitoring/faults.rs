@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
+use percolator_e2e::leaders;
 use percolator_e2e::nodes::{self, SmallVolume};
 use percolator_e2e::prometheus::{Firing, Prometheus};
 use percolator_e2e::{Kube, Namespace, OPERATOR, TIMEOUT, kubectl, say, small, wait};
@@ -208,10 +209,7 @@ pub(crate) fn produce(kube: &Kube, space: &Namespace, faulty: &mut Faulty) {
         match name {
             "away" => scale(space, "away-tablet", 1),
             "headless" => scale(space, "headless-gc-master", 0),
-            "hung" => nodes::signal(
-                &format!("--advertise=hung-tso-0.hung-tso.{}.svc:", space.name()),
-                "STOP",
-            ),
+            "hung" => leaders::signal(space, "hung-tso-0", "STOP"),
             "held" => faulty.shell = Some(open_transaction(space)),
             "late" => std::fs::write(folder(space, "data-late-tso-0").join("clock"), "-60000")
                 .expect("a clock"),
