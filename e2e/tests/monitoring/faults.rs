@@ -7,7 +7,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use percolator_e2e::leaders;
-use percolator_e2e::nodes::{self, SmallVolume};
+use percolator_e2e::nodes::SmallVolume;
 use percolator_e2e::prometheus::{Firing, Prometheus};
 use percolator_e2e::{Kube, Namespace, OPERATOR, TIMEOUT, kubectl, say, small, wait};
 
