@@ -56,7 +56,7 @@ pub fn signal(space: &Namespace, pod: &str, signal: &str) {
     nodes::signal(&argument_of(space, pod), signal);
 }
 
-/// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace is told to end as well.
+/// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace gets SIGTERM as well.
 pub fn kill_at_once(space: &Namespace, pod: &str) {
     signal(space, pod, "KILL");
     space.kill(pod);

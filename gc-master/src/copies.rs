@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use percolator_protocol::election::{CopyDecision, StateNumber};
-use percolator_server::promises::CopyRefusal;
+use percolator_server::promises::{CopyRefusal, write_in_turn};
 use percolator_server::{DurableValue as _, Error, Folder, SmallFile};
 use tokio::sync::Mutex;
 
@@ -63,28 +63,17 @@ impl CopyFile {
         number: StateNumber,
         state: Arc<Vec<u8>>,
     ) -> Result<(), CopyRefusal> {
-        let mut durable = self.durable.clone().lock_owned().await;
+        let durable = self.durable.clone().lock_owned().await;
         let own = durable.filter(|own| own.register == register);
         match number.decide_copy(own.map(|own| own.number)) {
             CopyDecision::Keep => {}
             CopyDecision::HasIt => return Ok(()),
             CopyDecision::Outdated => return Err(CopyRefusal::Refused),
         }
-        let (file, folder) = (self.file.clone(), self.folder.clone());
-        let written = tokio::task::spawn_blocking(move || {
-            let header = CopyHeader { register, number };
-            let written = file.store(&encode(header, &state));
-            if written.is_ok() {
-                *durable = Some(header);
-            }
-            drop((durable, folder));
-            written
-        });
-        let written = written.await;
-        let failed = |error: String| CopyRefusal::Failed(error);
-        written
-            .map_err(|error| failed(error.to_string()))?
-            .map_err(|error| failed(error.to_string()))
+        let header = CopyHeader { register, number };
+        let bytes = encode(header, &state);
+        let written = write_in_turn(&self.file, &self.folder, durable, header, bytes);
+        written.await.map_err(CopyRefusal::Failed)
     }
 
     /// The copy of a state of this register, if the folder has one.

@@ -51,6 +51,13 @@ struct State {
     is_unwritten: bool,
 }
 
+impl State {
+    /// The state, and after how many changes it is.
+    fn newest(&self) -> Option<(u64, Vec<u8>)> {
+        Some((self.changes, self.directory.encoded()?))
+    }
+}
+
 /// How far the state is durable.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
@@ -333,15 +340,11 @@ impl Runner {
 
     fn take_newest(&self) -> Option<(u64, Vec<u8>)> {
         let mut state = self.state();
-        if !std::mem::take(&mut state.is_unwritten) {
-            return None;
-        }
-        Some((state.changes, state.directory.encoded()?))
+        std::mem::take(&mut state.is_unwritten).then(|| state.newest())?
     }
 
     fn newest(&self) -> Option<(u64, Vec<u8>)> {
-        let state = self.state();
-        Some((state.changes, state.directory.encoded()?))
+        self.state().newest()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

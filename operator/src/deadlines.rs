@@ -10,6 +10,8 @@ use hyper::body::{Body, Bytes};
 use hyper::{Request, Response};
 use tower::{BoxError, Layer, Service};
 
+use crate::watches::is_watch;
+
 /// How long a request and its whole answer may take. An API server gives up its own work after 60 s; a webhook of its may
 /// take 30 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
@@ -51,8 +53,7 @@ where
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        let query = request.uri().query().unwrap_or_default();
-        let is_watch = query.split('&').any(|pair| pair == "watch=true");
+        let is_watch = is_watch(request.uri());
         let what = format!("{} {}", request.method(), request.uri().path());
         let answer = self.api_server.call(request);
         Box::pin(async move {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Bytes};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, Uri};
 use tower::{BoxError, Layer, Service};
 
 /// The API server ends each watch within five minutes, at the client's own wish, and another one begins.
@@ -99,6 +99,17 @@ pub(crate) struct WatchStream<S> {
     watches: Watches,
 }
 
+/// Whether a request is a watch: its answer goes on for ever.
+pub(crate) fn is_watch(uri: &Uri) -> bool {
+    has(uri, "watch=true")
+}
+
+/// Whether the query has a pair that begins so.
+fn has(uri: &Uri, start: &str) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query.split('&').any(|pair| pair.starts_with(start))
+}
+
 type SeenBody = UnsyncBoxBody<Bytes, BoxError>;
 
 impl<S, A, B> Service<Request<A>> for WatchStream<S>
@@ -119,12 +130,10 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let path = request.uri().path().to_owned();
-        let query = request.uri().query().unwrap_or_default();
-        let has = |start: &str| query.split('&').any(|pair| pair.starts_with(start));
-        let is_watch = has("watch=true");
+        let is_watch = is_watch(request.uri());
         // A watch begins with a list by pages; looks at clusters list without.
         let is_watched = request.method() == Method::GET
-            && (is_watch || has("limit="))
+            && (is_watch || has(request.uri(), "limit="))
             && WATCHED.contains(&path.rsplit('/').next().unwrap_or_default());
         let watches = self.watches.clone();
         let answer = self.api_server.call(request);

@@ -85,7 +85,7 @@ pub struct Election {
     /// The promisers that all of these swaps store.
     pub(super) undecided_promisers: Vec<Peer>,
     pub(super) promises: Promises,
-    /// The leader's swaps list the promisers of the known value, whoever promises.
+    /// The leader's swaps list the promisers of the known value, also if others promise now.
     pub(super) are_promisers_fixed: bool,
     /// A swap was a conflict: until a load has shown whose value it is, this replica doesn't lead.
     pub(super) is_contested: bool,

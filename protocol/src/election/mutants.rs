@@ -50,7 +50,7 @@ pub enum ElectionMutant {
     UndecidedPromisersIgnored,
     /// While the register is away a state counts that only the leader's own folder has.
     StateInOneFolder,
-    /// A leader lists whoever promises, although the newest state is only in the folders of those that were listed.
+    /// A leader lists all that promise, although the newest state is only in the folders of those that were listed.
     ListChangesWhileAhead,
     /// A leader stores a planned end, although the newest state is only in folders.
     HandOverWhileAhead,

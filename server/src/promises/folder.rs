@@ -82,26 +82,39 @@ impl PromiseFolder {
         Ok(newest)
     }
 
-    /// Writes on another thread. A request that is given up by its sender ends here: the write goes on, and the next one waits
-    /// for it.
     async fn write(
         &self,
         mut durable: OwnedMutexGuard<Option<PromiseRecord>>,
         newest: PromiseRecord,
     ) -> Result<(), String> {
-        let (file, folder) = (self.file.clone(), self.folder.clone());
-        let written = tokio::task::spawn_blocking(move || {
-            *durable = None;
-            let written = file.store(&encode(&newest));
-            if written.is_ok() {
-                *durable = Some(newest);
-            }
-            drop((durable, folder));
-            written
-        });
-        let written = written.await.map_err(|error| error.to_string())?;
-        written.map_err(|error| error.to_string())
+        *durable = None;
+        write_in_turn(&self.file, &self.folder, durable, newest, encode(&newest)).await
     }
+}
+
+/// Writes a file of a folder on another thread. What it holds is `value` then; after an error `turn` is as it was. A request that
+/// is given up by its sender ends here: the write goes on, the next one waits for it, and the folder stays locked as long.
+///
+/// # Errors
+/// The file can't be written.
+pub async fn write_in_turn<T: Send + 'static>(
+    file: &SmallFile,
+    folder: &Arc<Folder>,
+    mut turn: OwnedMutexGuard<Option<T>>,
+    value: T,
+    bytes: Vec<u8>,
+) -> Result<(), String> {
+    let (file, folder) = (file.clone(), folder.clone());
+    let written = tokio::task::spawn_blocking(move || {
+        let written = file.store(&bytes);
+        if written.is_ok() {
+            *turn = Some(value);
+        }
+        drop((turn, folder));
+        written
+    });
+    let written = written.await.map_err(|error| error.to_string())?;
+    written.map_err(|error| error.to_string())
 }
 
 fn encode(record: &PromiseRecord) -> Vec<u8> {

@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status};
 
 use crate::Folder;
 
-pub use folder::PromiseFolder;
+pub use folder::{PromiseFolder, write_in_turn};
 
 /// A promise that takes longer is asked for again: it would hardly count any more.
 const CALL_TIMEOUT: Duration = Duration::from_millis(600);
@@ -39,7 +39,7 @@ const INTRODUCTION: Duration = Duration::from_secs(1);
 /// The most bytes of a request without a state.
 const REQUEST_BYTES_MAX: usize = 4 << 10;
 
-/// To whom a standby introduces itself, and as what.
+/// How a standby introduces itself to the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduction {
     /// The leader's address.
@@ -81,7 +81,7 @@ pub trait Promiser: Send + Sync + 'static {
     /// A peer asks for a promise. None: it doesn't promise.
     fn promise(&self, request: &PromiseRequest) -> Option<PromiseRecord>;
 
-    /// To whom it introduces itself, if it is a standby.
+    /// Its introduction to the leader, if it is a standby.
     fn introduction(&self) -> Option<Introduction>;
 
     /// A standby of this register has introduced itself.

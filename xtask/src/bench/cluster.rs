@@ -8,6 +8,15 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
+/// Sends a signal to a process: its name without SIG.
+pub(super) fn signal(pid: &str, signal: &str) -> anyhow::Result<()> {
+    let name = format!("-{signal}");
+    if !Command::new("kill").args([&name, pid]).status()?.success() {
+        bail!("cannot send {signal} to process {pid}");
+    }
+    Ok(())
+}
+
 /// A cluster of processes, which ends with the standard input of the command that it runs.
 pub(super) struct Cluster(Child);
 

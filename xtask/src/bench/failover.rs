@@ -12,7 +12,10 @@ use std::{
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::{Args, cluster::Cluster};
+use super::{
+    Args,
+    cluster::{Cluster, signal},
+};
 
 const PORT: u16 = 17_400;
 /// A cluster with a standby of each role.
@@ -289,12 +292,4 @@ fn running(data: &Path) -> anyhow::Result<Vec<Value>> {
     Ok(serde_json::from_slice(&std::fs::read(
         data.join("servers.json"),
     )?)?)
-}
-
-fn signal(pid: &str, signal: &str) -> anyhow::Result<()> {
-    let name = format!("-{signal}");
-    if !Command::new("kill").args([&name, pid]).status()?.success() {
-        bail!("cannot send {signal} to process {pid}");
-    }
-    Ok(())
 }

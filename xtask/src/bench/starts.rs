@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-use super::Args;
+use super::{Args, cluster::signal};
 
 /// What comes before the start.
 #[derive(Clone, Copy)]
@@ -158,13 +158,7 @@ impl<'a> Servers<'a> {
     fn replace(&mut self, server: usize, before: Before) -> anyhow::Result<Duration> {
         let running = &mut self.running[server];
         match before {
-            Before::Orderly => {
-                let pid = running.id().to_string();
-                let told = Command::new("kill").args(["-TERM", &pid]).status()?;
-                if !told.success() {
-                    bail!("cannot tell {} to end", NAMES[server]);
-                }
-            }
+            Before::Orderly => signal(&running.id().to_string(), "TERM")?,
             Before::Killed | Before::KilledElsewhere => running.kill()?,
         }
         running.wait()?;
