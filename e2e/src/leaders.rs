@@ -13,8 +13,18 @@ pub fn leader(space: &Namespace, role: &str) -> Result<(String, u64), String> {
 
 /// Waits until the status has another term, and says who leads.
 pub fn wait_for_another_term(space: &Namespace, role: &str, before: u64) -> String {
-    let (server, term) = wait("another term", || match leader(space, role)? {
-        found if found.1 > before => Ok(found),
+    wait_for_leader(space, role, |_, term| term > before)
+}
+
+/// Waits until another server than this one leads. What was killed may lead once more before its pod is removed: its
+/// container starts again at once, in the next term.
+pub fn wait_for_another_leader(space: &Namespace, role: &str, before: &str) -> String {
+    wait_for_leader(space, role, |server, _| server != before)
+}
+
+fn wait_for_leader(space: &Namespace, role: &str, is_it: impl Fn(&str, u64) -> bool) -> String {
+    let (server, term) = wait("another leader", || match leader(space, role)? {
+        found if is_it(&found.0, found.1) => Ok(found),
         found => Err(format!("{found:?}")),
     });
     say(&format!("{server} leads in term {term}"));
