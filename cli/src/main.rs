@@ -15,6 +15,7 @@ mod output;
 mod patience;
 mod shell;
 mod table;
+mod tablet;
 mod txn;
 mod verify;
 
@@ -127,6 +128,9 @@ enum Command {
     /// Make, list and delete tables.
     #[command(subcommand)]
     Table(table::Command),
+    /// List, split and merge the tablets of tables.
+    #[command(subcommand)]
+    Tablet(tablet::Command),
     /// Read a cell, or the cells of a row.
     Get(cells::GetArgs),
     /// Write cells of a row.
@@ -164,6 +168,7 @@ impl Command {
     fn waiting(&self) -> Option<cells::Waiting> {
         match self {
             Self::Table(command) => Some(command.waiting()),
+            Self::Tablet(command) => Some(command.waiting()),
             Self::Get(args) => Some(args.waiting),
             Self::Put(args) => Some(args.waiting),
             Self::Delete(args) => Some(args.waiting),
@@ -285,6 +290,7 @@ async fn run(
     };
     let result = match command {
         Command::Table(command) => table::run(&client, command, output).await,
+        Command::Tablet(command) => tablet::run(&client, command, output).await,
         Command::Get(args) => cells::get(&client, args, output).await,
         Command::Put(args) => cells::put(&client, args, output).await,
         Command::Delete(args) => cells::delete(&client, args, output).await,

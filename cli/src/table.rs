@@ -18,7 +18,7 @@ use crate::output::{Format, Named, Output, columns};
 #[command(after_help = "\
 Examples:
   percolator table create accounts --split-at m
-  percolator table list --tablets
+  percolator table list
   percolator table delete accounts --yes")]
 pub(crate) enum Command {
     /// Make a table, or leave it as it is where it is there with the very same cuts.
@@ -37,19 +37,14 @@ Examples:
         #[command(flatten)]
         waiting: Waiting,
     },
-    /// List the tables and their tablets.
+    /// List the tables. `percolator tablet list` lists their tablets.
     ///
     /// The state of a table is `ready` where every row of it can be used. Otherwise it says what is missing: the
     /// servers that are away, whose tablets nobody can use until they are back; tablets that their server has
     /// lost with its folder; or rows that no server has reported yet to a master that was started without its
     /// state.
-    #[command(
-        after_help = "Examples:\n  percolator table list --tablets\n  percolator table list -o json"
-    )]
+    #[command(after_help = "Examples:\n  percolator table list\n  percolator table list -o json")]
     List {
-        /// Show every tablet: its rows and its server.
-        #[arg(long)]
-        tablets: bool,
         #[command(flatten)]
         waiting: Waiting,
     },
@@ -122,7 +117,7 @@ struct TableJson<'a> {
 }
 
 #[derive(Serialize)]
-struct TabletJson<'a> {
+pub(crate) struct TabletJson<'a> {
     id: u64,
     #[serde(flatten)]
     start_row: Named<'a>,
@@ -139,7 +134,21 @@ struct TabletJson<'a> {
 
 impl<'a> TableJson<'a> {
     fn new(table: &'a Table, lost: &LostTablets) -> Self {
-        let tablet = |tablet: &'a Tablet| TabletJson {
+        let tablets = table.tablets.iter();
+        Self {
+            name: &table.name,
+            id: table.id,
+            ready: table.ready && missing(table, lost).is_empty(),
+            deleting: table.deleting,
+            away: away(table),
+            tablets: tablets.map(|it| TabletJson::new(it, lost)).collect(),
+        }
+    }
+}
+
+impl<'a> TabletJson<'a> {
+    pub(crate) fn new(tablet: &'a Tablet, lost: &LostTablets) -> Self {
+        Self {
             id: tablet.id,
             start_row: Named::new("start_row", &tablet.start_row),
             end_row: Named::new("end_row", &tablet.end_row),
@@ -150,14 +159,6 @@ impl<'a> TableJson<'a> {
                 .server_silence
                 .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
             lost: lost.contains(&tablet.id),
-        };
-        Self {
-            name: &table.name,
-            id: table.id,
-            ready: table.ready && missing(table, lost).is_empty(),
-            deleting: table.deleting,
-            away: away(table),
-            tablets: table.tablets.iter().map(tablet).collect(),
         }
     }
 }
@@ -197,7 +198,7 @@ pub(crate) async fn run(
                 }
             }
         }
-        Command::List { tablets, .. } => list(client, tablets, output).await?,
+        Command::List { .. } => list(client, output).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -256,8 +257,8 @@ fn is_cut_at(table: &Table, cuts: &[Bytes]) -> bool {
     starts.skip(1).eq(cuts)
 }
 
-/// Prints the tables, or every tablet of theirs.
-pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<()> {
+/// Prints the tables.
+pub(crate) async fn list(client: &Client, output: Output) -> anyhow::Result<()> {
     let tables = client.cluster().await?.tables;
     let lost = lost(client).await?;
     if output.format == Format::Json {
@@ -266,40 +267,19 @@ pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyh
         }
         return Ok(());
     }
-    let mut rows = Vec::new();
-    if tablets {
-        rows.push(
-            ["TABLE", "TABLET", "FROM", "TO", "EPOCH", "SERVER"]
-                .map(String::from)
-                .to_vec(),
-        );
-        for table in &tables {
-            rows.extend(table.tablets.iter().map(|tablet| {
-                vec![
-                    table.name.clone(),
-                    tablet.id.to_string(),
-                    edge(&tablet.start_row),
-                    edge(&tablet.end_row),
-                    tablet.epoch.to_string(),
-                    server(tablet, &lost),
-                ]
-            }));
-        }
-    } else {
-        rows.push(
-            ["TABLE", "ID", "STATE", "TABLETS"]
-                .map(String::from)
-                .to_vec(),
-        );
-        rows.extend(tables.iter().map(|table| {
-            vec![
-                table.name.clone(),
-                table.id.to_string(),
-                state(table, &lost),
-                how_many(&table.tablets),
-            ]
-        }));
-    }
+    let mut rows = vec![
+        ["TABLE", "ID", "STATE", "TABLETS"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    rows.extend(tables.iter().map(|table| {
+        vec![
+            table.name.clone(),
+            table.id.to_string(),
+            state(table, &lost),
+            how_many(&table.tablets),
+        ]
+    }));
     if tables.is_empty() {
         output.note("no tables");
     } else {
@@ -315,9 +295,9 @@ fn away(table: &Table) -> BTreeSet<&str> {
 }
 
 /// The numbers of tablets that are lost.
-type LostTablets = BTreeSet<u64>;
+pub(crate) type LostTablets = BTreeSet<u64>;
 
-async fn lost(client: &Client) -> Result<LostTablets, Error> {
+pub(crate) async fn lost(client: &Client) -> Result<LostTablets, Error> {
     let servers = client.servers().await?.into_iter();
     Ok(servers.flat_map(|server| server.lost_tablets).collect())
 }
@@ -377,7 +357,7 @@ fn gaps(tablets: &[Tablet]) -> Vec<String> {
 }
 
 /// The owner, and since when it is away, or that it has lost the tablet.
-fn server(tablet: &Tablet, lost: &LostTablets) -> String {
+pub(crate) fn server(tablet: &Tablet, lost: &LostTablets) -> String {
     match (tablet.server_alive, tablet.server_silence) {
         (true, _) if lost.contains(&tablet.id) => format!("{}, which has lost it", tablet.server),
         (true, _) => tablet.server.clone(),
@@ -394,7 +374,7 @@ fn how_many(tablets: &[Tablet]) -> String {
     }
 }
 
-fn edge(row: &[u8]) -> String {
+pub(crate) fn edge(row: &[u8]) -> String {
     if row.is_empty() {
         "-".to_owned()
     } else {

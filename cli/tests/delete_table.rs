@@ -240,7 +240,7 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
         let listed = cluster.run(&["table", "list"]).ok();
         listed.contains(&state).then_some(())
     });
-    let tablets = cluster.run(&["table", "list", "--tablets"]).ok();
+    let tablets = cluster.run(&["tablet", "list"]).ok();
     assert!(
         tablets.contains(&format!("{lost}, which has lost it")),
         "{tablets}"

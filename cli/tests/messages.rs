@@ -93,7 +93,7 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
             (tablet["server_alive"] == false).then_some(tablet)
         });
         assert!(away["server_silent_ms"].as_u64() >= Some(1500), "{away}");
-        let tablets = cluster.run(&["table", "list", "--tablets"]).ok();
+        let tablets = cluster.run(&["tablet", "list"]).ok();
         assert!(
             tablets.contains(&format!("{owner}, away for ")),
             "{tablets}"

@@ -81,7 +81,7 @@ fn top_draws_on_a_terminal_and_leaves_it_as_it_was() {
     let splits = splits.iter().flat_map(|row| ["--split-at", row]);
     let create = ["table", "create", "long"].into_iter().chain(splits);
     cluster.run(&create.collect::<Vec<_>>()).ok();
-    let tablets = cluster.run(&["table", "list", "--tablets", "-o", "json"]);
+    let tablets = cluster.run(&["table", "list", "-o", "json"]);
     let tablets: Value = serde_json::from_str(&tablets.ok()).expect("JSON");
     let line = |tablet: usize| format!("long {} tablet", tablets["tablets"][tablet]["id"]);
     let (mut ours, theirs) = terminal();

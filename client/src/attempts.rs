@@ -32,6 +32,8 @@ pub(crate) enum Attempt {
     NeverSent(String),
     /// As Again; one of the tablets belongs to a table that is being deleted.
     Frozen(String),
+    /// As Again; a tablet was split or merged, and where the rows are now is known.
+    Moved(String),
     /// As Again; what the server has stored is not what was written to it, so that it doesn't help to ask again.
     Damaged(String),
     Invalid(String),
@@ -120,10 +122,7 @@ impl Router {
                         "{address} has frozen tablet {}: its table is being deleted",
                         not.tablet_id
                     )),
-                    Some(Kind::NotServed(not)) => Attempt::Again(format!(
-                        "{address} does not serve tablet {} at epoch {}",
-                        not.tablet_id, not.asked_epoch
-                    )),
+                    Some(Kind::NotServed(not)) => self.not_served(address, not),
                     Some(Kind::OtherServer(other)) => Attempt::Again(format!("{address}: {other}")),
                     Some(Kind::TooOld(too_old)) => Attempt::TooOld(too_old.into()),
                     Some(Kind::NotLeased(not)) => {
@@ -150,6 +149,19 @@ impl Router {
             Err(lost) if lost.never_sent => Attempt::NeverSent(lost.why),
             Err(lost) => Attempt::Lost(lost.why),
         }
+    }
+
+    /// The server doesn't serve a tablet at the epoch that it was asked for. What it names instead is taken in.
+    fn not_served(&self, address: &str, not: v1::NotServed) -> Attempt {
+        let why = format!(
+            "{address} does not serve tablet {} at epoch {}",
+            not.tablet_id, not.asked_epoch
+        );
+        if not.known_epoch <= not.asked_epoch || not.tablets.is_empty() {
+            return Attempt::Again(why);
+        }
+        self.directory.write().learn_cut(address, not.tablets);
+        Attempt::Moved(why)
     }
 
     async fn attempt(
@@ -241,6 +253,10 @@ pub(crate) fn sort(
             Attempt::Busy(why) => {
                 again.extend(indices);
                 last = last.or(Seen::Busy(why));
+            }
+            Attempt::Moved(why) => {
+                again.extend(indices);
+                last = last.or(Seen::Moved(why));
             }
             Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why) => {
                 again.extend(indices);

@@ -316,6 +316,41 @@ impl Client {
         .map(drop)
     }
 
+    /// Cuts tablets of a table at these rows, in any order: each is the first row of a tablet then. Transactions go on
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTable`], [`Error::Invalid`], [`Error::Unavailable`].
+    pub async fn split_table(&self, name: &str, rows: &[Bytes]) -> Result<(), Error> {
+        let mut rows = rows.to_vec();
+        rows.sort_unstable();
+        rows.dedup();
+        let request = v1::SplitTableRequest {
+            table: name.to_owned(),
+            rows,
+        };
+        let transport = &self.router.transport;
+        self.change_tables(name, |_| false, || transport.split_table(request.clone()))
+            .await
+            .map(drop)
+    }
+
+    /// Makes one tablet of the one that begins at this row and the one before it, which have to be at one server. If none
+    /// begins there, nothing changes.
+    ///
+    /// # Errors
+    /// As [`Self::split_table`].
+    pub async fn merge_tablets(&self, name: &str, row: &Bytes) -> Result<(), Error> {
+        let request = v1::MergeTableRequest {
+            table: name.to_owned(),
+            row: row.clone(),
+        };
+        let transport = &self.router.transport;
+        self.change_tables(name, |_| false, || transport.merge_table(request.clone()))
+            .await
+            .map(drop)
+    }
+
     /// Deletes a table with all its rows, for every snapshot. When this returns, nobody can use it any more, its name can be
     /// used again, and its space comes when the safe point has passed this moment. Transactions that committed rows here and
     /// in other tables keep those. If a tablet server is away the error names it; the deletion goes on by itself then.
@@ -417,6 +452,7 @@ impl Client {
             Attempt::Done(body) => Ok(body),
             Attempt::Again(why)
             | Attempt::Busy(why)
+            | Attempt::Moved(why)
             | Attempt::Lost(why)
             | Attempt::NeverSent(why)
             | Attempt::Frozen(why)

@@ -363,6 +363,7 @@ impl Commit {
             Attempt::NeverSent(_) => vec![Event::NotSentInOnePhase],
             Attempt::Again(why)
             | Attempt::Busy(why)
+            | Attempt::Moved(why)
             | Attempt::Lost(why)
             | Attempt::Damaged(why) => {
                 *self.last_seen.lock() = Some(CallError::GaveUp(why));

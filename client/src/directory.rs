@@ -101,6 +101,24 @@ impl Directory {
         }
     }
 
+    /// Takes in the tablets of the server at this address that a tablet of its own was split or merged into.
+    pub(crate) fn learn_cut(&mut self, address: &str, tablets: Vec<v1::TabletInfo>) {
+        let server = tablets.first().and_then(|first| {
+            let known = self.tablets.get(&TableId(first.table_id))?;
+            let mut places = known.values();
+            let place = places.find(|place| place.tablet.id == first.id)?;
+            Some(place.server.clone())
+        });
+        for tablet in tablets {
+            self.place(v1::LocatedTablet {
+                tablet: Some(tablet),
+                server: server.clone().unwrap_or_default(),
+                address: address.to_owned(),
+                incarnation: 0,
+            });
+        }
+    }
+
     /// Whose name this is has to be asked anew.
     pub(crate) fn forget_name(&mut self, name: &str) {
         self.by_name.remove(name);
@@ -464,11 +482,10 @@ mod tests {
         learn(&mut directory, vec![tablet(3, "a", "e")]);
         let ids: Vec<u64> = directory.tablets(TableId(1)).map(|it| it.id).collect();
         assert_eq!(ids, [3]);
-        // One that was split.
-        learn(
-            &mut directory,
-            vec![tablet(3, "a", "c"), tablet(4, "c", "e")],
-        );
+        // One that was split, as its server says.
+        let parts = [tablet(3, "a", "c"), tablet(4, "c", "e")];
+        let parts = parts.into_iter().filter_map(|part| part.tablet).collect();
+        directory.learn_cut("here:1", parts);
         learn(&mut directory, vec![tablet(5, "", "a"), tablet(6, "e", "")]);
         let ids: Vec<u64> = directory.tablets(TableId(1)).map(|it| it.id).collect();
         assert_eq!(ids, [5, 3, 4, 6]);

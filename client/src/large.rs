@@ -395,7 +395,9 @@ impl Router {
         // Once the server was busy, until it has done a piece.
         let mut turn: Option<Turn<'_>> = None;
         loop {
-            let wanted = Wanted::of(table, &at);
+            // It may have been split before where this has come to.
+            let reached = after.as_ref().map_or(&at, |cell: &v1::CellName| &cell.row);
+            let wanted = Wanted::of(table, reached);
             let (tablet, attempt) = match self.place(&wanted, deadline).await {
                 Ok(tablet) => {
                     let refs = vec![v1::TabletRef {
@@ -445,6 +447,7 @@ impl Router {
                     Seen::Busy(why)
                 }
                 (_, Attempt::Damaged(why)) => Seen::Damaged(why),
+                (_, Attempt::Moved(why)) => Seen::Moved(why),
                 (
                     _,
                     Attempt::Busy(why)

@@ -133,6 +133,7 @@ impl Router {
                         Attempt::TooOld(too_old) => return Err(CallError::TooOld(too_old)),
                         Attempt::Busy(why) => Seen::Busy(why),
                         Attempt::Again(why)
+                        | Attempt::Moved(why)
                         | Attempt::Lost(why)
                         | Attempt::NeverSent(why)
                         | Attempt::Frozen(why) => Seen::Other(why),

@@ -90,6 +90,7 @@ impl Attempt {
             Self::Done(_) => "ok",
             Self::Lost(_) | Self::NeverSent(_) => "lost",
             Self::Again(_)
+            | Self::Moved(_)
             | Self::Damaged(_)
             | Self::Busy(_)
             | Self::Frozen(_)

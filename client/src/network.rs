@@ -442,6 +442,34 @@ impl Transport for Network {
         .boxed()
     }
 
+    fn split_table(
+        &self,
+        request: v1::SplitTableRequest,
+    ) -> BoxFuture<'_, Result<v1::SplitTableResponse, MasterError>> {
+        async move {
+            let asked = self.master.ask(Repetition::Harmless, |mut client| {
+                let request = request.clone();
+                async move { client.split_table(request).await }
+            });
+            asked.await
+        }
+        .boxed()
+    }
+
+    fn merge_table(
+        &self,
+        request: v1::MergeTableRequest,
+    ) -> BoxFuture<'_, Result<v1::MergeTableResponse, MasterError>> {
+        async move {
+            let asked = self.master.ask(Repetition::Harmless, |mut client| {
+                let request = request.clone();
+                async move { client.merge_table(request).await }
+            });
+            asked.await
+        }
+        .boxed()
+    }
+
     fn replaced(&self) -> Option<Replaced> {
         self.master.cluster.replaced()
     }

@@ -139,6 +139,7 @@ impl Inner {
             Some(
                 Attempt::Again(why)
                 | Attempt::Busy(why)
+                | Attempt::Moved(why)
                 | Attempt::Lost(why)
                 | Attempt::NeverSent(why),
             ) if deadline.passed(&*self.router.transport) => {

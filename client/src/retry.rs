@@ -15,6 +15,8 @@ use crate::transport::{Backoff, MasterError};
 pub(crate) enum Seen {
     /// The server has what it was asked about, and too much else to do.
     Busy(String),
+    /// A tablet was split or merged, and where its rows are is known.
+    Moved(String),
     /// It may have moved.
     Other(String),
     /// To ask again doesn't help.
@@ -25,7 +27,7 @@ impl Seen {
     /// Of two servers: what decides how it goes on, or what was seen last.
     pub(crate) fn or(self, next: Self) -> Self {
         match (&self, &next) {
-            (Self::Damaged(_), _) | (Self::Other(_), Self::Busy(_)) => self,
+            (Self::Damaged(_), _) | (Self::Other(_), Self::Busy(_) | Self::Moved(_)) => self,
             _ => next,
         }
     }
@@ -120,7 +122,7 @@ impl<'a> Retry<'a> {
         wanted: Vec<Wanted>,
     ) -> Result<(), CallError> {
         let (last, may_have_moved) = match last {
-            Seen::Busy(last) => (last, false),
+            Seen::Busy(last) | Seen::Moved(last) => (last, false),
             Seen::Other(last) => (last, true),
             Seen::Damaged(why) => return Err(CallError::GaveUp(why)),
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Cell, TableId};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -235,11 +236,7 @@ impl Scan {
         let deadline = router.deadline(self.txn.options.patience);
         let mut retry = Retry::new(router, deadline);
         loop {
-            let wanted = Wanted {
-                table: self.table,
-                row: self.at.clone(),
-                before: self.range.reverse,
-            };
+            let wanted = self.wanted();
             let (tablet, attempt) = match router.place(&wanted, deadline).await {
                 Ok(tablet) => {
                     let refs = vec![v1::TabletRef {
@@ -266,6 +263,7 @@ impl Scan {
                     return Err(deadline.error(&*router.transport, "scanning", error));
                 }
                 (_, Attempt::Busy(why)) => Seen::Busy(why),
+                (_, Attempt::Moved(why)) => Seen::Moved(why),
                 (_, Attempt::Damaged(why)) => Seen::Damaged(why),
                 (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => {
                     Seen::Other(why)
@@ -280,15 +278,44 @@ impl Scan {
         }
     }
 
+    /// The tablet to go on in: that of the last cell, while there may be more of it. It may have been split since, so that
+    /// the rows where it began are another one's.
+    fn wanted(&self) -> Wanted {
+        let before = self.range.reverse;
+        let last = self.after.as_ref().map(|cell| &cell.row);
+        let last = last.filter(|_| !mutants::on(Mutant::ScanGoesBack));
+        let row = match last {
+            // The last row before the one that follows it.
+            Some(row) if before => [row, &b"\0"[..]].concat().into(),
+            Some(row) => row.clone(),
+            None => self.at.clone(),
+        };
+        Wanted {
+            table: self.table,
+            row,
+            before,
+        }
+    }
+
     fn request(&self) -> Ask {
         let (start_ts, bypass) = self.txn.snapshot();
         // Own deletions hide cells, so that more than `left` may be needed; the next page has them.
         let limit = u32::try_from(self.left).unwrap_or(u32::MAX).min(PAGE_CELLS);
+        // Not from the range's edge on: what was passed may be the same tablet's now, merged with this one.
+        let (mut start_row, mut end_row) = (self.range.start.clone(), self.range.end.clone());
+        if !mutants::on(Mutant::ScanGoesBack) {
+            let edge = if self.range.reverse {
+                &mut end_row
+            } else {
+                &mut start_row
+            };
+            edge.clone_from(&self.at);
+        }
         Ask::Scan(v1::ScanRequest {
             start_ts,
             bypass,
-            start_row: self.range.start.clone(),
-            end_row: self.range.end.clone(),
+            start_row,
+            end_row,
             limit,
             reverse: self.range.reverse,
             after: self.after.clone(),

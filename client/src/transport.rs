@@ -177,6 +177,16 @@ pub trait Transport: Send + Sync + 'static {
         &self,
         request: v1::DeleteTableRequest,
     ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>>;
+    /// Cuts tablets of a table.
+    fn split_table(
+        &self,
+        request: v1::SplitTableRequest,
+    ) -> BoxFuture<'_, Result<v1::SplitTableResponse, MasterError>>;
+    /// Makes one tablet of two.
+    fn merge_table(
+        &self,
+        request: v1::MergeTableRequest,
+    ) -> BoxFuture<'_, Result<v1::MergeTableResponse, MasterError>>;
     /// Another cluster has answered in the place of the client's.
     fn replaced(&self) -> Option<Replaced> {
         None

@@ -187,6 +187,20 @@ impl Transport for Yes {
         async { Err(none()) }.boxed()
     }
 
+    fn split_table(
+        &self,
+        _: v1::SplitTableRequest,
+    ) -> BoxFuture<'_, Result<v1::SplitTableResponse, MasterError>> {
+        async { Err(none()) }.boxed()
+    }
+
+    fn merge_table(
+        &self,
+        _: v1::MergeTableRequest,
+    ) -> BoxFuture<'_, Result<v1::MergeTableResponse, MasterError>> {
+        async { Err(none()) }.boxed()
+    }
+
     fn now(&self) -> Duration {
         self.began.elapsed()
     }

@@ -5,21 +5,24 @@ use std::time::Duration;
 use percolator_protocol::types::{TableId, Tablet, TabletState};
 
 use crate::core::Directory;
-use crate::events::{Action, Command, Note};
+use crate::events::{Action, Command, Done, Note};
 use crate::state::{DirectoryState, Table, TableState};
 
 impl Directory {
     /// The outcome of a command: how many groups its server had when it was done, or why it was not. What was not done is asked again
     /// with the server's next heartbeat.
-    pub fn finished(&mut self, now: Duration, command: &Command, outcome: Result<u64, String>) {
+    pub fn finished(&mut self, now: Duration, command: &Command, outcome: Result<Done, String>) {
         let tablet_id = command.action.tablet();
+        self.effects.wakes |= command.action.cuts();
         let asked = (command.server.clone(), tablet_id);
         self.in_flight.remove(&asked);
         let done = outcome.is_ok();
+        let mut changed = Vec::new();
         match outcome {
-            Ok(groups) => {
+            Ok(done) => {
                 self.failures.remove(&asked);
-                self.learn_groups(&command.server, command.incarnation, groups);
+                self.learn_groups(&command.server, command.incarnation, done.groups);
+                changed = done.tablets;
             }
             Err(cause) if self.failures.get(&asked) != Some(&cause) => {
                 self.effects.notes.push(Note::Failed {
@@ -47,6 +50,12 @@ impl Directory {
                 self.tablets.hear(tablet_id, true, now);
             }
             Action::Drop { .. } => self.forget_tablet(tablet_id),
+            // Of another start its heartbeats tell.
+            Action::Split { .. } | Action::Merge { .. } => {
+                if self.incarnation(&command.server) == command.incarnation {
+                    self.take_in(&command.server, changed);
+                }
+            }
         }
         self.settle(table);
         self.command(now, &command.server);
@@ -114,12 +123,16 @@ impl Directory {
     }
 
     /// One command for a tablet at a time: a drop must not overtake a create.
-    pub(crate) fn ask(&mut self, server: &str, action: Action) {
-        let Some(state) = &self.state else { return };
-        let Some(known) = state.servers.get(server) else {
-            return;
+    /// Whether it is asked now.
+    pub(crate) fn ask(&mut self, server: &str, action: Action) -> bool {
+        let Some(state) = &self.state else {
+            return false;
         };
-        if self.in_flight.insert((server.to_owned(), action.tablet())) {
+        let Some(known) = state.servers.get(server) else {
+            return false;
+        };
+        let is_new = self.in_flight.insert((server.to_owned(), action.tablet()));
+        if is_new {
             self.effects.commands.push(Command {
                 cluster_id: state.cluster_id.clone(),
                 server: server.to_owned(),
@@ -128,5 +141,6 @@ impl Directory {
                 action,
             });
         }
+        is_new
     }
 }

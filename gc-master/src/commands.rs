@@ -8,7 +8,7 @@ use percolator_wire::v1::tablets_client::TabletsClient;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::events::{Action, Command};
+use crate::events::{Action, Command, Done};
 
 /// A tablet server must answer a command within this, or it is asked again.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,8 +37,8 @@ impl Channels {
     }
 }
 
-/// How many groups the server had when it was done, or why it was not.
-pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<u64, String> {
+/// What the server says when it is done, or why it was not.
+pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<Done, String> {
     let Command {
         cluster_id,
         server,
@@ -68,8 +68,8 @@ pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<
                     made: *made,
                     barrier: barrier.as_u64(),
                 };
-                let done = tablets.create_tablet(request).await?;
-                Ok(done.into_inner().groups)
+                let done = tablets.create_tablet(request).await?.into_inner();
+                Ok(done_with(done.groups, Vec::new()))
             }
             Action::Drop { tablet, table } => {
                 let request = v1::DropTabletRequest {
@@ -78,8 +78,34 @@ pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<
                     to,
                     table_id: *table,
                 };
-                let done = tablets.drop_tablet(request).await?;
-                Ok(done.into_inner().groups)
+                let done = tablets.drop_tablet(request).await?.into_inner();
+                Ok(done_with(done.groups, Vec::new()))
+            }
+            Action::Split {
+                tablet,
+                epoch,
+                row,
+                sibling,
+            } => {
+                let request = v1::SplitTabletRequest {
+                    cluster_id: cluster_id.clone(),
+                    to,
+                    tablet: tablet_ref((*tablet, *epoch)),
+                    row: row.clone(),
+                    sibling_id: *sibling,
+                };
+                let done = tablets.split_tablet(request).await?.into_inner();
+                Ok(done_with(done.groups, done.tablets))
+            }
+            Action::Merge { first, second } => {
+                let request = v1::MergeTabletsRequest {
+                    cluster_id: cluster_id.clone(),
+                    to,
+                    tablet: tablet_ref(*first),
+                    next: tablet_ref(*second),
+                };
+                let done = tablets.merge_tablets(request).await?.into_inner();
+                Ok(done_with(done.groups, done.tablet.into_iter().collect()))
             }
         }
     };
@@ -89,5 +115,18 @@ pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<
             message => message.to_owned(),
         }),
         Err(_) => Err(format!("no answer from {address}")),
+    }
+}
+
+fn tablet_ref((id, epoch): (u64, u64)) -> Option<v1::TabletRef> {
+    Some(v1::TabletRef { id, epoch })
+}
+
+/// Tablets of no form are left out: the next heartbeat tells of them.
+fn done_with(groups: u64, tablets: Vec<v1::TabletInfo>) -> Done {
+    let tablets = tablets.into_iter().map(TryFrom::try_from);
+    Done {
+        groups,
+        tablets: tablets.filter_map(Result::ok).collect(),
     }
 }

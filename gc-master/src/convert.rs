@@ -246,6 +246,7 @@ impl From<Refusal> for Status {
             | Refusal::OfManifest { .. }
             // Not ALREADY_EXISTS: anyone who asks again takes that for the outcome of asking first.
             | Refusal::OtherCuts { .. }
+            | Refusal::Apart { .. }
             | Refusal::Duplicate { .. }
             | Refusal::Replaced { .. }
             | Refusal::OlderFolder { .. } => Code::FailedPrecondition,
@@ -257,6 +258,10 @@ impl From<Refusal> for Status {
             | Refusal::UnheardOfSettings { .. }
             | Refusal::UnheardOfTables { .. }
             | Refusal::NoTabletServer { .. }
+            | Refusal::NotReady { .. }
+            | Refusal::Unplaced { .. }
+            | Refusal::OwnerAway { .. }
+            | Refusal::NotCut { .. }
             | Refusal::UnmetTabletServers { .. } => Code::Unavailable,
             Refusal::Pending { .. } => Code::DeadlineExceeded,
             Refusal::DeletedMeanwhile { .. } => Code::Aborted,
@@ -264,7 +269,8 @@ impl From<Refusal> for Status {
             Refusal::Heartbeat { .. }
             | Refusal::TableName { .. }
             | Refusal::TooManyCuts { .. }
-            | Refusal::Cut { .. } | Refusal::Session { .. }
+            | Refusal::Cut { .. }
+            | Refusal::Session { .. }
             | Refusal::TooManyToLocate { .. }
             | Refusal::Retention { .. }
             | Refusal::HoldMax { .. } => Code::InvalidArgument,

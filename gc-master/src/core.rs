@@ -487,7 +487,7 @@ impl Directory {
                 if state.may_drop(id) && self.tablets.count_of_table(id) == 0 {
                     self.remove_table(id);
                 } else {
-                    self.effects.has_frozen |= self.is_frozen(id);
+                    self.effects.wakes |= self.is_frozen(id);
                 }
                 return;
             }

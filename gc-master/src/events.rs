@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_wire::v1;
@@ -186,8 +187,9 @@ pub struct Effects {
     pub notes: Vec<Note>,
     /// The durable state has changed.
     pub has_changed: bool,
-    /// All tablets of a table that is being deleted are frozen now: requests that wait for that can go on.
-    pub has_frozen: bool,
+    /// All tablets of a table that is being deleted are frozen now, or a tablet was split or merged, or could not be:
+    /// requests that wait for that can go on.
+    pub wakes: bool,
 }
 
 /// Something to ask of a tablet server. Harmless when repeated.
@@ -224,13 +226,46 @@ pub enum Action {
         /// Its table, which is gone for good.
         table: u32,
     },
+    /// Cut this tablet in two.
+    Split {
+        /// The tablet, which keeps the rows before `row`.
+        tablet: u64,
+        /// Its epoch.
+        epoch: u64,
+        /// The first row of the other part.
+        row: Bytes,
+        /// The id of the other part, which no tablet has.
+        sibling: u64,
+    },
+    /// Make one tablet of two neighbours.
+    Merge {
+        /// The one that gets all rows: its id and its epoch.
+        first: (u64, u64),
+        /// The other one, which is gone then.
+        second: (u64, u64),
+    },
+}
+
+/// What a tablet server says of a command that it has carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// How many groups of changes it has made durable.
+    pub groups: u64,
+    /// Of a split or a merge: the tablets that it has now in place of those that it was about.
+    pub tablets: Vec<Tablet>,
 }
 
 impl Action {
+    /// Whether it changes which tablets there are.
+    pub(crate) fn cuts(&self) -> bool {
+        matches!(self, Self::Split { .. } | Self::Merge { .. })
+    }
+
     pub(crate) fn tablet(&self) -> u64 {
         match self {
             Self::Create { tablet, .. } => tablet.id,
-            Self::Drop { tablet, .. } => *tablet,
+            Self::Drop { tablet, .. } | Self::Split { tablet, .. } => *tablet,
+            Self::Merge { first, .. } => first.0,
         }
     }
 }

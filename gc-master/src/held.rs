@@ -278,7 +278,7 @@ mod tests {
 
     use super::*;
     use crate::core::Settings;
-    use crate::events::{Action, Heartbeat, Start};
+    use crate::events::{Action, Done, Heartbeat, Start};
     use crate::state::Role;
 
     /// After every lease of an earlier start.
@@ -321,7 +321,14 @@ mod tests {
             if let Action::Create { tablet, .. } = &command.action {
                 beat.tablets.push(tablet.clone());
             }
-            directory.finished(LATER, &command, Ok(1));
+            directory.finished(
+                LATER,
+                &command,
+                Ok(Done {
+                    groups: 1,
+                    tablets: Vec::new(),
+                }),
+            );
         }
         beat.groups = 1;
         directory.heartbeat(LATER, beat.clone()).unwrap();

@@ -13,6 +13,7 @@ mod commands;
 mod convert;
 mod copies;
 mod core;
+mod cuts;
 mod driver;
 mod events;
 mod facts;
@@ -46,8 +47,11 @@ mod tables;
 
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
 pub use convert::{directory as directory_response, gc_status};
+pub use cuts::{Merging, Splitting};
 pub use driver::drive;
-pub use events::{Action, Command, Deletion, Effects, Heartbeat, HeartbeatAnswer, Note, Start};
+pub use events::{
+    Action, Command, Deletion, Done, Effects, Heartbeat, HeartbeatAnswer, Note, Start,
+};
 pub use fencing::{LEASE, Leased};
 pub use locate::locate;
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};

@@ -74,4 +74,6 @@ measured! {
     release_gc_lock: ReleaseGcLockRequest => ReleaseGcLockResponse;
     create_table: CreateTableRequest => CreateTableResponse;
     delete_table: DeleteTableRequest => DeleteTableResponse;
+    split_table: SplitTableRequest => SplitTableResponse;
+    merge_table: MergeTableRequest => MergeTableResponse;
 }

@@ -13,7 +13,7 @@ use crate::state::TableState;
 
 /// A request waits this long for tablet servers: less than clients wait for an answer, so that they hear whom it waits
 /// for. What it began goes on after that.
-const WAIT_MAX: Duration = Duration::from_secs(4);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// How far a request is.
 #[derive(Debug)]

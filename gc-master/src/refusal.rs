@@ -146,6 +146,28 @@ pub enum Refusal {
     BeingDeleted { name: String, waits_for: String },
     #[error("the table {name} was deleted while it was being created")]
     DeletedMeanwhile { name: String },
+    #[error("the table {name} is being created: its tablets can be split when it is ready")]
+    NotReady { name: String },
+    #[error(
+        "the table {table} has rows there that no tablet server has reported, or has lost: `percolator table list` says          what it waits for"
+    )]
+    Unplaced { table: String },
+    #[error("tablet {tablet} is at {server}, which is down: start it, then ask again")]
+    OwnerAway { tablet: u64, server: String },
+    #[error("{server} has not done it with tablet {tablet}: {cause}")]
+    NotCut {
+        tablet: u64,
+        server: String,
+        cause: String,
+    },
+    #[error(
+        "tablet {} is at {} and tablet {} at {}: only two of one server can become one", .first.0, .first.1, .second.0,
+        .second.1
+    )]
+    Apart {
+        first: (u64, String),
+        second: (u64, String),
+    },
     /// It goes on.
     #[error("{what}: it waits for {waits_for}")]
     Pending { what: String, waits_for: String },

@@ -72,6 +72,14 @@ impl Directory {
         self.watch_missing(now, server);
     }
 
+    /// Takes in what a tablet server has now in place of other tablets, before it reports that.
+    pub(crate) fn take_in(&mut self, server: &str, reports: Vec<Tablet>) {
+        for report in reports {
+            // Where something newer is known, that counts.
+            let _ = self.claim(server, report);
+        }
+    }
+
     /// Takes one report in. Whether the table's tablets changed; or what it loses against.
     fn claim(&mut self, server: &str, report: Tablet) -> Result<bool, Winner> {
         let Some(state) = &self.state else {

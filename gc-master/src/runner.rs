@@ -286,7 +286,7 @@ impl Runner {
             self.written.notify_one();
             self.copied.notify_one();
         }
-        if effects.has_frozen {
+        if effects.wakes {
             // Of soft state: no write follows by which those who wait would hear of it.
             self.progress.send_modify(|_| {});
         }

@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status};
 
 use crate::convert;
 use crate::core::Directory;
+use crate::cuts::{Merging, Splitting};
 use crate::events::Heartbeat;
 use crate::leadership::Serving;
 use crate::locate::locate;
@@ -177,6 +178,24 @@ impl Master for Service {
     ) -> Result<Response<v1::CreateTableResponse>, Status> {
         let mut creation = Creation::new(request.into_inner());
         self.finish(move |directory, now| creation.go_on(directory, now))
+            .await
+    }
+
+    async fn split_table(
+        &self,
+        request: Request<v1::SplitTableRequest>,
+    ) -> Result<Response<v1::SplitTableResponse>, Status> {
+        let mut splitting = Splitting::new(request.into_inner());
+        self.finish(move |directory, now| splitting.go_on(directory, now))
+            .await
+    }
+
+    async fn merge_table(
+        &self,
+        request: Request<v1::MergeTableRequest>,
+    ) -> Result<Response<v1::MergeTableResponse>, Status> {
+        let mut merging = Merging::new(request.into_inner());
+        self.finish(move |directory, now| merging.go_on(directory, now))
             .await
     }
 

@@ -23,6 +23,7 @@
 pub mod arguments;
 pub mod clock;
 pub mod cluster;
+mod cuts;
 pub mod disk;
 mod elsewhere;
 pub mod end;

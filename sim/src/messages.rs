@@ -1,6 +1,7 @@
 //! What processes say to each other.
 
 use percolator_client::transport::MasterError;
+use percolator_gc_master::Done;
 use percolator_protocol::election::NamedLeader;
 use percolator_protocol::oracle::Granted;
 use percolator_tablet::runner::MasterCommand;
@@ -34,6 +35,10 @@ pub enum Ask {
     /// To the master.
     DeleteTable(v1::DeleteTableRequest),
     /// To the master.
+    SplitTable(v1::SplitTableRequest),
+    /// To the master.
+    MergeTable(v1::MergeTableRequest),
+    /// To the master.
     Session(v1::SessionRequest),
     /// To the master.
     Heartbeat(Box<v1::HeartbeatRequest>),
@@ -64,11 +69,15 @@ pub enum Answer {
     /// The master's.
     TableDeleted(v1::DeleteTableResponse),
     /// The master's.
+    TableSplit(v1::SplitTableResponse),
+    /// The master's.
+    TableMerged(v1::MergeTableResponse),
+    /// The master's.
     Session(v1::SessionResponse),
     /// The master's, to a heartbeat.
     Heartbeat(v1::HeartbeatResponse),
-    /// An order was carried out, by so many groups; or not, and why.
-    Done(Result<u64, String>),
+    /// An order was carried out; or not, and why.
+    Done(Result<Done, String>),
     /// The master refuses.
     Refused(MasterError),
     /// A standby's: the leader's address, if it knows it.

@@ -254,6 +254,17 @@ impl Mutation {
                 plan.lock_ttl = Duration::from_millis(100);
                 plan.limits = Limits::default();
             }
+            Self::Rule(
+                Mutant::ScansLostInSplit | Mutant::ScansLostInMerge | Mutant::ScanGoesBack,
+            ) => {
+                only(&[Fault::SplitAndMerge]);
+                plan.pause = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+                plan.tablet_servers = 1;
+                plan.clients = 4;
+                plan.workers = 3;
+                plan.faulty = Duration::from_secs(10);
+            }
             Self::Rule(Mutant::LossForgotten) => only(&[Fault::LoseFolder]),
             Self::Rule(Mutant::BarrierNotDurable | Mutant::DeleteCollectedFirst) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss]);

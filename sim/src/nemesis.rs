@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::cluster::Cluster;
+use crate::cuts;
 use crate::disk::Space;
 use crate::network::NetworkFaults;
 use crate::plan::{Fault, Plan, SHORT_PATIENCE};
@@ -56,7 +57,7 @@ fn mend_later(world: &Arc<World>, turns: &Turns, place: Place, after: Duration, 
 const ELECTED_PACES: [u64; 6] = [820, 900, 990, 1_010, 1_100, 1_200];
 
 /// What can be done to a process, a disk or a clock.
-const ACTIONS: [Fault; 22] = [
+const ACTIONS: [Fault; 23] = [
     Fault::Cut,
     Fault::KillServer,
     Fault::KillClient,
@@ -79,6 +80,7 @@ const ACTIONS: [Fault; 22] = [
     Fault::CutLeader,
     Fault::RegisterAway,
     Fault::RegisterSlow,
+    Fault::SplitAndMerge,
 ];
 
 /// Something that is done.
@@ -130,7 +132,11 @@ pub fn schedule(plan: &Plan) -> Vec<Deed> {
 /// The pauses of a kind are of one mean length, which is drawn too.
 fn of_kind(plan: &Plan, fault: Fault) -> Vec<Deed> {
     let mut rng = Rng::new(plan.seed, fault.name());
-    let times = [2, 4, 8, 16][rng.below(4) as usize];
+    let times = match fault {
+        // Nothing fails by it.
+        Fault::SplitAndMerge => 1,
+        _ => [2, 4, 8, 16][rng.below(4) as usize],
+    };
     let pause = plan.pause * if plan.often { 1 } else { times };
     let mut at = Duration::ZERO;
     let mut deeds = Vec::new();
@@ -195,7 +201,8 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         | Fault::Reset
         | Fault::NewCluster
         | Fault::LoseFolder
-        | Fault::StaleCommitTs => {}
+        | Fault::StaleCommitTs
+        | Fault::SplitAndMerge => {}
     }
     deed
 }
@@ -303,6 +310,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             world.note(|| format!("the disk of {} hangs", tablet.name));
             tablet.hang();
         }
+        Fault::SplitAndMerge => cuts::split_or_merge(world, cluster, whom, way),
         Fault::Burst => cluster.burst(world, client, (way % 8) as usize + 4),
         Fault::HandOver
         | Fault::KillLeader

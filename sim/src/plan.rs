@@ -50,11 +50,12 @@ pub enum Fault {
     RegisterAway,
     RegisterSlow,
     StaleCommitTs,
+    SplitAndMerge,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -85,12 +86,13 @@ impl Fault {
         Self::RegisterAway,
         Self::RegisterSlow,
         Self::StaleCommitTs,
+        Self::SplitAndMerge,
     ];
 
-    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but one that seeds
-    /// draw for themselves.
+    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but two that
+    /// seeds draw for themselves.
     pub fn of_any() -> &'static [Self] {
-        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 1]
+        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 2]
     }
 
     /// Its name on the command line.
@@ -126,6 +128,7 @@ impl Fault {
             Self::RegisterAway => "register-away",
             Self::RegisterSlow => "register-slow",
             Self::StaleCommitTs => "stale-commit-ts",
+            Self::SplitAndMerge => "split-and-merge",
         }
     }
 
@@ -177,6 +180,7 @@ impl Fault {
             Self::StaleCommitTs => {
                 "clients get a commit_ts below what the oracle has granted since, as two oracles at a time would grant it"
             }
+            Self::SplitAndMerge => "tablets are split and merged, at rows that are there",
             Self::Burst => "many more transactions at once for a while",
         }
     }
@@ -293,6 +297,9 @@ impl Plan {
         narrow(&mut plan);
         if Rng::new(seed, "stale-commit-ts").below(4) == 0 {
             plan.faults.insert(Fault::StaleCommitTs);
+        }
+        if Rng::new(seed, "split-and-merge").below(3) == 0 {
+            plan.faults.insert(Fault::SplitAndMerge);
         }
         replicate(&mut plan);
         plan

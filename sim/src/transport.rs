@@ -261,6 +261,32 @@ impl Transport for SimTransport {
         .boxed()
     }
 
+    fn split_table(
+        &self,
+        request: v1::SplitTableRequest,
+    ) -> BoxFuture<'_, Result<v1::SplitTableResponse, MasterError>> {
+        async move {
+            match self.ask_master(Ask::SplitTable(request)).await? {
+                Answer::TableSplit(split) => Ok(split),
+                _ => Err(odd()),
+            }
+        }
+        .boxed()
+    }
+
+    fn merge_table(
+        &self,
+        request: v1::MergeTableRequest,
+    ) -> BoxFuture<'_, Result<v1::MergeTableResponse, MasterError>> {
+        async move {
+            match self.ask_master(Ask::MergeTable(request)).await? {
+                Answer::TableMerged(merged) => Ok(merged),
+                _ => Err(odd()),
+            }
+        }
+        .boxed()
+    }
+
     fn replaced(&self) -> Option<Replaced> {
         self.cluster.replaced()
     }

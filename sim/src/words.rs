@@ -36,6 +36,14 @@ impl Ask {
             Self::DeleteTable(request) => {
                 format!("delete table {} ({})", request.name, request.table_id)
             }
+            Self::SplitTable(request) => {
+                let rows = request.rows.iter().map(|row| text(row));
+                let rows: Vec<String> = rows.collect();
+                format!("split {} at {}", request.table, rows.join(", "))
+            }
+            Self::MergeTable(request) => {
+                format!("merge {} at {}", request.table, text(&request.row))
+            }
             Self::Session(request) => {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
@@ -43,6 +51,17 @@ impl Ask {
                 "heartbeat of {} barrier={} safe_point={} all_resolved_ts={} resolved_ts={}",
                 beat.server, beat.barrier, beat.safe_point, beat.all_resolved_ts, beat.resolved_ts
             ),
+            Self::Order(MasterCommand {
+                order:
+                    TabletCommand::Split {
+                        id, row, sibling, ..
+                    },
+                ..
+            }) => format!("split tablet {id} at {}, into it and {sibling}", text(row)),
+            Self::Order(MasterCommand {
+                order: TabletCommand::Merge { first, second },
+                ..
+            }) => format!("merge tablets {} and {}", first.0, second.0),
             Self::Order(MasterCommand {
                 order: TabletCommand::Create { tablet, .. },
                 ..
@@ -181,6 +200,8 @@ impl Answer {
             Self::Located(located) => format!("{} tablets", located.tablets.len()),
             Self::TableCreated(_) => "created".to_owned(),
             Self::TableDeleted(_) => "deleted".to_owned(),
+            Self::TableSplit(_) => "split".to_owned(),
+            Self::TableMerged(_) => "merged".to_owned(),
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
                 format!(

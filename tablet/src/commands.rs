@@ -1,16 +1,112 @@
-//! Decides about the master's commands.
+//! The master's commands, and what is decided about them.
 
+use bytes::Bytes;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::{Tablet, Timestamp};
+use percolator_protocol::types::{Rows, Tablet, Timestamp};
 
 use crate::decision::{Decision, TabletChange};
+use crate::latches::{self, RowHash};
 use crate::state::State;
 use crate::work::invalid;
 use crate::{Refusal, tablets};
 
+/// A command of the master.
+#[derive(Clone, Debug)]
+pub enum TabletCommand {
+    /// Own this tablet, in this state.
+    Create {
+        /// The tablet.
+        tablet: Tablet,
+        /// The server has said that it has it.
+        made: bool,
+        /// What is below is refused from before the tablet is served.
+        barrier: Timestamp,
+    },
+    /// Forget this tablet of a table that is deleted.
+    Drop {
+        /// The tablet.
+        id: u64,
+        /// Its table.
+        table: u32,
+    },
+    /// Cut a tablet in two.
+    Split {
+        /// The tablet, which keeps the rows before `row`.
+        id: u64,
+        /// Its epoch.
+        epoch: u64,
+        /// The first row of the other part.
+        row: Bytes,
+        /// The id of the other part.
+        sibling: u64,
+    },
+    /// Make one tablet of two neighbours.
+    Merge {
+        /// The first one, which gets all rows: its id and its epoch.
+        first: (u64, u64),
+        /// The second one, which is gone then.
+        second: (u64, u64),
+    },
+}
+
+impl TabletCommand {
+    /// The tablets that it changes.
+    fn tablets(&self) -> impl Iterator<Item = u64> {
+        let (first, second) = match self {
+            Self::Create { tablet, .. } => (tablet.id, None),
+            Self::Drop { id, .. } => (*id, None),
+            Self::Split { id, sibling, .. } => (*id, Some(*sibling)),
+            Self::Merge { first, second } => (first.0, Some(second.0)),
+        };
+        std::iter::once(first).chain(second)
+    }
+
+    /// Of a split or a merge: the tablets that there are then.
+    pub fn cuts(&self) -> Vec<u64> {
+        match self {
+            Self::Create { .. } | Self::Drop { .. } => Vec::new(),
+            Self::Split { id, sibling, .. } => vec![*id, *sibling],
+            Self::Merge { first, .. } => vec![first.0],
+        }
+    }
+
+    /// What has to be latched. Rows don't: they stay where they are, and requests look at their tablet's epoch again when
+    /// they are decided.
+    pub(crate) fn latches(&self) -> Vec<RowHash> {
+        self.tablets().map(latches::tablet).collect()
+    }
+
+    /// Whether a nearly full disk should take it: without it no table can be deleted, and that makes room.
+    pub(crate) fn makes_room(&self) -> bool {
+        match self {
+            Self::Create { tablet, .. } => tablet.is_frozen(),
+            Self::Drop { .. } => true,
+            Self::Split { .. } | Self::Merge { .. } => false,
+        }
+    }
+
+    pub(crate) fn decide(self, state: &State) -> Result<Decision, Refusal> {
+        match self {
+            Self::Create {
+                tablet,
+                made,
+                barrier,
+            } => create(state, tablet, made, barrier),
+            Self::Drop { id, table } => drop(state, id, table),
+            Self::Split {
+                id,
+                epoch,
+                row,
+                sibling,
+            } => split(state, id, epoch, &row, sibling),
+            Self::Merge { first, second } => merge(state, first, second),
+        }
+    }
+}
+
 /// To forget a tablet of a table that is deleted.
-pub(crate) fn drop(state: &State, id: u64, table: u32) -> Result<Decision, Refusal> {
+fn drop(state: &State, id: u64, table: u32) -> Result<Decision, Refusal> {
     let mut decision = Decision::new();
     let tablet = state.tablets.get(id);
     if let Some(known) = tablet.filter(|known| known.table.0 != table) {
@@ -28,7 +124,7 @@ pub(crate) fn drop(state: &State, id: u64, table: u32) -> Result<Decision, Refus
 
 /// To own a tablet in the state that it has here, and to refuse what is below the barrier. `made`: this server has
 /// said that it has it.
-pub(crate) fn create(
+fn create(
     state: &State,
     tablet: Tablet,
     made: bool,
@@ -92,4 +188,100 @@ pub(crate) fn create(
         }
     }
     Ok(decision)
+}
+
+/// To cut a tablet in two at a row. Nothing else changes: what is stored lies by its rows, and so do latches and marks of
+/// cells.
+fn split(
+    state: &State,
+    id: u64,
+    epoch: u64,
+    row: &Bytes,
+    sibling: u64,
+) -> Result<Decision, Refusal> {
+    let known = serving(state, id)?;
+    let other = state.tablets.get(sibling);
+    if known.rows.end == *row && other.is_some_and(|other| other.rows.start == *row) {
+        return Ok(Decision::new());
+    }
+    check_epoch(known, epoch)?;
+    if sibling == 0 || other.is_some() || state.tablets.dropped(sibling).is_some() {
+        return Err(invalid(format!("there is a tablet {sibling} already")));
+    }
+    if known.rows.start >= *row || !known.rows.contains(row) {
+        return Err(invalid(format!(
+            "tablet {id} can't be split there: the row has to be one of its rows, and not the first"
+        )));
+    }
+    let part = |id, start: &Bytes, end: &Bytes| Tablet {
+        id,
+        rows: Rows {
+            start: start.clone(),
+            end: end.clone(),
+        },
+        epoch: epoch + 1,
+        ..known.clone()
+    };
+    let first = part(id, &known.rows.start, row);
+    let second = part(sibling, row, &known.rows.end);
+    let mut decision = Decision::new();
+    decision.batch = tablets::record(&first);
+    tablets::add_record(&mut decision.batch, &second);
+    decision.tablet_change = Some(TabletChange::Split { first, second });
+    Ok(decision)
+}
+
+/// To make one tablet of two neighbours.
+fn merge(state: &State, first: (u64, u64), second: (u64, u64)) -> Result<Decision, Refusal> {
+    let left = serving(state, first.0)?;
+    if state.tablets.get(second.0).is_none() && left.epoch > first.1 {
+        return Ok(Decision::new());
+    }
+    let right = serving(state, second.0)?;
+    check_epoch(left, first.1)?;
+    check_epoch(right, second.1)?;
+    if left.table != right.table || left.rows.end.is_empty() || left.rows.end != right.rows.start {
+        return Err(invalid(format!(
+            "tablet {} does not begin where tablet {} ends",
+            right.id, left.id
+        )));
+    }
+    let whole = Tablet {
+        rows: Rows {
+            start: left.rows.start.clone(),
+            end: right.rows.end.clone(),
+        },
+        epoch: left.epoch.max(right.epoch) + 1,
+        ..left.clone()
+    };
+    let mut decision = Decision::new();
+    decision.batch = tablets::record(&whole);
+    tablets::remove_record(&mut decision.batch, right.id);
+    decision.tablet_change = Some(TabletChange::Merge {
+        whole,
+        gone: right.id,
+    });
+    Ok(decision)
+}
+
+/// The tablet, if it serves.
+fn serving(state: &State, id: u64) -> Result<&Tablet, Refusal> {
+    let known = state.tablets.get(id);
+    let known = known.ok_or_else(|| invalid(format!("tablet {id} is not here")))?;
+    if known.is_frozen() {
+        return Err(invalid(format!(
+            "the table of tablet {id} is being deleted"
+        )));
+    }
+    Ok(known)
+}
+
+fn check_epoch(known: &Tablet, epoch: u64) -> Result<(), Refusal> {
+    if known.epoch == epoch {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "tablet {} is at epoch {}, and not at {epoch}",
+        known.id, known.epoch
+    )))
 }

@@ -23,6 +23,16 @@ use crate::{garbage, points};
 #[derive(Debug)]
 pub(crate) enum TabletChange {
     Insert(Tablet),
+    /// One tablet is these two now.
+    Split {
+        first: Tablet,
+        second: Tablet,
+    },
+    /// This is the two neighbours now, the second of which is gone.
+    Merge {
+        whole: Tablet,
+        gone: u64,
+    },
     /// Of this table, which is deleted.
     Drop {
         id: u64,

@@ -66,6 +66,32 @@ impl Progress {
         known.bytes += change.bytes;
     }
 
+    /// Some rows of the tablet are another one's now. What waits there isn't counted anew, as that takes long: each is said
+    /// to have half of it, until nothing waits ([`Self::nothing_waits`]).
+    pub(crate) fn split(&mut self, tablet: u64, sibling: u64) {
+        let known = self.of(tablet);
+        let half = known.waiting / 2;
+        known.waiting -= half;
+        self.of(sibling).waiting += half;
+    }
+
+    /// The tablet has the rows of another one as well, which is gone.
+    pub(crate) fn merge(&mut self, tablet: u64, gone: u64) {
+        if let Some(gone) = self.tablets.remove(&gone) {
+            let known = self.of(tablet);
+            known.waiting += gone.waiting;
+            known.records += gone.records;
+            known.bytes += gone.bytes;
+        }
+    }
+
+    /// The index is empty.
+    pub(crate) fn nothing_waits(&mut self) {
+        for known in self.tablets.values_mut() {
+            known.waiting = 0;
+        }
+    }
+
     /// The tablet is no longer here: what it left goes with its rows.
     pub(crate) fn dropped(&mut self, tablet: u64) {
         if let Some(gone) = self.tablets.remove(&tablet) {

@@ -65,6 +65,26 @@ impl Readers {
         self.highest
     }
 
+    /// Some rows of the tablet are another one's now: what has scanned in it may have read them.
+    pub(crate) fn split(&mut self, tablet: u64, sibling: u64) {
+        if mutants::on(Mutant::ScansLostInSplit) {
+            return;
+        }
+        if let Some(scanned) = self.scans.get(&tablet).copied() {
+            self.scans.insert(sibling, scanned);
+        }
+    }
+
+    /// The tablet has the rows of another one as well, which is gone.
+    pub(crate) fn merge(&mut self, tablet: u64, gone: u64) {
+        if let Some(scanned) = self.scans.remove(&gone)
+            && !mutants::on(Mutant::ScansLostInMerge)
+        {
+            let mark = self.scans.entry(tablet).or_insert(Timestamp::ZERO);
+            *mark = (*mark).max(scanned);
+        }
+    }
+
     /// The tablet is not here any more, and its id never comes again.
     pub(crate) fn forget(&mut self, tablet: u64) {
         self.scans.remove(&tablet);
@@ -144,6 +164,14 @@ mod tests {
         assert_eq!(readers.read_ts([3, 4], 8), Timestamp::ZERO);
         assert_eq!(readers.highest(), ts(7));
         assert_eq!(readers.scanned_tablets(), 1);
+        readers.split(9, 10);
+        readers.scan(10, ts(9));
+        readers.split(8, 11);
+        let both = |readers: &Readers| [9, 10].map(|tablet| readers.read_ts([3, 4], tablet));
+        assert_eq!(both(&readers), [ts(7), ts(9)]);
+        readers.merge(9, 10);
+        assert_eq!(both(&readers), [ts(9), Timestamp::ZERO]);
+        readers.merge(9, 10);
         readers.forget(9);
         assert_eq!(readers.scanned_tablets(), 0);
     }

@@ -66,7 +66,7 @@ pub enum NotReady {
     /// The master says that these tablets were here.
     #[error(
         "{}{} tablets that were here are not any more, {first} among them, and nor are their rows: bring this server's \
-         folder or volume back, or give up the tables that they belong to (`percolator table list --tablets` names them) \
+         folder or volume back, or give up the tables that they belong to (`percolator tablet list` names them) \
          by `percolator table delete`",
         percolator_telemetry::endpoint::DATA_LOST,
         .count
@@ -208,6 +208,7 @@ impl<H: Host> Runner<H> {
     pub fn heartbeat(&mut self, now: Duration) -> v1::HeartbeatRequest {
         self.lapse.sends(now);
         let obstacle = self.core.resolution().obstacle(now);
+        self.core.correct_progress();
         let report = self.core.report();
         if std::mem::replace(&mut self.unanswered, true) {
             // The master may have been started again.

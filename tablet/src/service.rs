@@ -215,8 +215,10 @@ impl Shared {
         ready.map_err(|why| why.to_string())
     }
 
-    /// Carries out a command of the master, and waits until it is durable. How many groups are.
-    async fn order(&self, order: MasterCommand) -> Result<u64, Status> {
+    /// Carries out a command of the master, and waits until it is durable. How many groups are, and the tablets that it has
+    /// cut.
+    async fn order(&self, order: MasterCommand) -> Result<(u64, Vec<v1::TabletInfo>), Status> {
+        let cuts = order.order.cuts();
         let (sender, receiver) = oneshot::channel();
         {
             let mut runner = self.runner.lock();
@@ -238,7 +240,12 @@ impl Shared {
                 Some(Kind::Failed(failed)) => Status::internal(failed.message),
                 _ => Status::internal("not carried out"),
             }),
-            _ => Ok(self.runner.lock().core().groups()),
+            _ => {
+                let runner = self.runner.lock();
+                let known = cuts.iter().filter_map(|id| runner.core().tablet(*id));
+                let tablets = known.cloned().map(Into::into).collect();
+                Ok((runner.core().groups(), tablets))
+            }
         }
     }
 
@@ -336,8 +343,47 @@ impl Tablets for Service {
                 barrier: Timestamp::from_u64(request.barrier),
             },
         };
-        let groups = self.0.order(order).await?;
+        let (groups, _) = self.0.order(order).await?;
         Ok(Response::new(v1::CreateTabletResponse { groups }))
+    }
+
+    async fn split_tablet(
+        &self,
+        request: Request<v1::SplitTabletRequest>,
+    ) -> Result<Response<v1::SplitTabletResponse>, Status> {
+        let request = request.into_inner();
+        let tablet = named(request.tablet)?;
+        let order = MasterCommand {
+            cluster_id: request.cluster_id,
+            to: request.to,
+            order: TabletCommand::Split {
+                id: tablet.id,
+                epoch: tablet.epoch,
+                row: request.row,
+                sibling: request.sibling_id,
+            },
+        };
+        let (groups, tablets) = self.0.order(order).await?;
+        Ok(Response::new(v1::SplitTabletResponse { groups, tablets }))
+    }
+
+    async fn merge_tablets(
+        &self,
+        request: Request<v1::MergeTabletsRequest>,
+    ) -> Result<Response<v1::MergeTabletsResponse>, Status> {
+        let request = request.into_inner();
+        let (first, second) = (named(request.tablet)?, named(request.next)?);
+        let order = MasterCommand {
+            cluster_id: request.cluster_id,
+            to: request.to,
+            order: TabletCommand::Merge {
+                first: (first.id, first.epoch),
+                second: (second.id, second.epoch),
+            },
+        };
+        let (groups, mut tablets) = self.0.order(order).await?;
+        let tablet = tablets.pop();
+        Ok(Response::new(v1::MergeTabletsResponse { groups, tablet }))
     }
 
     async fn drop_tablet(
@@ -353,7 +399,11 @@ impl Tablets for Service {
                 table: request.table_id,
             },
         };
-        let groups = self.0.order(order).await?;
+        let (groups, _) = self.0.order(order).await?;
         Ok(Response::new(v1::DropTabletResponse { groups }))
     }
+}
+
+fn named(tablet: Option<v1::TabletRef>) -> Result<v1::TabletRef, Status> {
+    tablet.ok_or_else(|| Status::invalid_argument("a command without a tablet"))
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Tablet, key};
@@ -12,6 +13,8 @@ use prost::Message as _;
 use crate::Error;
 
 const TABLET_PREFIX: &[u8] = b"tablet/";
+/// The most tablets that a refusal names.
+const FOLLOWING_MAX: usize = 16;
 const DROPPED_PREFIX: &[u8] = b"dropped/";
 /// Behind it, the number of a table that was deleted.
 const DELETED_PREFIX: &[u8] = b"deleted/";
@@ -24,6 +27,8 @@ const SETTINGS: &[u8] = b"gc settings";
 #[derive(Debug, Default)]
 pub(crate) struct Tablets {
     serving: BTreeMap<u64, Tablet>,
+    /// Their ids, by table and first row.
+    by_start: BTreeMap<(u32, Bytes), u64>,
     /// Dropped, but their rows are still to be removed.
     dropped: BTreeMap<u64, Tablet>,
     /// Tables that were deleted, and had tablets here: a late order must not make one again. The ids of tables
@@ -40,8 +45,12 @@ pub(crate) struct Tablets {
 impl Tablets {
     /// Reads the records.
     pub(crate) fn load(engine: &dyn Engine) -> Result<Self, Error> {
+        let serving = load(engine, TABLET_PREFIX)?;
+        let start = |tablet: &Tablet| (tablet.table.0, tablet.rows.start.clone());
+        let starts = serving.values().map(|tablet| (start(tablet), tablet.id));
         Ok(Self {
-            serving: load(engine, TABLET_PREFIX)?,
+            by_start: starts.collect(),
+            serving,
             dropped: load(engine, DROPPED_PREFIX)?,
             deleted: load_set(engine, DELETED_PREFIX, |key| {
                 let bytes = key.try_into().map_err(|_| "a table's number has 4 bytes")?;
@@ -71,6 +80,7 @@ impl Tablets {
                 asked_epoch: asked.epoch,
                 known_epoch: tablet.epoch,
                 frozen: true,
+                tablets: Vec::new(),
             }),
             tablet => Ok(tablet),
         }
@@ -87,26 +97,38 @@ impl Tablets {
                 asked_epoch: asked.epoch,
                 known_epoch: known.map_or(0, |tablet| tablet.epoch),
                 frozen: false,
+                tablets: known
+                    .filter(|known| known.epoch > asked.epoch)
+                    .map_or_else(Vec::new, |known| self.following(known)),
             }),
         }
     }
 
+    /// The tablet, and those behind it whose rows follow without a gap.
+    fn following(&self, first: &Tablet) -> Vec<v1::TabletInfo> {
+        let from = (first.table.0, first.rows.start.clone());
+        let mut next = Some(first.rows.start.clone());
+        self.by_start
+            .range(from..)
+            .map_while(|((table, start), id)| {
+                let follows = *table == first.table.0 && next.as_ref() == Some(start);
+                let tablet = self.serving.get(id).filter(|_| follows)?;
+                next = Some(tablet.rows.end.clone()).filter(|end| !end.is_empty());
+                Some(tablet.clone().into())
+            })
+            .take(FOLLOWING_MAX)
+            .collect()
+    }
+
     /// The tablet that the cell with this key lies in; zero: none that this server serves.
     pub(crate) fn holding(&self, cell_key: &[u8]) -> Result<u64, Error> {
-        let mut row = None;
-        for tablet in self.serving.values() {
-            if !cell_key.starts_with(&tablet.table.0.to_be_bytes()) || refuses(tablet) {
-                continue;
-            }
-            // Most tables are not cut.
-            if !tablet.rows.are_all() && row.is_none() {
-                row = Some(key::decode_cell(cell_key)?.row);
-            }
-            if row.as_ref().is_none_or(|row| tablet.rows.contains(row)) {
-                return Ok(tablet.id);
-            }
-        }
-        Ok(0)
+        let cell = key::decode_cell(cell_key)?;
+        let up_to = (cell.table.0, cell.row.clone());
+        let id = self.by_start.range(..=up_to).next_back().map(|(_, id)| id);
+        let tablet = id.and_then(|id| self.serving.get(id)).filter(|tablet| {
+            tablet.table == cell.table && tablet.rows.contains(&cell.row) && !refuses(tablet)
+        });
+        Ok(tablet.map_or(0, |tablet| tablet.id))
     }
 
     /// The tablet with this id, at any epoch.
@@ -180,14 +202,26 @@ impl Tablets {
     }
 
     pub(crate) fn insert(&mut self, tablet: Tablet) {
-        self.changes += 1;
+        self.remove(tablet.id);
+        let start = (tablet.table.0, tablet.rows.start.clone());
+        self.by_start.insert(start, tablet.id);
         self.serving.insert(tablet.id, tablet);
     }
 
-    pub(crate) fn drop_tablet(&mut self, id: u64, table: u32) {
+    /// A tablet is not here any more; its rows are those of another one.
+    pub(crate) fn remove(&mut self, id: u64) -> Option<Tablet> {
         self.changes += 1;
+        let tablet = self.serving.remove(&id)?;
+        let start = (tablet.table.0, tablet.rows.start.clone());
+        if self.by_start.get(&start) == Some(&id) {
+            self.by_start.remove(&start);
+        }
+        Some(tablet)
+    }
+
+    pub(crate) fn drop_tablet(&mut self, id: u64, table: u32) {
         self.deleted.insert(table);
-        if let Some(tablet) = self.serving.remove(&id) {
+        if let Some(tablet) = self.remove(id) {
             self.dropped.insert(id, tablet);
         }
     }
@@ -205,12 +239,19 @@ fn refuses(tablet: &Tablet) -> bool {
 /// The batch that makes a tablet ours.
 pub(crate) fn record(tablet: &Tablet) -> Batch {
     let mut batch = Batch::default();
-    batch.put(
-        Column::Meta,
-        key(TABLET_PREFIX, tablet.id),
-        v1::TabletInfo::from(tablet.clone()).encode_to_vec(),
-    );
+    add_record(&mut batch, tablet);
     batch
+}
+
+/// The batch makes this tablet ours as well.
+pub(crate) fn add_record(batch: &mut Batch, tablet: &Tablet) {
+    let record = v1::TabletInfo::from(tablet.clone()).encode_to_vec();
+    batch.put(Column::Meta, key(TABLET_PREFIX, tablet.id), record);
+}
+
+/// The batch takes a tablet away whose rows are another one's.
+pub(crate) fn remove_record(batch: &mut Batch, id: u64) {
+    batch.delete(Column::Meta, key(TABLET_PREFIX, id));
 }
 
 /// The batch after which a tablet of this deleted table isn't ours, if it was; its rows go later.

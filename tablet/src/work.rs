@@ -8,16 +8,17 @@ use percolator_protocol::actions::{Prewrite, StatusQuery};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::limits::{REQUEST_CELLS_MAX, VALUE_BYTES_MAX};
-use percolator_protocol::types::{Cell, LockKind, Mutation, Tablet, Timestamp, escape};
+use percolator_protocol::types::{Cell, LockKind, Mutation, Timestamp, escape};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
 use crate::asked::RequestError;
+use crate::commands::TabletCommand;
 use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::state::State;
 use crate::tablets::{self, Tablets};
-use crate::{Refusal, asked, commands, endings, garbage, prewrite, resolve};
+use crate::{Refusal, asked, endings, garbage, prewrite, resolve};
 
 /// A request that writes.
 #[derive(Debug)]
@@ -52,15 +53,7 @@ enum Operation {
         key: Bytes,
         value: Bytes,
     },
-    CreateTablet {
-        tablet: Tablet,
-        made: bool,
-        barrier: Timestamp,
-    },
-    DropTablet {
-        id: u64,
-        table: u32,
-    },
+    Command(TabletCommand),
     Meet(Vec<String>),
     Points(Points),
     Settings(v1::GcSettings),
@@ -179,24 +172,11 @@ impl Work {
         Ok(Self { tablets, operation })
     }
 
-    /// The master's order to own a tablet, which it was told is here if `made`, and to refuse what is below the
-    /// barrier.
-    pub(crate) fn create_tablet(tablet: Tablet, made: bool, barrier: Timestamp) -> Self {
+    /// A command of the master.
+    pub(crate) fn command(command: TabletCommand) -> Self {
         Self {
             tablets: Vec::new(),
-            operation: Operation::CreateTablet {
-                tablet,
-                made,
-                barrier,
-            },
-        }
-    }
-
-    /// The master's order to forget a tablet of a table that is deleted.
-    pub(crate) fn drop_tablet(id: u64, table: u32) -> Self {
-        Self {
-            tablets: Vec::new(),
-            operation: Operation::DropTablet { id, table },
+            operation: Operation::Command(command),
         }
     }
 
@@ -277,8 +257,7 @@ impl Work {
                 vec![hash(place)]
             }
             Operation::RawPut { .. } => Vec::new(),
-            Operation::CreateTablet { tablet, .. } => vec![latches::tablet(tablet.id)],
-            Operation::DropTablet { id, .. } => vec![latches::tablet(*id)],
+            Operation::Command(command) => command.latches(),
             // Names are only ever added, and points only raised.
             Operation::Meet(_) | Operation::Points(_) | Operation::Settings(_) => Vec::new(),
             Operation::Collect(piece) => garbage::rows(piece).collect(),
@@ -311,8 +290,7 @@ impl Work {
             }
             Operation::CheckStatus(_, at) | Operation::KeepAlive { place: at, .. } => place(at),
             Operation::RawPut { key, value } => copy(key) + copy(value),
-            Operation::CreateTablet { .. }
-            | Operation::DropTablet { .. }
+            Operation::Command(_)
             | Operation::Meet(_)
             | Operation::Points(_)
             | Operation::Settings(_)
@@ -330,14 +308,13 @@ impl Work {
             | Operation::CheckStatus(..)
             | Operation::KeepAlive { .. }
             | Operation::Resolve(_)
-            | Operation::DropTablet { .. }
             // These make room.
             | Operation::Points(_)
             | Operation::Settings(_)
             | Operation::Collect(_)
             // Without it no table can be deleted, and that makes room.
             | Operation::Meet(_) => true,
-            Operation::CreateTablet { tablet, .. } => tablet.is_frozen(),
+            Operation::Command(command) => command.makes_room(),
             Operation::Prewrite { .. } | Operation::RawPut { .. } => false,
         }
     }
@@ -393,12 +370,7 @@ impl Work {
                     .put(Column::Meta, asked::raw_key(&key), value);
                 Ok(decision)
             }
-            Operation::CreateTablet {
-                tablet,
-                made,
-                barrier,
-            } => commands::create(state, tablet, made, barrier),
-            Operation::DropTablet { id, table } => commands::drop(state, id, table),
+            Operation::Command(command) => command.decide(state),
             Operation::Meet(servers) => {
                 let mut decision = Decision::new();
                 let unmet = state.tablets.unmet(servers);

@@ -220,8 +220,8 @@ fn lost_tablets(server: &Server) -> Problem {
             tablets.join(", ")
         ),
         action: format!(
-            "stop {}, and bring its last data folder or volume back, not an older one; `percolator table list \
-             --tablets` says which rows these are. Where there is none, give them up: `percolator table delete \
+            "stop {}, and bring its last data folder or volume back, not an older one; `percolator tablet list` \
+             says which rows these are. Where there is none, give them up: `percolator table delete \
              --give-up-lost`",
             server.name
         ),

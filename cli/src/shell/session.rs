@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
                 open.txn.rollback();
                 self.output.note("rolled back");
             }
-            Command::Tables => crate::table::list(self.client, false, self.output).await?,
+            Command::Tables => crate::table::list(self.client, self.output).await?,
             Command::Status => self.status()?,
             Command::Exit => return Ok(Next::Exit),
         }

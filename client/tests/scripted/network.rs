@@ -452,6 +452,20 @@ impl Transport for Network {
         async { Err(odd()) }.boxed()
     }
 
+    fn split_table(
+        &self,
+        _: v1::SplitTableRequest,
+    ) -> BoxFuture<'_, Result<v1::SplitTableResponse, MasterError>> {
+        async { Err(odd()) }.boxed()
+    }
+
+    fn merge_table(
+        &self,
+        _: v1::MergeTableRequest,
+    ) -> BoxFuture<'_, Result<v1::MergeTableResponse, MasterError>> {
+        async { Err(odd()) }.boxed()
+    }
+
     fn now(&self) -> Duration {
         self.clock_offset + self.world().now()
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Command, Deletion, Directory, DirectoryState, HEARTBEAT_INTERVAL, Heartbeat,
+    Action, Command, Deletion, Directory, DirectoryState, Done, HEARTBEAT_INTERVAL, Heartbeat,
     HeartbeatAnswer, Note, Refusal, Role, Settings, Start, TableState,
 };
 use percolator_protocol::safe_point::Points;
@@ -42,6 +42,8 @@ pub(crate) struct World {
     pub(crate) sent: Vec<Command>,
     /// So many effects are carried out before the master crashes.
     pub(crate) effects_left: usize,
+    /// Servers do what they are asked, and their answers are lost.
+    pub(crate) answers_lost: bool,
     pub(crate) crashed: bool,
 }
 
@@ -68,6 +70,7 @@ impl World {
             sent: Vec::new(),
             effects_left: usize::MAX,
             crashed: false,
+            answers_lost: false,
         };
         world.carry_out();
         // By the second round everybody knows everybody.
@@ -269,7 +272,7 @@ impl World {
     }
 
     /// As a tablet server does.
-    fn obey(&mut self, command: &Command) -> Result<u64, String> {
+    fn obey(&mut self, command: &Command) -> Result<Done, String> {
         self.sent.push(command.clone());
         assert_eq!(command.cluster_id, Self::cluster_id());
         if self.down.contains(&command.server) {
@@ -277,6 +280,7 @@ impl World {
         }
         let tablets = self.servers.get_mut(&command.server).unwrap();
         let deleted = self.deleted.entry(command.server.clone()).or_default();
+        let mut cut = Vec::new();
         match &command.action {
             Action::Create {
                 tablet: report,
@@ -296,10 +300,39 @@ impl World {
                 tablets.remove(tablet);
                 deleted.insert(*table);
             }
+            Action::Split {
+                tablet,
+                epoch,
+                row,
+                sibling,
+            } => {
+                let first = tablets.get_mut(tablet).filter(|it| it.epoch == *epoch);
+                let first = first.ok_or("another epoch")?;
+                first.epoch += 1;
+                let mut second = first.clone();
+                second.id = *sibling;
+                second.rows.start = row.clone();
+                first.rows.end = row.clone();
+                cut = vec![first.clone(), second.clone()];
+                tablets.insert(*sibling, second);
+            }
+            Action::Merge { first, second } => {
+                let gone = tablets.remove(&second.0).ok_or("it is gone")?;
+                let whole = tablets.get_mut(&first.0).ok_or("it is gone")?;
+                whole.epoch = whole.epoch.max(gone.epoch) + 1;
+                whole.rows.end = gone.rows.end;
+                cut = vec![whole.clone()];
+            }
         }
         let groups = self.groups.entry(command.server.clone()).or_default();
         *groups += 1;
-        Ok(*groups)
+        if self.answers_lost {
+            return Err("no answer".into());
+        }
+        Ok(Done {
+            groups: *groups,
+            tablets: cut,
+        })
     }
 
     pub(crate) fn state(&self) -> &DirectoryState {

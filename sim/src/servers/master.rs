@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Action, Command, Creation, Directory, Heartbeat, Pending, Refusal, Removal, Settings, Start,
-    directory_response, drive, locate,
+    Action, Command, Creation, Directory, Heartbeat, Merging, Pending, Refusal, Removal, Settings,
+    Splitting, Start, directory_response, drive, locate,
 };
 use percolator_server::{DurableValue, SmallFile};
 use percolator_tablet::core::TabletCommand;
@@ -313,6 +313,21 @@ impl Master {
                 id: *tablet,
                 table: *table,
             },
+            Action::Split {
+                tablet,
+                epoch,
+                row,
+                sibling,
+            } => TabletCommand::Split {
+                id: *tablet,
+                epoch: *epoch,
+                row: row.clone(),
+                sibling: *sibling,
+            },
+            Action::Merge { first, second } => TabletCommand::Merge {
+                first: *first,
+                second: *second,
+            },
         };
         let meant = v1::Addressee {
             server: command.server.clone(),
@@ -363,7 +378,10 @@ impl Master {
     }
 
     fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
-        let takes_time = matches!(ask, Ask::CreateTable(_) | Ask::DeleteTable(_));
+        let takes_time = matches!(
+            ask,
+            Ask::CreateTable(_) | Ask::DeleteTable(_) | Ask::SplitTable(_) | Ask::MergeTable(_)
+        );
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
         let work = async move { master.answer(&world2, &running, ask, false).await };
         if takes_time {
@@ -389,6 +407,18 @@ impl Master {
             Ask::Session(request) => self.session(world, running, request, early).await,
             Ask::CreateTable(request) => self.create_table(world, running, request, early).await,
             Ask::DeleteTable(request) => self.delete_table(world, running, request, early).await,
+            Ask::SplitTable(request) => {
+                let mut splitting = Splitting::new(request);
+                let go_on = move |directory: &mut Directory, now| splitting.go_on(directory, now);
+                let split = self.finish(world, running, early, go_on).await?;
+                Some(split.map_or_else(refused, Answer::TableSplit))
+            }
+            Ask::MergeTable(request) => {
+                let mut merging = Merging::new(request);
+                let go_on = move |directory: &mut Directory, now| merging.go_on(directory, now);
+                let merged = self.finish(world, running, early, go_on).await?;
+                Some(merged.map_or_else(refused, Answer::TableMerged))
+            }
             Ask::Order(_) | Ask::Tablet(_) | Ask::Timestamps(_) | Ask::Register { .. } => None,
         }
     }

@@ -16,6 +16,7 @@ use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
 };
+use percolator_gc_master::Done;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core};
 use percolator_tablet::resolver::resolve_locks;
@@ -46,6 +47,29 @@ pub const LAST_RESERVE_BYTES: u64 = 64 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Old values for snapshots, which the server holds for one request.
 const HISTORY_BYTES: u64 = 1 << 20;
+
+/// What somebody waits for.
+enum Asked {
+    Request,
+    /// A command of the master, which cuts these tablets.
+    Order(Vec<u64>),
+}
+
+impl Asked {
+    fn answer(self, core: &Core, response: v1::Response) -> Answer {
+        match (self, response.body) {
+            (Self::Request, body) => Answer::Tablet(v1::Response { body, ..response }),
+            (Self::Order(_), Some(Body::Error(error))) => Answer::Done(Err(words::refusal(&error))),
+            (Self::Order(cuts), _) => Answer::Done(Ok(Done {
+                groups: core.groups(),
+                tablets: cuts
+                    .iter()
+                    .filter_map(|id| core.tablet(*id).cloned())
+                    .collect(),
+            })),
+        }
+    }
+}
 
 /// A tablet server: what outlives its processes.
 pub struct Tablet {
@@ -95,7 +119,7 @@ pub struct Tablet {
 pub struct Running {
     pub(crate) runner: Runner<Around>,
     engine: Arc<dyn Engine>,
-    askers: BTreeMap<Asker, (Caller, bool)>,
+    askers: BTreeMap<Asker, (Caller, Asked)>,
     /// Requests to resolve locks, that aren't answered.
     resolves: BTreeMap<Asker, (v1::TabletRef, v1::ResolveRequest)>,
     next_asker: Asker,
@@ -335,7 +359,7 @@ impl Tablet {
             Ask::Tablet(request) => {
                 {
                     let mut state = running.lock();
-                    state.askers.insert(from, (caller, false));
+                    state.askers.insert(from, (caller, Asked::Request));
                     if let (Some(v1::request::Body::Resolve(resolve)), [tablet]) =
                         (&request.body, &request.tablets[..])
                     {
@@ -347,7 +371,8 @@ impl Tablet {
                 });
             }
             Ask::Order(order) => {
-                running.lock().askers.insert(from, (caller, true));
+                let asked = Asked::Order(order.order.cuts());
+                running.lock().askers.insert(from, (caller, asked));
                 let taken = self.act(world, running, |runner, now| {
                     runner.order(now, 0, from, order)
                 });
@@ -389,17 +414,16 @@ impl Tablet {
         let is_sooner = state.runner.host().is_sooner;
         let ticks = state.ticks.take_if(|_| is_sooner);
         let failure = state.runner.host().failure.take();
-        let groups = state.runner.core().groups();
+        let core = state.runner.core();
+        let answers = sent.into_iter();
+        let answers =
+            answers.map(|((caller, asked), response)| (caller, asked.answer(core, response)));
+        let answers: Vec<_> = answers.collect();
         drop(state);
         if let Some(ticks) = ticks {
             ticks.wake();
         }
-        for ((caller, is_order), response) in sent {
-            let answer = match (is_order, response.body) {
-                (false, body) => Answer::Tablet(v1::Response { body, ..response }),
-                (true, Some(Body::Error(error))) => Answer::Done(Err(words::refusal(&error))),
-                (true, _) => Answer::Done(Ok(groups)),
-            };
+        for (caller, answer) in answers {
             world.reply(self.node, caller, answer);
         }
         if let Some(group) = group {

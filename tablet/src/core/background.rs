@@ -237,10 +237,21 @@ impl Core {
         }
     }
 
+    /// Of tablets that were split it is only known about what waits there, until nothing does.
+    pub(crate) fn correct_progress(&mut self) {
+        let engine = &*self.state.engine;
+        let (entries, fates) = (&self.gc.front, &self.gc.fates);
+        let is_empty = |front: &garbage::Front| matches!(front.oldest(engine), Ok(None));
+        if is_empty(entries) && is_empty(fates) {
+            self.gc.progress.nothing_waits();
+        }
+    }
+
     /// What waits, and what was collected.
     pub(super) fn gc_progress(&self) -> v1::GcProgress {
         // An engine that can't be read is noticed by others.
-        let oldest = self.gc.front.oldest(&*self.state.engine).ok().flatten();
+        let engine = &*self.state.engine;
+        let oldest = self.gc.front.oldest(engine).ok().flatten();
         v1::GcProgress {
             oldest: oldest.unwrap_or_default().as_u64(),
             tablets: self.gc.progress.report(),

@@ -52,6 +52,18 @@ impl Core {
         }
         match &decision.tablet_change {
             Some(TabletChange::Insert(tablet)) => self.state.tablets.insert(tablet.clone()),
+            Some(TabletChange::Split { first, second }) => {
+                self.state.tablets.insert(first.clone());
+                self.state.tablets.insert(second.clone());
+                self.gc.progress.split(first.id, second.id);
+                self.state.readers.get_mut().split(first.id, second.id);
+            }
+            Some(TabletChange::Merge { whole, gone }) => {
+                self.state.tablets.remove(*gone);
+                self.state.tablets.insert(whole.clone());
+                self.gc.progress.merge(whole.id, *gone);
+                self.state.readers.get_mut().merge(whole.id, *gone);
+            }
             Some(TabletChange::Drop { id, table }) => {
                 self.state.tablets.drop_tablet(*id, *table);
                 self.gc.progress.dropped(*id);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use percolator_engine::{Batch, Engine};
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::{Tablet, Timestamp};
+use percolator_protocol::types::Tablet;
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 use prost::Message as _;
@@ -38,6 +38,7 @@ use crate::wait_queue::WaitQueue;
 use crate::work::Work;
 use crate::{Error, Failure, Refusal, asked, garbage, load, reads, resolve};
 
+pub use crate::commands::TabletCommand;
 pub(crate) use facts::Facts;
 
 /// Who asked, as the runner names them.
@@ -50,27 +51,6 @@ pub struct Reply {
     pub to: Asker,
     /// The answer; without a body it says that a command of the master was carried out.
     pub response: v1::Response,
-}
-
-/// A command of the master.
-#[derive(Clone, Debug)]
-pub enum TabletCommand {
-    /// Own this tablet, in this state.
-    Create {
-        /// The tablet.
-        tablet: Tablet,
-        /// The server has said that it has it.
-        made: bool,
-        /// What is below is refused from before the tablet is served.
-        barrier: Timestamp,
-    },
-    /// Forget this tablet of a table that is deleted.
-    Drop {
-        /// The tablet.
-        id: u64,
-        /// Its table.
-        table: u32,
-    },
 }
 
 /// A tablet server.
@@ -131,6 +111,11 @@ impl Core {
             groups: self.groups(),
             ..self.state.tablets.report()
         }
+    }
+
+    /// The tablet with this id, as it is here.
+    pub fn tablet(&self, id: u64) -> Option<&Tablet> {
+        self.state.tablets.get(id)
     }
 
     /// How many groups it has made durable since its folder was made.
@@ -217,15 +202,7 @@ impl Core {
         if let Err(refusal) = self.state.check_addressee(meant) {
             return self.answer(Some(to), id, note, Err(refusal), out);
         }
-        let work = match order {
-            TabletCommand::Create {
-                tablet,
-                made,
-                barrier,
-            } => Work::create_tablet(tablet, made, barrier),
-            TabletCommand::Drop { id, table } => Work::drop_tablet(id, table),
-        };
-        self.enqueue(Some(to), id, note, work, out);
+        self.enqueue(Some(to), id, note, Work::command(order), out);
     }
 
     /// The next group of batches to make durable, when there's one and none is on its way.

@@ -1,0 +1,174 @@
+//! `percolator tablet`.
+
+use std::process::ExitCode;
+
+use bytes::Bytes;
+use percolator_client::{Client, Error, Table, escape};
+use serde::Serialize;
+
+use crate::cells::{Escaped, Waiting};
+use crate::errors::Usage;
+use crate::output::{Format, Output, columns};
+use crate::table::{TabletJson, edge, lost, server};
+
+/// What to do with the tablets of tables: each has a range of rows, and one tablet server.
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  percolator tablet list accounts
+  percolator tablet split accounts m
+  percolator tablet merge accounts m")]
+pub(crate) enum Command {
+    /// List tablets: their rows, and their servers.
+    #[command(after_help = "\
+Examples:
+  percolator tablet list                      those of all tables
+  percolator tablet list accounts -o json     one line of JSON for each")]
+    List {
+        /// Of this table alone.
+        #[arg(add = crate::complete::tables())]
+        table: Option<String>,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Split tablets of a table: each of these rows is the first row of a tablet then.
+    ///
+    /// Both parts stay at their server, and nothing is copied. Transactions go on meanwhile. A row at which a tablet begins
+    /// already changes nothing.
+    #[command(after_help = "\
+Examples:
+  percolator tablet split accounts m
+  percolator tablet split accounts g m t      into four")]
+    Split {
+        /// The table.
+        #[arg(add = crate::complete::tables())]
+        table: String,
+        /// Where to split: rows, in any order.
+        #[arg(required = true, value_name = "ROW")]
+        rows: Vec<Escaped>,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Merge the tablet that begins at a row with the one before it.
+    ///
+    /// Both have to be at one server. Nothing is copied, and transactions go on meanwhile.
+    #[command(after_help = "Examples:\n  percolator tablet merge accounts m")]
+    Merge {
+        /// The table.
+        #[arg(add = crate::complete::tables())]
+        table: String,
+        /// The first row of the second of the two tablets.
+        row: Escaped,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+}
+
+impl Command {
+    pub(crate) fn waiting(&self) -> Waiting {
+        match self {
+            Self::List { waiting, .. }
+            | Self::Split { waiting, .. }
+            | Self::Merge { waiting, .. } => *waiting,
+        }
+    }
+}
+
+/// A line of `percolator tablet list -o json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    table: &'a str,
+    #[serde(flatten)]
+    tablet: TabletJson<'a>,
+}
+
+pub(crate) async fn run(
+    client: &Client,
+    command: Command,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::List { table, .. } => list(client, table.as_deref(), output).await?,
+        Command::Split { table, rows, .. } => {
+            let rows: Vec<Bytes> = rows.into_iter().map(|row| row.0).collect();
+            client.split_table(&table, &rows).await?;
+            report(client, &table, output).await?;
+        }
+        Command::Merge { table, row, .. } => {
+            let found = find(client, &table).await?;
+            if found.tablets.iter().all(|it| it.start_row != row.0) || row.0.is_empty() {
+                return Err(Usage(format!(
+                    "no tablet of {table} begins at row {:?} with another one before it: `percolator tablet list {table}` \
+                     shows where they begin",
+                    escape(&row.0)
+                ))
+                .into());
+            }
+            client.merge_tablets(&table, &row.0).await?;
+            report(client, &table, output).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what the table consists of now.
+async fn report(client: &Client, table: &str, output: Output) -> anyhow::Result<()> {
+    match output.format {
+        Format::Text => {
+            let found = find(client, table).await?;
+            let tablets = found.tablets.len();
+            output.note(&format!("table {table} has {tablets} tablet(s) now"));
+            Ok(())
+        }
+        Format::Json => list(client, Some(table), output).await,
+    }
+}
+
+async fn find(client: &Client, name: &str) -> Result<Table, Error> {
+    let mut tables = client.tables().await?.into_iter();
+    let table = tables.find(|table| table.name == name);
+    table.ok_or_else(|| Error::UnknownTable { name: name.into() })
+}
+
+/// Prints every tablet, or those of one table.
+async fn list(client: &Client, table: Option<&str>, output: Output) -> anyhow::Result<()> {
+    let tables = match table {
+        Some(name) => vec![find(client, name).await?],
+        None => client.cluster().await?.tables,
+    };
+    let lost = lost(client).await?;
+    let tablets = tables
+        .iter()
+        .flat_map(|table| table.tablets.iter().map(move |tablet| (table, tablet)));
+    if output.format == Format::Json {
+        for (table, tablet) in tablets {
+            let line = Line {
+                table: &table.name,
+                tablet: TabletJson::new(tablet, &lost),
+            };
+            output.line(&serde_json::to_string(&line)?)?;
+        }
+        return Ok(());
+    }
+    let mut rows = vec![
+        ["TABLE", "TABLET", "FROM", "TO", "EPOCH", "SERVER"]
+            .map(String::from)
+            .to_vec(),
+    ];
+    rows.extend(tablets.map(|(table, tablet)| {
+        vec![
+            table.name.clone(),
+            tablet.id.to_string(),
+            edge(&tablet.start_row),
+            edge(&tablet.end_row),
+            tablet.epoch.to_string(),
+            server(tablet, &lost),
+        ]
+    }));
+    if tables.is_empty() {
+        output.note("no tables");
+    } else {
+        output.line(&columns(&rows))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Cutting tablets at rows, and making one of two neighbours: asked of their owner, whose word counts. Like requests about
+//! tables these are gone on with until they are done.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use percolator_protocol::types::TabletState;
+use percolator_wire::v1;
+
+use crate::convert;
+use crate::core::Directory;
+use crate::events::Action;
+use crate::names::{check_cuts, check_table_name};
+use crate::pending::{Pending, WAIT_MAX};
+use crate::refusal::Refusal;
+use crate::state::{Placement, TableState};
+
+/// Tablets that are cut for somebody.
+#[derive(Debug)]
+pub struct Splitting {
+    table: String,
+    rows: Vec<Vec<u8>>,
+    asked: Asked,
+}
+
+/// Two tablets that become one for somebody.
+#[derive(Debug)]
+pub struct Merging {
+    table: String,
+    row: Bytes,
+    asked: Asked,
+}
+
+/// What was asked of owners.
+#[derive(Debug, Default)]
+struct Asked {
+    /// By tablet: its epoch then. At another one it is asked again.
+    at: BTreeMap<u64, u64>,
+    /// When the caller is told what it waits for.
+    until: Option<Duration>,
+}
+
+impl Asked {
+    /// Asks the owner, unless it was asked and nothing has changed since.
+    fn ask(
+        &mut self,
+        directory: &mut Directory,
+        now: Duration,
+        (id, tablet): (u64, &Placement),
+        action: impl FnOnce(&mut Directory) -> Result<Action, Refusal>,
+    ) -> Result<(), Refusal> {
+        if self.at.get(&id) == Some(&tablet.epoch) {
+            return Ok(());
+        }
+        if !directory.is_alive(&tablet.owner, now) {
+            let server = tablet.owner.clone();
+            return Err(Refusal::OwnerAway { tablet: id, server });
+        }
+        // Of the time before.
+        directory.failures.remove(&(tablet.owner.clone(), id));
+        let action = action(directory)?;
+        if directory.ask(&tablet.owner, action) {
+            self.at.insert(id, tablet.epoch);
+        }
+        Ok(())
+    }
+
+    /// What hinders this tablet's owner, or that there is still time.
+    fn wait<R>(
+        &mut self,
+        directory: &Directory,
+        now: Duration,
+        (id, tablet): (u64, &Placement),
+        what: &str,
+    ) -> Result<Pending<R>, Refusal> {
+        let until = *self.until.get_or_insert(now + WAIT_MAX);
+        let asked = self.at.get(&id) == Some(&tablet.epoch);
+        let failed = directory.failures.get(&(tablet.owner.clone(), id));
+        if let Some(cause) = failed.filter(|_| asked) {
+            return Err(Refusal::NotCut {
+                tablet: id,
+                server: tablet.owner.clone(),
+                cause: cause.clone(),
+            });
+        }
+        if now < until {
+            return Ok(Pending::Wait { until });
+        }
+        Err(Refusal::Pending {
+            what: format!("tablet {id} is to be {what}"),
+            waits_for: tablet.owner.clone(),
+        })
+    }
+}
+
+impl Splitting {
+    /// As it is asked for.
+    pub fn new(request: v1::SplitTableRequest) -> Self {
+        let rows = request.rows.into_iter();
+        Self {
+            table: request.table,
+            rows: rows.map(Vec::from).collect(),
+            asked: Asked::default(),
+        }
+    }
+
+    /// Begins it, or looks how far it is.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchTable`], [`Refusal::NotReady`], [`Refusal::Cut`], [`Refusal::Unplaced`], [`Refusal::OwnerAway`],
+    /// [`Refusal::NotCut`], and [`Refusal::Pending`] when it takes long.
+    pub fn go_on(
+        &mut self,
+        directory: &mut Directory,
+        now: Duration,
+    ) -> Result<Pending<v1::SplitTableResponse>, Refusal> {
+        check_cuts(&self.rows)?;
+        let table = directory.ready_table(&self.table)?;
+        let mut waits_for = None;
+        for row in &self.rows {
+            let (id, tablet) = directory.placed(table, row)?;
+            if tablet.rows.start == *row {
+                continue;
+            }
+            let action = |directory: &mut Directory| {
+                Ok(Action::Split {
+                    tablet: id,
+                    epoch: tablet.epoch,
+                    row: Bytes::copy_from_slice(row),
+                    sibling: directory.next_tablet_id()?,
+                })
+            };
+            self.asked.ask(directory, now, (id, &tablet), action)?;
+            waits_for.get_or_insert((id, tablet));
+        }
+        match waits_for {
+            Some((id, tablet)) => self.asked.wait(directory, now, (id, &tablet), "split"),
+            None => Ok(Pending::Done(v1::SplitTableResponse {
+                tablets: convert::places(directory, table)?,
+            })),
+        }
+    }
+}
+
+impl Merging {
+    /// As it is asked for.
+    pub fn new(request: v1::MergeTableRequest) -> Self {
+        Self {
+            table: request.table,
+            row: request.row,
+            asked: Asked::default(),
+        }
+    }
+
+    /// Begins it, or looks how far it is.
+    ///
+    /// # Errors
+    /// As [`Splitting::go_on`], and [`Refusal::Apart`].
+    pub fn go_on(
+        &mut self,
+        directory: &mut Directory,
+        now: Duration,
+    ) -> Result<Pending<v1::MergeTableResponse>, Refusal> {
+        let table = directory.ready_table(&self.table)?;
+        check_cuts(&[self.row.to_vec()])?;
+        let (second, right) = directory.placed(table, &self.row)?;
+        if right.rows.start != self.row {
+            return Ok(Pending::Done(v1::MergeTableResponse {
+                tablets: convert::places(directory, table)?,
+            }));
+        }
+        let before = directory.tablets.before_row(table, &self.row).next();
+        let before = before.map(|(id, tablet)| (id, tablet.clone()));
+        let neighbour = before.filter(|(_, tablet)| tablet.rows.end == self.row);
+        let Some((first, left)) = neighbour else {
+            return Err(Refusal::Unplaced {
+                table: self.table.clone(),
+            });
+        };
+        if left.owner != right.owner {
+            return Err(Refusal::Apart {
+                first: (first, left.owner),
+                second: (second, right.owner),
+            });
+        }
+        let action = |_: &mut Directory| {
+            Ok(Action::Merge {
+                first: (first, left.epoch),
+                second: (second, right.epoch),
+            })
+        };
+        self.asked.ask(directory, now, (first, &left), action)?;
+        self.asked.wait(directory, now, (first, &left), "merged")
+    }
+}
+
+impl Directory {
+    /// The table of this name, if it can be used.
+    fn ready_table(&self, name: &str) -> Result<u32, Refusal> {
+        check_table_name(name)?;
+        let state = self.state()?;
+        let missing = || Refusal::NoSuchTable { name: name.into() };
+        let id = state.table_named(name).ok_or_else(missing)?;
+        match self.table(id).map(|table| table.state) {
+            Some(TableState::Ready) => Ok(id),
+            _ => Err(Refusal::NotReady { name: name.into() }),
+        }
+    }
+
+    /// The tablet that has this row of a table.
+    fn placed(&self, table: u32, row: &[u8]) -> Result<(u64, Placement), Refusal> {
+        let found = self.tablets.from_row(table, row).next();
+        let found = found.filter(|(_, tablet)| {
+            tablet.rows.contains(row) && tablet.made && tablet.state == TabletState::Serving
+        });
+        let unplaced = || Refusal::Unplaced {
+            table: self
+                .table(table)
+                .map_or_else(String::new, |it| it.name.clone()),
+        };
+        let (id, tablet) = found.ok_or_else(unplaced)?;
+        Ok((id, tablet.clone()))
+    }
+
+    /// An id that no tablet has had. It is durable before anybody is told of it.
+    fn next_tablet_id(&mut self) -> Result<u64, Refusal> {
+        let state = self.state.as_mut().ok_or(Refusal::NoState)?;
+        let id = state.next_tablet_id;
+        state.next_tablet_id += 1;
+        self.dirty = true;
+        Ok(id)
+    }
+}

@@ -1,0 +1,206 @@
+//! Tablets are split and merged for somebody who asks for it: their owners do it, and the directory follows.
+
+mod world;
+
+use std::time::Duration;
+
+use percolator_gc_master::{Merging, Pending, Refusal, SILENCE_MAX, Splitting};
+use percolator_wire::v1;
+use world::World;
+
+fn splitting(rows: &[&str]) -> Splitting {
+    Splitting::new(v1::SplitTableRequest {
+        table: "accounts".into(),
+        rows: rows.iter().map(|row| row.to_string().into()).collect(),
+    })
+}
+
+fn merging(row: &str) -> Merging {
+    Merging::new(v1::MergeTableRequest {
+        table: "accounts".into(),
+        row: row.to_owned().into(),
+    })
+}
+
+/// Goes on until it is done, or has to wait for more than commands.
+fn split(world: &mut World, rows: &[&str]) -> Result<bool, Refusal> {
+    go_on_with(world, &mut splitting(rows))
+}
+
+fn go_on_with(world: &mut World, splitting: &mut Splitting) -> Result<bool, Refusal> {
+    let mut done = false;
+    for _ in 0..10 {
+        done = matches!(
+            splitting.go_on(&mut world.directory, world.now)?,
+            Pending::Done(_)
+        );
+        world.carry_out();
+        if done {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+fn merge(world: &mut World, row: &str) -> Result<bool, Refusal> {
+    let mut merging = merging(row);
+    let first = merging.go_on(&mut world.directory, world.now)?;
+    world.carry_out();
+    Ok(matches!(first, Pending::Done(_))
+        || matches!(
+            merging.go_on(&mut world.directory, world.now)?,
+            Pending::Done(_)
+        ))
+}
+
+fn world() -> World {
+    let mut world = World::new(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world
+}
+
+#[test]
+fn each_row_is_the_first_of_a_tablet_then() {
+    let mut world = world();
+    assert_eq!(split(&mut world, &["c", "h", "m", "t"]), Ok(true));
+    let rows = [
+        "accounts ready 1@2 [..c) tablet-0",
+        "accounts ready 5@3 [c..h) tablet-0",
+        "accounts ready 6@3 [h..m) tablet-0",
+        "accounts ready 2@2 [m..t) tablet-1",
+        "accounts ready 4@2 [t..) tablet-1",
+    ];
+    let parts = |world: &World| {
+        let mut rows = world.rows();
+        rows.iter_mut().for_each(|row| {
+            // Ids and epochs go by the order of commands.
+            let (head, tail) = row.split_once(" [").unwrap();
+            let head = head.split(' ').take(2).collect::<Vec<_>>().join(" ");
+            *row = format!("{head} [{tail}");
+        });
+        rows
+    };
+    let expected: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            let (_, tail) = row.split_once(" [").unwrap();
+            format!("accounts ready [{tail}")
+        })
+        .collect();
+    assert_eq!(parts(&world), expected);
+    world.assert_agreement("split");
+    assert_eq!(world.notes, []);
+
+    // Heartbeats say the same, also to a master that starts again, and to one whose state is older than the split.
+    world.beat_all();
+    assert_eq!(parts(&world), expected);
+    let mut known = world.directory.state().unwrap().clone();
+    known.next_tablet_id = 3;
+    world.restart();
+    world.beat_all();
+    assert_eq!(parts(&world), expected);
+    world.disk = Some(known.encode());
+    world.restart();
+    world.beat_all();
+    assert_eq!(parts(&world), expected);
+    // No tablet's id is given twice.
+    world.create("more", &[]).unwrap();
+    world.assert_agreement("after a restart");
+    // It is deleted as one.
+    world.beat_all();
+    world.delete("accounts").unwrap();
+    world.assert_agreement("deleted");
+    assert!(
+        world.rows().iter().all(|row| row.starts_with("more ")),
+        "{:?}",
+        world.rows()
+    );
+}
+
+#[test]
+fn neighbours_of_one_server_become_one() {
+    let mut world = world();
+    split(&mut world, &["c"]).unwrap();
+    assert_eq!(merge(&mut world, "c"), Ok(true));
+    assert_eq!(
+        world.rows(),
+        [
+            "accounts ready 1@3 [..m) tablet-0",
+            "accounts ready 2@1 [m..) tablet-1"
+        ]
+    );
+    world.assert_agreement("merged");
+    world.beat_all();
+    world.assert_agreement("heard");
+    assert_eq!(world.notes, []);
+    // There is nothing to do.
+    assert_eq!(merge(&mut world, "c"), Ok(true));
+    let apart = merge(&mut world, "m").unwrap_err();
+    assert!(matches!(&apart, Refusal::Apart { .. }), "{apart}");
+}
+
+#[test]
+fn what_can_t_be_split_or_merged_says_why() {
+    let mut world = world();
+    let said = |result: Result<bool, Refusal>| result.unwrap_err().to_string();
+    assert!(said(split(&mut world, &[""])).contains("it is empty"));
+    assert!(said(split(&mut world, &["h", "c"])).contains("not greater"));
+    assert!(said(merge(&mut world, "")).contains("it is empty"));
+    let other = v1::SplitTableRequest {
+        table: "other".into(),
+        rows: vec!["a".into()],
+    };
+    let missing = Splitting::new(other).go_on(&mut world.directory, world.now);
+    assert!(matches!(missing, Err(Refusal::NoSuchTable { .. })));
+    world.down.push("tablet-0".into());
+    world.now += 2 * SILENCE_MAX;
+    world.beat_all();
+    let away = split(&mut world, &["c"]);
+    assert!(
+        matches!(&away, Err(Refusal::OwnerAway { server, .. }) if server == "tablet-0"),
+        "{away:?}"
+    );
+    // The master has heard of none of the first rows.
+    world.restart();
+    world.beat_all();
+    let unplaced = split(&mut world, &["c"]);
+    assert!(
+        matches!(unplaced, Err(Refusal::Unplaced { .. })),
+        "{unplaced:?}"
+    );
+    assert_eq!(split(&mut world, &["t"]), Ok(true));
+}
+
+#[test]
+fn an_answer_that_is_lost_is_made_good_by_the_next_heartbeat() {
+    let mut world = world();
+    world.answers_lost = true;
+    let mut splitting = splitting(&["c"]);
+    let said = go_on_with(&mut world, &mut splitting);
+    assert!(
+        matches!(&said, Err(Refusal::NotCut { cause, .. }) if cause == "no answer"),
+        "{said:?}"
+    );
+    world.answers_lost = false;
+    world.beat("tablet-0").unwrap();
+    assert_eq!(go_on_with(&mut world, &mut splitting), Ok(true));
+    assert_eq!(world.rows().len(), 3);
+    world.assert_agreement("heard");
+}
+
+/// A server that is slow to answer doesn't let people wait for ever, and is named.
+#[test]
+fn who_waits_is_told_for_whom() {
+    let mut world = world();
+    let mut splitting = splitting(&["c"]);
+    splitting.go_on(&mut world.directory, world.now).unwrap();
+    world.directory.take_effects();
+    world.now += Duration::from_secs(5);
+    world.beat_all();
+    let said = splitting
+        .go_on(&mut world.directory, world.now)
+        .unwrap_err();
+    let words = "tablet 1 is to be split: it waits for tablet-0";
+    assert_eq!(said.to_string(), words);
+}
