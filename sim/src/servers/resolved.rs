@@ -1,8 +1,7 @@
 //! What a tablet server has left of what it says that it has resolved.
 
 use percolator_engine::{Column, Direction, Engine};
-use percolator_protocol::types::{Cell, Lock, TableId, Timestamp, key};
-use percolator_tablet::core::Core;
+use percolator_protocol::types::{Cell, Lock, Tablet, Timestamp, key};
 use percolator_wire::v1;
 
 use crate::watch::Seen;
@@ -10,13 +9,10 @@ use crate::watch::Seen;
 /// What is left of the locks of a transaction that committed, where its server says that they are resolved.
 pub(super) fn left(
     engine: &dyn Engine,
-    core: &Core,
-    tablet: &v1::TabletRef,
+    tablet: &Tablet,
     asked: v1::ResolveRequest,
     answer: &v1::ResolveResponse,
 ) -> Option<Seen<'static>> {
-    let owned = core.report().tablets;
-    let tablet = owned.iter().find(|owned| owned.id == tablet.id)?;
     if asked.commit_ts == 0 {
         return None;
     }
@@ -24,20 +20,15 @@ pub(super) fn left(
         let cell = Cell::from(name);
         key::cell(cell.table, &cell.row, &cell.column)
     };
-    let table = TableId(tablet.table_id);
-    let start_row = (&asked.start_row).max(&tablet.start_row);
+    let table = tablet.table;
+    let rows = tablet.rows.within(&asked.start_row, &asked.end_row);
     let start = match asked.after {
         Some(after) => key::behind_cell(key_of(after)),
-        None => key::row_bound(table, start_row),
-    };
-    let end_row = match (asked.end_row.is_empty(), tablet.end_row.is_empty()) {
-        (true, _) => &tablet.end_row,
-        (false, true) => &asked.end_row,
-        (false, false) => (&asked.end_row).min(&tablet.end_row),
+        None => key::row_bound(table, &rows.start),
     };
     let end = match answer.resume.clone() {
         Some(last) => key::behind_cell(key_of(last)),
-        None => key::rows_end(table, end_row),
+        None => key::rows_end(table, &rows.end),
     };
     let start_ts = Timestamp::from_u64(asked.start_ts);
     let mut left = Vec::new();

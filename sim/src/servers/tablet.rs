@@ -17,6 +17,7 @@ use percolator_engine::{
     MemoryStore, Options, Versioned,
 };
 use percolator_gc_master::Done;
+use percolator_protocol::types::Tablet as Owned;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core};
 use percolator_tablet::resolver::resolve_locks;
@@ -121,7 +122,7 @@ pub struct Running {
     engine: Arc<dyn Engine>,
     askers: BTreeMap<Asker, (Caller, Asked)>,
     /// Requests to resolve locks, that aren't answered.
-    resolves: BTreeMap<Asker, (v1::TabletRef, v1::ResolveRequest)>,
+    resolves: BTreeMap<Asker, (Owned, v1::ResolveRequest)>,
     next_asker: Asker,
     pub(super) committing: Option<Arc<Vec<Batch>>>,
     /// Groups that went to the disk.
@@ -363,7 +364,11 @@ impl Tablet {
                     if let (Some(v1::request::Body::Resolve(resolve)), [tablet]) =
                         (&request.body, &request.tablets[..])
                     {
-                        state.resolves.insert(from, (*tablet, resolve.clone()));
+                        // It may be another one's rows as well when this is answered.
+                        let owned = state.runner.core().tablet(tablet.id).cloned();
+                        if let Some(owned) = owned.filter(|owned| owned.epoch == tablet.epoch) {
+                            state.resolves.insert(from, (owned, resolve.clone()));
+                        }
                     }
                 }
                 self.act(world, running, |runner, now| {
@@ -440,13 +445,7 @@ impl Tablet {
     fn see_answer(&self, world: &World, state: &mut Running, to: Asker, response: &v1::Response) {
         if let Some((tablet, request)) = state.resolves.remove(&to)
             && let Some(Body::Resolve(resolved)) = &response.body
-            && let Some(seen) = left(
-                &*state.engine,
-                state.runner.core(),
-                &tablet,
-                request,
-                resolved,
-            )
+            && let Some(seen) = left(&*state.engine, &tablet, request, resolved)
         {
             world.see(&seen);
         }
