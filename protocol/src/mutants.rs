@@ -106,10 +106,6 @@ pub enum Mutant {
     CoveredByThoseHeard,
     /// A master that starts takes the tablets that it hears of for all that there are.
     LossForgotten,
-    /// Of rows that became another tablet's it is forgotten that they were scanned.
-    ScansLostInSplit,
-    /// Of a tablet that was merged into its neighbour it is forgotten that it was scanned.
-    ScansLostInMerge,
     /// A scan goes on at the first row of the tablet that it was in, also where that tablet was split meanwhile.
     ScanGoesBack,
     /// A tablet server reports locks below its barrier as resolved that it has not looked for.
@@ -160,7 +156,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 74] = [
+    pub const ALL: [Self; 72] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -210,8 +206,6 @@ impl Mutant {
         Self::CoveredByOneTablet,
         Self::CoveredByThoseHeard,
         Self::LossForgotten,
-        Self::ScansLostInSplit,
-        Self::ScansLostInMerge,
         Self::ScanGoesBack,
         Self::ResolvedWithoutLooking,
         Self::DeleteCollectedFirst,

@@ -133,9 +133,7 @@ impl Mutation {
             S::Rule(M::ResolveSkipsPiece) => &[&["resolved is resolved"]],
             S::Rule(M::LeaseIgnored | M::LeaseNotAwaited) => &[READS, FATES, WRITERS],
             // The server is brought back to what was committed, and goes on from there.
-            S::Rule(M::ScansLostInSplit | M::ScansLostInMerge | M::ScanGoesBack) => {
-                &[READS, FATES, WRITERS]
-            }
+            S::Rule(M::ScanGoesBack) => &[READS, FATES, WRITERS],
             S::Rule(M::LossForgotten) => &[&["lost data is missed"]],
             S::Rule(M::OlderFolderTaken) => &[READS, FATES, WRITERS, LIVENESS],
             S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],

@@ -254,9 +254,7 @@ impl Mutation {
                 plan.lock_ttl = Duration::from_millis(100);
                 plan.limits = Limits::default();
             }
-            Self::Rule(
-                Mutant::ScansLostInSplit | Mutant::ScansLostInMerge | Mutant::ScanGoesBack,
-            ) => {
+            Self::Rule(Mutant::ScanGoesBack) => {
                 only(&[Fault::SplitAndMerge]);
                 plan.pause = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);

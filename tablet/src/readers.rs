@@ -65,11 +65,9 @@ impl Readers {
         self.highest
     }
 
-    /// Some rows of the tablet are another one's now: what has scanned in it may have read them.
+    /// Some rows of the tablet are another one's now: what has scanned in it may have read them. A commit_ts in order lies above
+    /// that, as its client took it when it knew the new epoch; this doesn't rely on the oracle for it.
     pub(crate) fn split(&mut self, tablet: u64, sibling: u64) {
-        if mutants::on(Mutant::ScansLostInSplit) {
-            return;
-        }
         if let Some(scanned) = self.scans.get(&tablet).copied() {
             self.scans.insert(sibling, scanned);
         }
@@ -77,9 +75,7 @@ impl Readers {
 
     /// The tablet has the rows of another one as well, which is gone.
     pub(crate) fn merge(&mut self, tablet: u64, gone: u64) {
-        if let Some(scanned) = self.scans.remove(&gone)
-            && !mutants::on(Mutant::ScansLostInMerge)
-        {
+        if let Some(scanned) = self.scans.remove(&gone) {
             let mark = self.scans.entry(tablet).or_insert(Timestamp::ZERO);
             *mark = (*mark).max(scanned);
         }
