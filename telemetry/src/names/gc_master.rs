@@ -15,6 +15,8 @@ pub const METHODS: &[&str] = &[
     "release_gc_lock",
     "create_table",
     "delete_table",
+    "split_table",
+    "merge_table",
 ];
 /// What holds collection back.
 pub const HOLDERS: &[&str] = &[
@@ -47,7 +49,7 @@ declarations! {
     .by(&[METHOD, Label::one_of("result", &["ok", "error"])]);
     REQUEST_SECONDS: Metric::histogram(
         "percolator_gc_master_request_duration_seconds",
-        "How long requests took. create_table and delete_table wait for tablet servers.",
+        "How long requests took. create_table, delete_table, split_table and merge_table wait for tablet servers.",
         SECONDS_SHORT,
         "heartbeat: 40 us, 40 ms where the state is written; session and locate: 10 us, 25 us",
     )

@@ -1,0 +1,201 @@
+//! Tablets are split and merged while money moves, and tablet servers are killed meanwhile: no transfer fails, no row is
+//! missing or there twice, and histories are consistent.
+
+mod support;
+
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+use support::{Choices, Cluster, lines, signal, wait_for};
+
+const ACCOUNTS: &str = "200";
+/// Splits and merges; half of them again after each server was killed.
+const CUTS: u64 = 40;
+
+const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: tablets}\n\
+                        spec: {tablets: {replicas: 2}}\n";
+
+/// The bank's tables.
+const TABLES: [&str; 2] = ["bank", "other"];
+
+/// A bank with its own table.
+fn bank(cluster: &Cluster, table: &str, ledger: &str) -> Child {
+    cluster
+        .command(&[
+            "bank",
+            "--accounts",
+            ACCOUNTS,
+            "--clients",
+            "6",
+            "-o",
+            "json",
+        ])
+        .args(["--table", table, "--duration", "10m", "--ledger", ledger])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the bank runs")
+}
+
+fn goes_on(ledger: &str, transfers: usize) {
+    let target = lines(ledger) + transfers;
+    wait_for("more transfers", || (lines(ledger) > target).then_some(()));
+}
+
+/// The tablets of a table: their first rows and their servers.
+fn tablets(cluster: &Cluster, table: &str) -> Vec<(String, String)> {
+    let listed = cluster.run(&["tablet", "list", table, "-o", "json"]).ok();
+    let tablets = listed.lines().map(|line| {
+        let tablet: Value = serde_json::from_str(line).expect("JSON");
+        let text = |field: &str| tablet[field].as_str().expect(field).to_owned();
+        (text("start_row"), text("server"))
+    });
+    tablets.collect()
+}
+
+/// A row of an account.
+fn row(cluster: &Cluster, table: &str, choices: &mut Choices) -> String {
+    let scanned = cluster.run(&["scan", table, "-o", "json"]).ok();
+    let rows: Vec<String> = scanned
+        .lines()
+        .map(|line| {
+            let cell: Value = serde_json::from_str(line).expect("JSON");
+            cell["row"].as_str().expect("a row").to_owned()
+        })
+        .collect();
+    let accounts: usize = ACCOUNTS.parse().expect("a number");
+    assert!(rows.len() >= accounts, "{} rows of {table}", rows.len());
+    assert!(rows.is_sorted(), "a scan of {table} goes back");
+    let at = choices.below(rows.len() as u64 - 1) as usize + 1;
+    rows[at].clone()
+}
+
+/// Splits a tablet, or merges two.
+fn cut(cluster: &Cluster, table: &str, choices: &mut Choices) {
+    let known = tablets(cluster, table);
+    let seconds: Vec<&(String, String)> = known
+        .windows(2)
+        .filter(|pair| pair[0].1 == pair[1].1)
+        .map(|pair| &pair[1])
+        .collect();
+    if !seconds.is_empty() && (known.len() > 6 || choices.below(2) == 0) {
+        let (row, _) = seconds[choices.below(seconds.len() as u64) as usize];
+        cluster
+            .run(&["tablet", "merge", table, row, "--patience", "1m"])
+            .ok();
+        assert!(
+            tablets(cluster, table)
+                .iter()
+                .all(|(start, _)| start != row)
+        );
+        return;
+    }
+    let row = row(cluster, table, choices);
+    cluster
+        .run(&["tablet", "split", table, &row, "--patience", "1m"])
+        .ok();
+    assert!(
+        tablets(cluster, table)
+            .iter()
+            .any(|(start, _)| *start == row)
+    );
+}
+
+#[test]
+fn money_moves_while_tablets_are_split_and_merged_and_their_servers_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let manifest = folder.path().join("cluster.yaml");
+    std::fs::write(&manifest, MANIFEST).expect("written");
+    let manifest = manifest.to_str().expect("text");
+    let cluster = Cluster::start(&["--processes", "-f", manifest]);
+    let mut choices = Choices::from_env();
+    let ledgers = TABLES.map(|table| {
+        let ledger = folder.path().join(table);
+        ledger.to_str().expect("text").to_owned()
+    });
+    let start = |(table, ledger): (&str, &String)| bank(&cluster, table, ledger);
+    let banks: Vec<Child> = TABLES.into_iter().zip(&ledgers).map(start).collect();
+    for ledger in &ledgers {
+        goes_on(ledger, 50);
+    }
+    for number in 0..CUTS {
+        let table = TABLES[(number % 2) as usize];
+        cut(&cluster, table, &mut choices);
+        if number % 8 == 7 {
+            let server = format!("tablet-{}", choices.below(2));
+            cluster.kill(&server);
+        }
+    }
+    for ((mut bank, ledger), table) in banks.into_iter().zip(&ledgers).zip(TABLES) {
+        goes_on(ledger, 50);
+        signal(bank.id(), "TERM");
+        let summary = std::io::read_to_string(bank.stdout.take().expect("a pipe")).expect("text");
+        bank.wait().expect("the bank ends");
+        let summary: Value = serde_json::from_str(&summary).expect("JSON");
+        assert_eq!(summary["failed"], 0, "{summary}");
+        let verify = [
+            "bank",
+            "--accounts",
+            ACCOUNTS,
+            "--table",
+            table,
+            "--verify",
+            ledger,
+        ];
+        let said = cluster.run(&[&verify[..], &["-o", "json"]].concat());
+        let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
+        for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
+            assert_eq!(found[wrong], 0, "{found}");
+        }
+    }
+    cluster.run(&["gc", "verify"]).ok();
+    for table in TABLES {
+        cluster.run(&["table", "delete", table, "--yes"]).ok();
+    }
+}
+
+#[test]
+fn what_people_ask_for_is_answered() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "accounts"]).ok();
+    for row in ["alice", "bob", "mallory", "zoe"] {
+        cluster.run(&["put", "accounts", row, "balance", "1"]).ok();
+    }
+    let split = ["tablet", "split", "accounts", "z", "c"];
+    cluster.run(&split).ok();
+    cluster.run(&split).ok();
+    let starts = |cluster: &Cluster| -> Vec<String> {
+        tablets(cluster, "accounts")
+            .into_iter()
+            .map(|it| it.0)
+            .collect()
+    };
+    assert_eq!(starts(&cluster), ["", "c", "z"]);
+    let reversed = cluster.run(&["scan", "accounts", "--reverse"]).ok();
+    let rows: Vec<&str> = reversed
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(
+        rows.ends_with(&["zoe", "mallory", "bob", "alice"]),
+        "{reversed}"
+    );
+    let listed = cluster.run(&["tablet", "list"]).ok();
+    assert_eq!(listed.lines().count(), 4, "{listed}");
+    cluster.run(&["tablet", "merge", "accounts", "c"]).ok();
+    assert_eq!(starts(&cluster), ["", "z"]);
+    let merge = |row| cluster.run(&["tablet", "merge", "accounts", row]);
+    merge("c").refused(
+        2,
+        &[
+            "no tablet of accounts begins at row \"c\"",
+            "tablet list accounts",
+        ],
+    );
+    cluster
+        .run(&["tablet", "split", "other", "c"])
+        .refused(6, &["other"]);
+    cluster
+        .run(&["tablet", "split", "accounts", ""])
+        .refused(2, &["it is empty"]);
+}
