@@ -379,7 +379,7 @@ impl Namespace {
 
     /// A cluster's pods.
     fn pods(&self, cluster: &str) -> Result<Vec<Value>, String> {
-        let labels = format!("app.kubernetes.io/instance={cluster}");
+        let labels = format!("percolator.dev/cluster={cluster}");
         self.api.objects(&self.name, "pod", &labels)
     }
 

@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 
 use crate::api::{Objects, is_of_ending_namespace};
 use crate::cluster::{
-    self, Altered, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal, Settings, full_name,
+    self, Altered, CLUSTER_LABEL, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal, Settings, full_name,
 };
 use crate::definitions::Definitions;
 use crate::known::KnownObject;
@@ -244,7 +244,7 @@ async fn watch(
     let but_registers = pages.clone().labels(&format!(
         "app.kubernetes.io/managed-by={MANAGER},!{REGISTER_LABEL}"
     ));
-    let of_servers = pages.clone().labels("app.kubernetes.io/name=percolator");
+    let of_servers = pages.clone().labels(CLUSTER_LABEL);
     let clusters: Api<KnownObject<ClusterObject>> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -289,7 +289,7 @@ async fn watch(
 /// The cluster that a pod or a claim belongs to, by its labels.
 fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<KnownObject<ClusterObject>>> {
     let labels = metadata.labels.as_ref()?;
-    let name = labels.get("app.kubernetes.io/instance")?;
+    let name = labels.get(CLUSTER_LABEL)?;
     let namespace = metadata.namespace.as_ref()?;
     Some(ObjectRef::new(name).within(namespace))
 }

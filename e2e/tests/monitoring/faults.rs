@@ -142,10 +142,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 256Mi}}}
     ));
     // Without the cluster's labels it would be in the way.
     let label = ["label", "pvc", "data-full-tablet-1"];
-    let labels = [
-        "app.kubernetes.io/name=percolator",
-        "app.kubernetes.io/instance=full",
-    ];
+    let labels = ["percolator.dev/cluster=full"];
     space
         .kubectl(&[&label[..], &labels].concat())
         .expect("labels");

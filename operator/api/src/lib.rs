@@ -13,6 +13,7 @@ mod manifest;
 mod monitoring;
 mod pod;
 mod quantity;
+mod resources;
 mod status;
 mod validate;
 
@@ -25,9 +26,9 @@ pub use duration::{Duration, DurationError};
 pub use manifest::ManifestError;
 pub use monitoring::{Monitoring, PodMonitor, PrometheusRule};
 pub use pod::{
-    Amount, ClaimRetention, Claims, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources,
-    SecretName, Service, Volume,
+    ClaimRetention, Claims, Log, LogFormat, LogLevel, Pod, PullPolicy, SecretName, Service, Volume,
 };
 pub use quantity::{Quantity, QuantityError};
+pub use resources::{Amount, Needs, Resources};
 pub use status::{ConditionType, Leader, Reason, RoleStatus, Status};
 pub use validate::{MASTERS_MAX, Problem};

@@ -1,18 +1,15 @@
 //! What a manifest may say about pods, services and volumes: nothing here has an effect on a local cluster.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use k8s_openapi::api::core::v1::{
     Affinity, EnvVar, PodSecurityContext, SecurityContext, Toleration, TopologySpreadConstraint,
 };
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::Quantity;
 use crate::definition::rules;
-use crate::quantity::{BILLION, Number};
+use crate::{Quantity, Resources};
 
 // Of a field that may be null, the definition and the reference show this text, and not the field's own.
 /// When to pull the image: Always, IfNotPresent or Never. Changing it restarts the servers, one after the other. Default:
@@ -189,7 +186,8 @@ impl Default for Volume {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pod {
-    /// What a server asks for, and what it may not exceed. Default: none.
+    /// What a server asks for, and what it may not exceed. An amount that is left out has the role's default; an
+    /// amount of 0 is none at all. docs/kubernetes.md lists the defaults.
     pub resources: Resources,
     /// Labels that a node must have. Default: any node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -229,144 +227,4 @@ pub struct Pod {
     /// from here. Default: no more rights than at the start, a root file system that can't be written, no capabilities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_security_context: Option<SecurityContext>,
-}
-
-/// What a container asks for, and what it may not exceed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Resources {
-    /// What a node must have free: cpu in cores (500m is half of one), memory in bytes. Default: none.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub requests: BTreeMap<String, Amount>,
-    /// What the container is held to, in the same units. Default: none.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub limits: BTreeMap<String, Amount>,
-}
-
-/// An amount of a resource, in Kubernetes' notation: `2`, `500m`, `1Gi`. It stays as it was written, and is equal to
-/// another by what both are: the API server writes `1000m` as `1`, and `1024Mi` as `1Gi`.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(transparent)]
-pub struct Amount(pub String);
-
-impl Amount {
-    /// Whether a manifest may have it: a number, if need be with m or one of the suffixes of a [`Quantity`], of at most
-    /// 2^63 - 1: of more than that the API server makes that.
-    pub fn is_valid(&self) -> bool {
-        Number::read(&self.0).is_some_and(|number| {
-            let most = u128::from(i64::MAX.unsigned_abs()) * BILLION;
-            let is_fine = ["u", "n"].contains(&number.suffix);
-            !is_fine && number.billionths.is_some_and(|amount| amount <= most)
-        })
-    }
-}
-
-impl PartialEq for Amount {
-    fn eq(&self, other: &Self) -> bool {
-        let amount = |text: &str| Number::read(text)?.billionths;
-        self.0 == other.0 || amount(&self.0).is_some_and(|it| amount(&other.0) == Some(it))
-    }
-}
-
-impl Eq for Amount {}
-
-impl fmt::Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Amount;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an amount, such as 2, \"500m\" or \"1Gi\"")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
-                Ok(Amount(text.into()))
-            }
-
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Amount, E> {
-                Ok(Amount(number.to_string()))
-            }
-
-            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Amount, E> {
-                Ok(Amount(number.to_string()))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
-impl JsonSchema for Amount {
-    fn schema_name() -> Cow<'static, str> {
-        "Amount".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    // The form in which Kubernetes' own schemas describe a quantity.
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "anyOf": [{ "type": "integer" }, { "type": "string" }],
-            "pattern": r"^[0-9]+(\.[0-9]{1,18})?(m|[KMGTPE]i|[kMGTPE])?$",
-            "x-kubernetes-int-or-string": true,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn amount(text: &str) -> Amount {
-        Amount(text.into())
-    }
-
-    #[test]
-    fn amounts_are_compared_by_what_they_are() {
-        for (written, kept) in [
-            ("1000m", "1"),
-            ("0.5", "500m"),
-            ("1024Mi", "1Gi"),
-            ("1.5Gi", "1536Mi"),
-            ("1000", "1k"),
-            ("0.0001", "100u"),
-            ("0.0000000001", "1n"),
-            ("x", "x"),
-        ] {
-            assert_eq!(amount(written), amount(kept));
-        }
-        for (written, other) in [("1000m", "2"), ("1Gi", "1G"), ("1", "1m"), ("x", "y")] {
-            assert_ne!(amount(written), amount(other));
-        }
-    }
-
-    #[test]
-    fn what_is_no_amount_is_refused() {
-        for text in ["2", "500m", "1.5", "1Gi", "9223372036854775807"] {
-            assert!(amount(text).is_valid(), "{text}");
-        }
-        for text in [
-            "",
-            "m",
-            "1Kim",
-            "1.m",
-            "1u",
-            "1n",
-            "1e3",
-            "-1",
-            "+1",
-            "9223372036854775808",
-            "8Ei",
-        ] {
-            assert!(!amount(text).is_valid(), "{text}");
-        }
-    }
 }

@@ -48,7 +48,8 @@ const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
 const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
 const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
 /// The operator's own labels, and those that it may have one day: it finds pods by them.
-const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", "percolator.dev/"];
+const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", OWN_PREFIX];
+const OWN_PREFIX: &str = "percolator.dev/";
 /// What it marks all its objects with.
 const OWN_LABELS: [&str; 4] = [
     "app.kubernetes.io/name",
@@ -120,12 +121,18 @@ impl Spec {
         self.check_replicas(problems);
         self.check_times(problems);
         self.check_storage(problems);
-        for (role, pod) in [
-            ("oracle", &self.oracle.pod),
-            ("tablets", &self.tablets.pod),
-            ("gcMaster", &self.gc_master.pod),
+        let cache = self.tablets.storage.cache_size;
+        let tablets = format!("a tablet server with a cache of {cache}");
+        for (role, pod, needs, who) in [
+            ("oracle", &self.oracle.pod, self.oracle.needs(), "an oracle"),
+            ("tablets", &self.tablets.pod, self.tablets.needs(), &tablets),
+            ("gcMaster", &self.gc_master.pod, self.gc_master.needs(), "a master"),
         ] {
-            check_pod(&format!("spec.{role}.pod"), pod, problems);
+            let path = format!("spec.{role}.pod");
+            check_pod(&path, pod, problems);
+            for (field, message) in pod.resources.contradictions(&needs, who) {
+                problems.add(format!("{path}.resources.{field}"), message);
+            }
         }
         self.check_own_labels(problems);
     }
@@ -258,7 +265,9 @@ impl Spec {
         ] {
             let is_of_role = path.ends_with(".service");
             let own = |key: &str| {
-                OWN_LABELS.contains(&key) || (is_of_role && key == "app.kubernetes.io/component")
+                OWN_LABELS.contains(&key)
+                    || key.starts_with(OWN_PREFIX)
+                    || (is_of_role && key == "app.kubernetes.io/component")
             };
             check_labels(&format!("spec.{path}"), labels, own, problems);
         }

@@ -313,6 +313,35 @@ fn rules_for_changes_refuse_what_they_should() {
     }
 }
 
+/// The same limits as the operator's own check, which says the amount.
+#[test]
+fn a_limit_that_a_server_can_not_work_with_is_refused() {
+    for (role, least, less) in [
+        ("tablets", "384Mi", "383Mi"),
+        ("oracle", "32Mi", "33554431"),
+        ("gcMaster", "64Mi", "63Mi"),
+    ] {
+        let with = |limit: &str| {
+            object(|object| {
+                object["spec"][role]["pod"]["resources"] = json!({"limits": {"memory": limit}});
+            })
+        };
+        for good in [least, "0", "9Gi"] {
+            assert_eq!(refusals(&with(good), None), Vec::<String>::new(), "{role} {good}");
+        }
+        let refused = refusals(&with(less), None);
+        assert!(
+            refused.len() == 1 && refused[0].contains("the kernel kills"),
+            "{role}: {refused:?}"
+        );
+        for (limit, problems) in [(least, 0), (less, 1)] {
+            let spec: percolator_api::Spec =
+                serde_json::from_value(with(limit)["spec"].clone()).expect("a spec");
+            assert_eq!(spec.validate().len(), problems, "{role} {limit}");
+        }
+    }
+}
+
 #[test]
 fn what_may_change_can_be_changed() {
     let old = object(|_| {});

@@ -461,6 +461,16 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
              be with m (a thousandth) or one of Ki Mi Gi Ti k M G T, such as \"500m\" or \"1Gi\"",
         ),
         (
+            "{resources: {limits: {memory: 256Mi}}}",
+            "line 6: spec.tablets.pod.resources.limits.memory: 256Mi is too little for a tablet server with a cache of \
+             256Mi: the smallest limit that fits is 384Mi; with less the kernel kills the server. Write 0 for no limit",
+        ),
+        (
+            "{resources: {requests: {cpu: 2}, limits: {cpu: 500m}}}",
+            "line 6: spec.tablets.pod.resources.requests.cpu: 2 is more than limits.cpu, which is 500m: ask for no more \
+             than that",
+        ),
+        (
             "{labels: {percolator.dev/x: z}}",
             "line 6: spec.tablets.pod.labels.percolator.dev/x: is the operator's own: choose another one",
         ),

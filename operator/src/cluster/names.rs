@@ -1,6 +1,6 @@
 //! What the objects of a cluster are called, and how they are found.
 
-use percolator_api::{MASTERS_MAX, Pod, Quantity, Service, Spec};
+use percolator_api::{MASTERS_MAX, Needs, Pod, Quantity, Service, Spec};
 use serde_json::{Value, json};
 
 /// Who writes what we write: one field manager for everything.
@@ -86,6 +86,15 @@ impl Role {
             },
         }
     }
+
+    /// What a server of the role needs of its node.
+    pub(crate) fn needs(self, spec: &Spec) -> Needs {
+        match self {
+            Self::GcMaster => spec.gc_master.needs(),
+            Self::Oracle => spec.oracle.needs(),
+            Self::Tablet => spec.tablets.needs(),
+        }
+    }
 }
 
 /// The ConfigMaps that hold the registers of a role: first the one that says who leads, then that of the masters' state. None
@@ -142,6 +151,8 @@ pub(crate) fn claim(cluster: &str, role: Role, ordinal: u32) -> String {
 
 /// The operator's own label, with the cluster's name: anyone may use the generic ones for something else.
 pub(crate) const CLUSTER_LABEL: &str = "percolator.dev/cluster";
+/// The operator's own label, with what the server does ([`Role::component`]).
+pub(crate) const COMPONENT_LABEL: &str = "percolator.dev/component";
 
 /// Labels that every object of the cluster has.
 pub(crate) fn labels(cluster: &str) -> Value {
@@ -158,22 +169,21 @@ pub(crate) fn labels(cluster: &str) -> Value {
 pub(crate) fn role_labels(cluster: &str, role: Role) -> Value {
     let mut labels = labels(cluster);
     labels["app.kubernetes.io/component"] = json!(role.component());
+    labels[COMPONENT_LABEL] = json!(role.component());
     labels
 }
 
-/// What finds all pods of the cluster, and maybe others': owner references say which of them are its own. Never changed, as
-/// StatefulSets can't change theirs.
+/// Finds all pods of the cluster. Only the operator's own labels select: an application of the same release that also
+/// sets the generic labels must not get the cluster's traffic, nor count in its budgets. Never changed, as StatefulSets
+/// can't change theirs.
 pub(crate) fn selector(cluster: &str) -> Value {
-    json!({
-        "app.kubernetes.io/name": "percolator",
-        "app.kubernetes.io/instance": cluster,
-    })
+    json!({CLUSTER_LABEL: cluster})
 }
 
 /// What finds the pods of a role.
 pub(crate) fn role_selector(cluster: &str, role: Role) -> Value {
     let mut selector = selector(cluster);
-    selector["app.kubernetes.io/component"] = json!(role.component());
+    selector[COMPONENT_LABEL] = json!(role.component());
     selector
 }
 

@@ -112,6 +112,9 @@ const MANIFEST: &str = "manifest.json";
 /// The key of the level from which on servers log: every pod has it as a file, which its server follows.
 const LOG_LEVEL: &str = "log-level";
 
+/// One address of each family that the Kubernetes cluster has.
+const FAMILIES: &str = "PreferDualStack";
+
 impl Builder<'_> {
     fn plan(&self, role: Role) -> &RegisterPlan {
         match role {
@@ -178,6 +181,7 @@ impl Builder<'_> {
                 "metadata": {"annotations": service.annotations},
                 "spec": {
                     "type": "ClusterIP",
+                    "ipFamilyPolicy": FAMILIES,
                     "selector": names::role_selector(self.name, Role::GcMaster),
                     "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
                 },
@@ -197,6 +201,7 @@ impl Builder<'_> {
                 "spec": {
                     "type": "ClusterIP",
                     "clusterIP": "None",
+                    "ipFamilyPolicy": FAMILIES,
                     "publishNotReadyAddresses": true,
                     "selector": names::role_selector(self.name, role),
                     "ports": [

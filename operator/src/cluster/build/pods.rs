@@ -4,7 +4,7 @@
 use percolator_api::{ClaimRetention, Pod, Quantity};
 use serde_json::{Value, json};
 
-use super::super::names::{self, CLAIM, CLUSTER_LABEL, METRICS_PORT, PORT, Role};
+use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
 use super::super::observed::{Observed, SIZE_ASKED};
 use super::super::registers::REGISTER;
@@ -201,9 +201,10 @@ impl Builder<'_> {
         if let Some(policy) = spec.image_pull_policy {
             container["imagePullPolicy"] = json!(policy.name());
         }
+        let resources = pod.resources.completed(&role.needs(spec));
         for (field, amounts) in [
-            ("requests", &pod.resources.requests),
-            ("limits", &pod.resources.limits),
+            ("requests", &resources.requests),
+            ("limits", &resources.limits),
         ] {
             if !amounts.is_empty() {
                 container["resources"][field] = json!(amounts);
@@ -221,13 +222,15 @@ impl Builder<'_> {
         let spec = &self.cluster.spec;
         let mut arguments = vec![
             format!("--data-dir={DATA}/server"),
-            format!("--listen=0.0.0.0:{PORT}"),
-            format!("--metrics-listen=0.0.0.0:{METRICS_PORT}"),
+            // Every address of whatever families the pod has.
+            format!("--listen=[::]:{PORT}"),
+            format!("--metrics-listen=[::]:{METRICS_PORT}"),
             "--server=$(POD_NAME)".to_owned(),
         ];
         if self.is_advertised(role) {
             // Names are remembered for half a minute, and nobody can wait for that when a pod was replaced.
-            arguments.push(format!("--advertise=$({POD_IP}):{PORT}"));
+            // The server adds the port: before one, an IPv6 address needs brackets, which can't be written here.
+            arguments.push(format!("--advertise=$({POD_IP})"));
         }
         if role != Role::GcMaster {
             let has_register = self.has_register(Role::GcMaster);
@@ -269,8 +272,6 @@ impl Builder<'_> {
     }
 
     fn claim(&self, role: Role, size: Quantity, class: Option<&str>) -> Value {
-        let mut labels = names::role_selector(self.name, role);
-        labels[CLUSTER_LABEL] = json!(self.name);
         let mut spec = json!({
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": size.to_string()}},
@@ -281,7 +282,7 @@ impl Builder<'_> {
         json!({
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": CLAIM, "labels": labels},
+            "metadata": {"name": CLAIM, "labels": names::role_labels(self.name, role)},
             "spec": spec,
         })
     }

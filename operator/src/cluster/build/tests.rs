@@ -44,7 +44,7 @@ spec:
     replicas: 5
     storage: {engine: sled, cacheSize: 1Gi, size: 100Gi, storageClassName: fast}
     pod:
-      resources: {requests: {cpu: 1, memory: 2Gi}, limits: {cpu: 500m}}
+      resources: {requests: {cpu: 1, memory: 2Gi}, limits: {cpu: 2}}
       nodeSelector: {disk: nvme}
       affinity:
         podAntiAffinity:
@@ -153,6 +153,40 @@ fn everything_is_owned_labelled_and_restricted() {
             let container = &pod["containers"][0]["securityContext"];
             assert_eq!(container["readOnlyRootFilesystem"], true);
             assert_eq!(container["capabilities"]["drop"], json!(["ALL"]));
+        }
+    }
+}
+
+/// An application whose Helm release has the cluster's name sets the same generic labels.
+#[test]
+fn only_the_operators_own_labels_select() {
+    for manifest in [EXAMPLE, EVERYTHING] {
+        let cluster = cluster(manifest);
+        let name = cluster.metadata.name.clone().expect("a name");
+        let wanted = wanted(&cluster, &Observed::default());
+        let mut selectors = 0;
+        for object in wanted.all() {
+            let spec = &object.value["spec"];
+            let selector = match object.kind {
+                Kind::Service => &spec["selector"],
+                Kind::StatefulSet | Kind::PodDisruptionBudget | Kind::PodMonitor => {
+                    &spec["selector"]["matchLabels"]
+                }
+                _ => continue,
+            };
+            selectors += 1;
+            let labels = selector.as_object().expect("labels");
+            assert_eq!(labels["percolator.dev/cluster"], json!(name));
+            let is_own = |label: &String| label.starts_with("percolator.dev/");
+            assert!(labels.keys().all(is_own), "{}: {selector}", object.name);
+        }
+        assert!(selectors >= 10, "{selectors}");
+        for (_, set) in &wanted.sets {
+            let spec = &set.value["spec"];
+            for (label, value) in spec["selector"]["matchLabels"].as_object().expect("labels") {
+                assert_eq!(spec["template"]["metadata"]["labels"][label], *value);
+                assert_eq!(spec["volumeClaimTemplates"][0]["metadata"]["labels"][label], *value);
+            }
         }
     }
 }
