@@ -98,7 +98,14 @@ mod tests {
         ] {
             assert_eq!(advertised(given).as_deref(), Ok(reached), "{given:?}");
         }
-        for wrong in ["", "tso-0.example", "fd00::7%eth0:7400", "[fd00::7]", "a:b", "a:0"] {
+        for wrong in [
+            "",
+            "tso-0.example",
+            "fd00::7%eth0:7400",
+            "[fd00::7]",
+            "a:b",
+            "a:0",
+        ] {
             let error = advertised(Some(wrong)).unwrap_err();
             assert!(error.contains("[fd00::1]:7400"), "{error}");
         }

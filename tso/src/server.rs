@@ -13,8 +13,8 @@ use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
 use percolator_server::promises::{PromiseFolder, PromiseService, PromiseTask};
 use percolator_server::{
-    Beside, DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, advertised, folder, listen,
-    serve_when,
+    Beside, DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, advertised,
+    folder, listen, serve_when,
 };
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
