@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Monitoring;
 use crate::definition::rules;
-use crate::pod::{Claims, Log, Pod, PullPolicy, SecretName, Service, Volume};
+use crate::pod::{Claim, Claims, ClientService, Log, Pod, PullPolicy, SecretName, Service, Volume};
 use crate::resources::least_memory;
 use crate::status::Status;
 use crate::{Duration, Quantity};
@@ -184,7 +184,7 @@ pub struct Spec {
     /// What the servers log.
     pub log: Log,
     /// The service that clients connect to: it has the cluster's name, and leads to the master.
-    pub service: Service,
+    pub service: ClientService,
     /// What is made for the Prometheus operator.
     pub monitoring: Monitoring,
     /// The timestamp oracle.
@@ -257,6 +257,11 @@ pub struct Oracle {
     pub storage: Volume,
     /// The service that gives the oracle's pod a name.
     pub service: Service,
+    /// Where clients reach each oracle, HOST:PORT, if the pods' addresses don't lead there, as from outside of the
+    /// Kubernetes cluster. `{pod}` stands for the pod's name, as in `{pod}.db.example.com:7400`. Servers reach each other
+    /// there, too. Changing it restarts the role's servers. Default: the pod's IP address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
     /// The oracle's pod.
     pub pod: Pod,
 }
@@ -268,6 +273,7 @@ impl Default for Oracle {
             window: Duration::from_millis(3_000),
             storage: Volume::default(),
             service: Service::default(),
+            advertise: None,
             pod: Pod::default(),
         }
     }
@@ -286,6 +292,11 @@ pub struct Tablets {
     pub storage: Storage,
     /// The service that gives the tablet servers' pods names.
     pub service: Service,
+    /// Where clients reach each tablet server, HOST:PORT, if the pods' addresses don't lead there, as from outside of the
+    /// Kubernetes cluster. `{pod}` stands for the pod's name, as in `{pod}.db.example.com:7400`. Servers reach each other
+    /// there, too. Changing it restarts the role's servers. Default: the pod's IP address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
     /// The tablet servers' pods.
     pub pod: Pod,
 }
@@ -296,6 +307,7 @@ impl Default for Tablets {
             replicas: 3,
             storage: Storage::default(),
             service: Service::default(),
+            advertise: None,
             pod: Pod::default(),
         }
     }
@@ -320,6 +332,8 @@ pub struct Storage {
     /// default class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
+    /// The volumes' claims.
+    pub claim: Claim,
 }
 
 impl Default for Storage {
@@ -329,6 +343,7 @@ impl Default for Storage {
             cache_size: Quantity::from_bytes(256 << 20),
             size: Quantity::from_bytes(10 << 30),
             storage_class_name: None,
+            claim: Claim::default(),
         }
     }
 }
@@ -378,6 +393,11 @@ pub struct GcMaster {
     pub storage: Volume,
     /// The service that gives the master's pod a name.
     pub service: Service,
+    /// Where clients reach each of several masters, HOST:PORT, if the pods' addresses don't lead there, as from outside of the
+    /// Kubernetes cluster. `{pod}` stands for the pod's name, as in `{pod}.db.example.com:7400`. Servers reach each other
+    /// there, too. Changing it restarts the role's servers. Default: the pod's IP address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
     /// The master's pod.
     pub pod: Pod,
 }
@@ -388,6 +408,7 @@ impl Default for GcMaster {
             replicas: 1,
             storage: Volume::default(),
             service: Service::default(),
+            advertise: None,
             pod: Pod::default(),
         }
     }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::definition::rules;
-use crate::{Quantity, Resources};
+use crate::{PodPatch, Quantity, Resources};
 
 // Of a field that may be null, the definition and the reference show this text, and not the field's own.
 /// When to pull the image: Always, IfNotPresent or Never. Changing it restarts the servers, one after the other. Default:
@@ -50,11 +50,6 @@ pub struct Claims {
     /// What becomes of the claims, and with them of all data, when the cluster is deleted: Retain or
     /// Delete. A cluster that is made again with the same name takes retained claims up. Default: Retain.
     pub when_deleted: ClaimRetention,
-    /// What becomes of the claim of a tablet server that its StatefulSet no longer has: Retain or Delete. Nothing
-    /// asks for fewer tablet servers yet (`tablets.replicas` must not shrink), so it counts for anyone who scales the
-    /// StatefulSet by hand, behind a paused operator as a rule; with Delete that server's data is lost. The claims of
-    /// oracles and of the master stay. Default: Retain.
-    pub when_scaled: ClaimRetention,
 }
 
 /// What becomes of a claim.
@@ -159,6 +154,91 @@ pub struct Service {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// The service that clients connect to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientService {
+    /// More labels of the service; not those that every object of the cluster has. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the service. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// ClusterIP, NodePort or LoadBalancer. Clients outside of the Kubernetes cluster also need every role's `advertise`.
+    /// Default: ClusterIP.
+    #[serde(rename = "type")]
+    pub kind: ServiceType,
+    /// Which load balancer serves it, as Kubernetes' own `loadBalancerClass`; only with the type LoadBalancer, and it
+    /// can't be changed while the type stays. Default: the Kubernetes cluster's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_balancer_class: Option<String>,
+}
+
+/// How a service is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ServiceType {
+    /// Within the Kubernetes cluster.
+    #[default]
+    ClusterIP,
+    /// At a port of every node.
+    NodePort,
+    /// By a load balancer.
+    LoadBalancer,
+}
+
+impl ServiceType {
+    /// The word that Kubernetes has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ClusterIP => "ClusterIP",
+            Self::NodePort => "NodePort",
+            Self::LoadBalancer => "LoadBalancer",
+        }
+    }
+}
+
+/// Who may mount a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AccessMode {
+    /// The pods of one node.
+    #[default]
+    ReadWriteOnce,
+    /// One pod.
+    ReadWriteOncePod,
+}
+
+impl AccessMode {
+    /// The word that Kubernetes has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ReadWriteOnce => "ReadWriteOnce",
+            Self::ReadWriteOncePod => "ReadWriteOncePod",
+        }
+    }
+}
+
+/// The claims of a role's volumes, beyond their size and class.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Claim {
+    /// ReadWriteOnce, or ReadWriteOncePod, with which Kubernetes keeps a second pod from the volume; it can't be changed.
+    /// Default: ReadWriteOnce.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("self == oldSelf", "must not change: claims keep the access mode that they were made with")])))]
+    pub access_mode: AccessMode,
+    /// The VolumeAttributesClass of the volumes, such as one with more I/O operations a second. A change applies to claims
+    /// that are there, and restarts nobody. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_attributes_class_name: Option<String>,
+    /// More labels of the claims; not below app.kubernetes.io or percolator.dev. They are added to claims that are there, and
+    /// stay if they are taken out here. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the claims, as for a backup. They are added to claims that are there, and stay if they are taken out
+    /// here. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
 /// The volume of a server that keeps little.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -171,6 +251,8 @@ pub struct Volume {
     /// class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
+    /// The volume's claim.
+    pub claim: Claim,
 }
 
 impl Default for Volume {
@@ -178,6 +260,7 @@ impl Default for Volume {
         Self {
             size: Quantity::from_bytes(1 << 30),
             storage_class_name: None,
+            claim: Claim::default(),
         }
     }
 }
@@ -227,4 +310,10 @@ pub struct Pod {
     /// from here. Default: no more rights than at the start, a root file system that can't be written, no capabilities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_security_context: Option<SecurityContext>,
+    /// Merged into the pods' spec: a part of Kubernetes' own PodSpec, such as sidecars in `containers`, `initContainers`,
+    /// `volumes`, `dnsConfig` or `runtimeClassName`. Elements of lists are merged by their names; the server's own container
+    /// (`tso`, `tablet` or `gc-master`) takes `envFrom`, `volumeMounts`, `ports` and `lifecycle`. What has a field of its own
+    /// here, or what a server needs, is refused. Default: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec_patch: Option<PodPatch>,
 }

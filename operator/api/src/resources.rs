@@ -290,7 +290,10 @@ mod tests {
             resources.completed(&tablets.needs())
         };
         let none = completed(&tablets, &[], &[]);
-        assert_eq!(none.requests, amounts(&[("cpu", "250m"), ("memory", "512Mi")]));
+        assert_eq!(
+            none.requests,
+            amounts(&[("cpu", "250m"), ("memory", "512Mi")])
+        );
         assert_eq!(none.limits, amounts(&[("memory", "1088Mi")]));
         tablets.storage.cache_size = mebibytes(4096);
         let large = completed(&tablets, &[], &[]);
@@ -298,7 +301,10 @@ mod tests {
         assert_eq!(large.limits["memory"], amount("5888Mi"));
         // What is written stays, and what isn't fits it.
         let asked = completed(&tablets, &[("memory", "8Gi")], &[("cpu", "100m")]);
-        assert_eq!(asked.requests, amounts(&[("cpu", "100m"), ("memory", "8Gi")]));
+        assert_eq!(
+            asked.requests,
+            amounts(&[("cpu", "100m"), ("memory", "8Gi")])
+        );
         assert_eq!(asked.limits, amounts(&[("cpu", "100m"), ("memory", "8Gi")]));
         // Nothing at all, for who wants that.
         let zeros = [("cpu", "0"), ("memory", "0")];

@@ -471,6 +471,18 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
              than that",
         ),
         (
+            "{specPatch: {containers: [{name: tablet, image: x}]}}",
+            "line 6: spec.tablets.pod.specPatch.containers[0].image: has a field of its own: write it as spec.image",
+        ),
+        (
+            "{specPatch: {dnsConfg: {}}}",
+            "line 6: spec.tablets.pod.specPatch.dnsConfg: unknown field of a pod's spec",
+        ),
+        (
+            "{specPatch: [1]}",
+            "line 6: spec.tablets.pod.specPatch: expected a group of fields, found a list",
+        ),
+        (
             "{labels: {percolator.dev/x: z}}",
             "line 6: spec.tablets.pod.labels.percolator.dev/x: is the operator's own: choose another one",
         ),
@@ -496,5 +508,32 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
         ),
     ] {
         assert_eq!(refusal(&pod(text)), message);
+    }
+}
+
+#[test]
+fn access_from_outside_is_checked() {
+    let good = with_spec(
+        "  service: {type: LoadBalancer, loadBalancerClass: example.com/internal}\n  oracle: {advertise: '{pod}.db.example.com:7400'}\n",
+    );
+    let cluster = PercolatorCluster::from_yaml(&good).expect(&good);
+    assert!(cluster.spec.oracle.advertise.is_some());
+    for (spec, message) in [
+        (
+            "  service: {loadBalancerClass: a}\n",
+            "line 5: spec.service.loadBalancerClass: is for the type LoadBalancer alone: leave it out, or set \
+             spec.service.type",
+        ),
+        (
+            "  tablets: {advertise: 'db.example.com:7400'}\n",
+            "line 5: spec.tablets.advertise: \"db.example.com:7400\" must be HOST:PORT, with {pod} in HOST in place of \
+             the pod's name, such as {pod}.db.example.com:7400",
+        ),
+        (
+            "  tablets: {storage: {claim: {labels: {percolator.dev/cluster: a}}}}\n",
+            "line 5: spec.tablets.storage.claim.labels.percolator.dev/cluster: is the operator's own: choose another one",
+        ),
+    ] {
+        assert_eq!(refusal(&with_spec(spec)), message);
     }
 }

@@ -1,6 +1,6 @@
 //! What the objects of a cluster are called, and how they are found.
 
-use percolator_api::{MASTERS_MAX, Needs, Pod, Quantity, Service, Spec};
+use percolator_api::{Claim, MASTERS_MAX, Needs, Pod, Quantity, Service, Spec};
 use serde_json::{Value, json};
 
 /// Who writes what we write: one field manager for everything.
@@ -65,6 +65,8 @@ impl Role {
                 replicas: spec.gc_master.replicas,
                 size: spec.gc_master.storage.size,
                 class: spec.gc_master.storage.storage_class_name.as_deref(),
+                claim: &spec.gc_master.storage.claim,
+                advertise: spec.gc_master.advertise.as_deref(),
                 service: &spec.gc_master.service,
                 pod: &spec.gc_master.pod,
             },
@@ -73,6 +75,8 @@ impl Role {
                 replicas: spec.oracle.replicas,
                 size: spec.oracle.storage.size,
                 class: spec.oracle.storage.storage_class_name.as_deref(),
+                claim: &spec.oracle.storage.claim,
+                advertise: spec.oracle.advertise.as_deref(),
                 service: &spec.oracle.service,
                 pod: &spec.oracle.pod,
             },
@@ -81,6 +85,8 @@ impl Role {
                 replicas: spec.tablets.replicas,
                 size: spec.tablets.storage.size,
                 class: spec.tablets.storage.storage_class_name.as_deref(),
+                claim: &spec.tablets.storage.claim,
+                advertise: spec.tablets.advertise.as_deref(),
                 service: &spec.tablets.service,
                 pod: &spec.tablets.pod,
             },
@@ -140,6 +146,9 @@ pub(crate) struct RoleSpec<'a> {
     /// The volumes' size and class.
     pub(crate) size: Quantity,
     pub(crate) class: Option<&'a str>,
+    pub(crate) claim: &'a Claim,
+    /// Where clients reach its servers, if not at their pods' addresses.
+    pub(crate) advertise: Option<&'a str>,
     pub(crate) service: &'a Service,
     pub(crate) pod: &'a Pod,
 }

@@ -180,11 +180,15 @@ impl Observed {
                 "resources": {"requests": {"storage": spec.pointer("/resources/requests/storage")?}},
             },
         });
-        if let Some(labels) = template.pointer("/metadata/labels") {
-            frozen["metadata"]["labels"] = labels.clone();
-        }
-        if let Some(class) = spec.get("storageClassName") {
-            frozen["spec"]["storageClassName"] = class.clone();
+        for (part, field) in [
+            ("metadata", "labels"),
+            ("metadata", "annotations"),
+            ("spec", "storageClassName"),
+            ("spec", "volumeAttributesClassName"),
+        ] {
+            if let Some(value) = template[part].get(field) {
+                frozen[part][field] = value.clone();
+            }
         }
         Some(frozen)
     }

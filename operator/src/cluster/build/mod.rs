@@ -173,19 +173,23 @@ impl Builder<'_> {
 
     fn client_service(&self) -> Object {
         let service = &self.cluster.spec.service;
+        let mut body = json!({
+            "metadata": {"annotations": service.annotations},
+            "spec": {
+                "type": service.kind.name(),
+                "ipFamilyPolicy": FAMILIES,
+                "selector": names::role_selector(self.name, Role::GcMaster),
+                "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
+            },
+        });
+        if let Some(class) = &service.load_balancer_class {
+            body["spec"]["loadBalancerClass"] = json!(class);
+        }
         self.object(
             Kind::Service,
             self.name,
             with(names::labels(self.name), &service.labels),
-            json!({
-                "metadata": {"annotations": service.annotations},
-                "spec": {
-                    "type": "ClusterIP",
-                    "ipFamilyPolicy": FAMILIES,
-                    "selector": names::role_selector(self.name, Role::GcMaster),
-                    "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
-                },
-            }),
+            body,
         )
     }
 

@@ -83,10 +83,7 @@ fn a_master_that_is_alone_needs_no_api_server() {
     for role in [Role::Oracle, Role::Tablet] {
         let arguments = arguments(world.of_role(role));
         assert!(arguments.contains(&addresses(1)), "{arguments}");
-        assert!(
-            arguments.contains("--advertise=$(POD_IP)"),
-            "{arguments}"
-        );
+        assert!(arguments.contains("--advertise=$(POD_IP)"), "{arguments}");
     }
     for (kind, name) in [
         (Kind::ConfigMap, REGISTER),
