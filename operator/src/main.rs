@@ -3,6 +3,7 @@
 mod api;
 mod calls;
 mod cluster;
+mod conditions;
 mod controller;
 mod deadlines;
 mod definitions;

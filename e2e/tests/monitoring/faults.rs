@@ -285,6 +285,8 @@ fn is_of_this_machine(firing: &Firing) -> bool {
     match &*firing.alert {
         "PercolatorDiskFilling" => firing.cluster != "full",
         "PercolatorSlowRequests" | "PercolatorOracleLimitNear" => true,
+        // They repeat what other alerts say, of every fault that the operator sees before it is scaled away.
+        "PercolatorClusterDegraded" | "PercolatorClusterUnavailable" => true,
         _ => false,
     }
 }
