@@ -372,7 +372,11 @@ fn what_restarts_is_what_the_table_says() {
 /// The fields that have a value; a pod, a service and a claim as one.
 fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
     match value {
-        Value::Object(fields) if !["pod", "service", "claim"].iter().any(|it| path.ends_with(it)) => {
+        Value::Object(fields)
+            if !["pod", "service", "claim"]
+                .iter()
+                .any(|it| path.ends_with(it)) =>
+        {
             for (name, field) in fields {
                 let dot = if path.is_empty() { "" } else { "." };
                 leaves(&format!("{path}{dot}{name}"), field, found);
