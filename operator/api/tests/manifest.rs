@@ -461,28 +461,6 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
              be with m (a thousandth) or one of Ki Mi Gi Ti k M G T, such as \"500m\" or \"1Gi\"",
         ),
         (
-            "{resources: {limits: {memory: 256Mi}}}",
-            "line 6: spec.tablets.pod.resources.limits.memory: 256Mi is too little for a tablet server with a cache of \
-             256Mi: the smallest limit that fits is 384Mi; with less the kernel kills the server. Write 0 for no limit",
-        ),
-        (
-            "{resources: {requests: {cpu: 2}, limits: {cpu: 500m}}}",
-            "line 6: spec.tablets.pod.resources.requests.cpu: 2 is more than limits.cpu, which is 500m: ask for no more \
-             than that",
-        ),
-        (
-            "{specPatch: {containers: [{name: tablet, image: x}]}}",
-            "line 6: spec.tablets.pod.specPatch.containers[0].image: has a field of its own: write it as spec.image",
-        ),
-        (
-            "{specPatch: {dnsConfg: {}}}",
-            "line 6: spec.tablets.pod.specPatch.dnsConfg: unknown field of a pod's spec",
-        ),
-        (
-            "{specPatch: [1]}",
-            "line 6: spec.tablets.pod.specPatch: expected a group of fields, found a list",
-        ),
-        (
             "{labels: {percolator.dev/x: z}}",
             "line 6: spec.tablets.pod.labels.percolator.dev/x: is the operator's own: choose another one",
         ),
@@ -505,6 +483,37 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
              topologyKey: z, whenUnsatisfiable: DoNotSchedule}]}",
             "line 6: spec.tablets.pod.topologySpreadConstraints[1]: topologyKey, whenUnsatisfiable \"z, DoNotSchedule\" \
              is that of [0], too: leave one of them out",
+        ),
+    ] {
+        assert_eq!(refusal(&pod(text)), message);
+    }
+}
+
+#[test]
+fn what_pods_can_not_do_with_is_said_with_its_line() {
+    let pod = |pod: &str| with_spec(&format!("  tablets:\n    pod: {pod}\n"));
+    for (text, message) in [
+        (
+            "{resources: {limits: {memory: 256Mi}}}",
+            "line 6: spec.tablets.pod.resources.limits.memory: 256Mi is too little for a tablet server with a cache of \
+             256Mi: the smallest limit that fits is 384Mi; with less the kernel kills the server. Write 0 for no limit",
+        ),
+        (
+            "{resources: {requests: {cpu: 2}, limits: {cpu: 500m}}}",
+            "line 6: spec.tablets.pod.resources.requests.cpu: 2 is more than limits.cpu, which is 500m: ask for no more \
+             than that",
+        ),
+        (
+            "{specPatch: {containers: [{name: tablet, image: x}]}}",
+            "line 6: spec.tablets.pod.specPatch.containers[0].image: has a field of its own: write it as spec.image",
+        ),
+        (
+            "{specPatch: {dnsConfg: {}}}",
+            "line 6: spec.tablets.pod.specPatch.dnsConfg: unknown field of a pod's spec",
+        ),
+        (
+            "{specPatch: [1]}",
+            "line 6: spec.tablets.pod.specPatch: expected a group of fields, found a list",
         ),
     ] {
         assert_eq!(refusal(&pod(text)), message);
