@@ -7,9 +7,14 @@
 #   docker run --rm -v percolator:/data percolator up       data in a volume of its own
 #   docker run --rm --entrypoint percolator-tso percolator --help
 #
+# A bill of materials: docker buildx build --sbom=true, or the SPDX file that `cargo xtask image` writes.
+#
 # `cargo xtask image` makes the same image without a container engine; that one is tested on a Kubernetes.
 
-FROM rust:1-slim-bookworm AS build
+# The base of the programs' build, by its exact version; a digest pins it further:
+#   docker build --build-arg RUST=rust:1.95.0-slim-bookworm@sha256:... .
+ARG RUST=rust:1.95.0-slim-bookworm
+FROM $RUST AS build
 WORKDIR /src
 COPY . .
 # The commit, for percolator_build_info: docker build --build-arg PERCOLATOR_REVISION=$(git rev-parse HEAD) .
@@ -32,6 +37,15 @@ RUN mkdir -p /image/usr/local/bin /image/etc /image/tmp /image/data \
 
 # No shell, no package manager.
 FROM scratch
+ARG PERCOLATOR_REVISION=unknown
+LABEL org.opencontainers.image.title="Percolator" \
+    org.opencontainers.image.description="Distributed transactions on Kubernetes: operator, servers and command." \
+    org.opencontainers.image.version="0.1.0" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.source="https://github.com/percolator-dev/percolator" \
+    org.opencontainers.image.documentation="https://github.com/percolator-dev/percolator/tree/main/docs" \
+    org.opencontainers.image.vendor="The Percolator authors" \
+    org.opencontainers.image.revision="$PERCOLATOR_REVISION"
 COPY --from=build /image/ /
 ENV PATH=/usr/local/bin
 # What servers keep, ./percolator-data unless they are told otherwise, lies in a volume: not in the container.

@@ -20,7 +20,7 @@ echo "$*" >> "$CALLS"
 case "$*" in
 *"get percolatorclusters.percolator.dev demo -o json"*)
     echo '{"kind":"PercolatorCluster","metadata":{"name":"demo","managedFields":[]},"spec":{"oracle":{"pod":{"env":[{"name":"TOKEN","value":"zanzibar4711"}]}}}}' ;;
-*"get pods -l app.kubernetes.io/name=percolator,app.kubernetes.io/instance=demo -o json"*)
+*"get pods -l percolator.dev/cluster=demo -o json"*)
     echo '{"items":[{"metadata":{"name":"demo-tso-0"},"spec":{"containers":[{"name":"server"}]},"status":{"containerStatuses":[{"name":"server","restartCount":2}]}}]}' ;;
 *"get pods -l app.kubernetes.io/name=percolator-operator -o json"*)
     echo '{"items":[{"metadata":{"name":"operator-1"},"spec":{"containers":[{"name":"operator"}]},"status":{"containerStatuses":[{"name":"operator","restartCount":0}]}}]}' ;;

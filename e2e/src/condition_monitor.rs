@@ -74,8 +74,8 @@ impl Moment {
         let serving = ROLES.map(|(role, component)| {
             let serves = |pod: &&Value| {
                 let labels = &pod["metadata"]["labels"];
-                labels["app.kubernetes.io/instance"] == *name
-                    && labels["app.kubernetes.io/component"] == component
+                labels["percolator.dev/cluster"] == *name
+                    && labels["percolator.dev/component"] == component
                     && !is_ending(pod)
                     && condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True")
             };
@@ -268,8 +268,8 @@ mod tests {
         );
         let pod = |component: &str, more: &str| {
             object(&format!(
-                r#"{{"metadata": {{"labels": {{"app.kubernetes.io/instance": "a",
-                "app.kubernetes.io/component": "{component}"}}{more}}},
+                r#"{{"metadata": {{"labels": {{"percolator.dev/cluster": "a",
+                "percolator.dev/component": "{component}"}}{more}}},
                 "status": {{"conditions": [{{"type": "Ready", "status": "True"}}]}}}}"#
             ))
         };

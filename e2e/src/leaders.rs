@@ -58,7 +58,8 @@ impl Drop for Cordon {
 fn argument_of(space: &Namespace, pod: &str) -> String {
     let found = wait(pod, || space.get("pod", pod));
     let address = found["status"]["podIP"].as_str().expect("an address");
-    format!("--advertise={address}:7400")
+    // To the end of the argument: another pod's address may begin with this one.
+    format!("--advertise={address}$")
 }
 
 /// Sends a signal to the process of a pod.

@@ -127,6 +127,10 @@ impl Kube {
         kubectl(&["label", "--overwrite", "namespace", namespace, RESTRICTED]).expect("a label");
         let mut arguments = vec!["upgrade", "--install", release, &chart, "-n", namespace];
         arguments.extend(["--set", &repository]);
+        if release != RELEASE {
+            // Whoever installs the first release has it.
+            arguments.extend(["--set", "crds.create=false"]);
+        }
         // No autoscaler adds a node here.
         arguments.extend(["--set", "unschedulableGrace=10s"]);
         arguments.extend(more);
@@ -379,7 +383,7 @@ impl Namespace {
 
     /// A cluster's pods.
     fn pods(&self, cluster: &str) -> Result<Vec<Value>, String> {
-        let labels = format!("app.kubernetes.io/instance={cluster}");
+        let labels = format!("percolator.dev/cluster={cluster}");
         self.api.objects(&self.name, "pod", &labels)
     }
 

@@ -19,6 +19,8 @@ fn the_chart_is_valid_with_every_value() {
         (&["-f", &everything], "e2e/testdata/chart-everything.yaml"),
     ] {
         let mut arguments = vec!["template", "percolator", &chart, "-n", OPERATOR];
+        // It is generated, and compared below.
+        arguments.extend(["--set", "crds.create=false"]);
         arguments.extend(values);
         let made = kube.helm(&arguments).expect("helm template") + "\n";
         let path = kube.root.join(golden);
@@ -57,7 +59,29 @@ fn the_chart_is_valid_with_every_value() {
             .expect_err(wrong);
         assert!(error.contains(said), "{wrong}: {error}");
     }
+    the_definition_is_the_generated_one(&kube, &chart);
     dry_run(&kube);
+}
+
+/// The definition is a part of the release, so that an upgrade brings it; without `keep`, clusters would go with the release.
+fn the_definition_is_the_generated_one(kube: &Kube, chart: &str) {
+    const FILE: &str = "templates/definition.yaml";
+    let made =
+        |values: &[&str]| kube.helm(&[&["template", "x", chart, "-s", FILE], values].concat());
+    let (kept, gone) = (made(&[]), made(&["--set", "crds.keep=false"]));
+    let is_kept = |made: &str| made.contains("\n    helm.sh/resource-policy: keep\n");
+    let kept = kept.expect("the definition");
+    assert!(is_kept(&kept) && !is_kept(&gone.expect("the definition")));
+    let generated = kube.root.join("crds/percolatorclusters.yaml");
+    let generated = std::fs::read_to_string(generated).expect("the definition");
+    let mut made_lines = kept.lines();
+    for line in generated.lines() {
+        assert!(
+            made_lines.any(|made| made == line),
+            "{line} is not in the release"
+        );
+    }
+    made(&["--set", "crds.create=false"]).expect_err("no definition");
 }
 
 /// Every file of values that the chart has for tests.

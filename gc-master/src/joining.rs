@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use percolator_protocol::election::Member;
 use percolator_server::promises::PromiseFolder;
-use percolator_server::{Folder, Incarnation, RegisterLocation, folder};
+use percolator_server::{Folder, Incarnation, RegisterLocation, advertised, folder};
 
 use crate::copies::CopyFile;
 use crate::leadership::Candidate;
@@ -67,11 +67,10 @@ fn member(
     life: &Incarnation,
     replica: u64,
 ) -> Result<Member, Error> {
-    let address = match &options.advertise {
-        Some(advertise) => advertise.clone(),
-        None if address.ip().is_unspecified() => return Err(Error::AdvertiseMissing { address }),
-        None => address.to_string(),
-    };
+    if options.advertise.is_none() && address.ip().is_unspecified() {
+        return Err(Error::AdvertiseMissing { address });
+    }
+    let address = advertised(options.advertise.as_deref(), address)?;
     let member = Member {
         name: options.server.clone(),
         address,

@@ -59,8 +59,8 @@ struct Flags {
     )]
     otlp_sample_ratio: f64,
 
-    /// Where the others reach it, HOST:PORT (default: where it listens; needed with --register when it listens on every
-    /// address, 0.0.0.0)
+    /// Where the others reach it, HOST:PORT, or an IP address alone with the port on which it listens (default: where it
+    /// listens; needed with --register when it listens on every address, `[::]`)
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_GC_MASTER_ADVERTISE")]
     advertise: Option<String>,
 

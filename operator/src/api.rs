@@ -10,7 +10,7 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams
 use kube::api::{ApiResource, ObjectMeta};
 use kube::core::Status as KubeStatus;
 use kube::{Client, Resource as _};
-use percolator_api::{ClusterObject, Quantity, Status};
+use percolator_api::{ClusterObject, Status};
 use percolator_telemetry::endpoint;
 use serde_json::{Value, json};
 
@@ -264,12 +264,12 @@ impl Objects {
             }
             answers.add(self.apply(object, observed).await, Refusal::of_servers)?;
         }
-        for (name, size) in &plan.grow {
+        for (name, change) in &plan.claims {
             if is_long(&answers) {
                 return Ok(answers.refused);
             }
-            let grown = self.grow(name, *size, observed).await;
-            answers.add(grown, Refusal::of_servers)?;
+            let changed = self.change_claim(name, change, observed).await;
+            answers.add(changed, Refusal::of_servers)?;
         }
         for (kind, name) in &plan.remove {
             let live = &observed.objects[&(*kind, name.clone())];
@@ -327,20 +327,24 @@ impl Objects {
         Ok(())
     }
 
-    async fn grow(&self, name: &str, size: Quantity, observed: &mut Observed) -> kube::Result<()> {
+    async fn change_claim(
+        &self,
+        name: &str,
+        change: &Value,
+        observed: &mut Observed,
+    ) -> kube::Result<()> {
         let as_manager = PatchParams {
             field_manager: Some(MANAGER.to_owned()),
             ..PatchParams::default()
         };
-        let change = json!({"spec": {"resources": {"requests": {"storage": size.to_string()}}}});
-        let grown = self
+        let changed = self
             .kind(&claims_api())
-            .patch(name, &as_manager, &Patch::Merge(change))
+            .patch(name, &as_manager, &Patch::Merge(change.clone()))
             .await?;
-        tracing::info!(claim = name, %size, "asked for a larger volume");
+        tracing::info!(claim = name, %change, "changed a claim");
         let mut claims = observed.claims.iter_mut();
         if let Some(known) = claims.find(|claim| cluster::name(claim) == name) {
-            *known = json!(grown);
+            *known = json!(changed);
         }
         Ok(())
     }
@@ -490,8 +494,8 @@ mod tests {
                 object(Kind::PrometheusRule, "bad"),
                 object(Kind::PodMonitor, "monitor"),
             ],
-            grow: ["bad", "claim"]
-                .map(|name| (name.to_owned(), "1Gi".parse().unwrap()))
+            claims: ["bad", "claim"]
+                .map(|name| (name.to_owned(), json!({"spec": {}})))
                 .into(),
             remove: vec![(Kind::Service, "gone".to_owned())],
             release: vec!["unused".to_owned()],

@@ -23,8 +23,10 @@ use tracing::Instrument as _;
 
 use crate::api::{Objects, is_of_ending_namespace};
 use crate::cluster::{
-    self, Altered, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal, Settings, full_name,
+    self, Altered, CLUSTER_LABEL, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal, Settings,
+    full_name,
 };
+use crate::conditions::ClusterConditions;
 use crate::definitions::Definitions;
 use crate::known::KnownObject;
 use crate::looks::Reconciles;
@@ -68,6 +70,8 @@ pub(crate) struct Shared {
     slots: Semaphore,
     /// What admission made of the objects of clusters, by their full names: otherwise it would be applied again each time.
     altered: Mutex<BTreeMap<String, AlteredObjects>>,
+    /// What the statuses of clusters say, for metrics.
+    pub(crate) conditions: ClusterConditions,
     /// The clusters that watches have told of, and that aren't gone.
     known: Mutex<Vec<Store<KnownObject<ClusterObject>>>>,
 }
@@ -105,6 +109,7 @@ impl Shared {
             watches,
             slots: Semaphore::new(CONCURRENCY.into()),
             altered: Mutex::default(),
+            conditions: ClusterConditions::default(),
             known: Mutex::default(),
         }
     }
@@ -117,6 +122,8 @@ impl Shared {
     fn forget(&self, name: &str) {
         self.looks.forget(name);
         self.altered().remove(name);
+        let (namespace, name) = name.split_once('/').unwrap_or_default();
+        self.conditions.forget(namespace, name);
     }
 
     fn knows(&self, store: Store<KnownObject<ClusterObject>>) {
@@ -244,7 +251,7 @@ async fn watch(
     let but_registers = pages.clone().labels(&format!(
         "app.kubernetes.io/managed-by={MANAGER},!{REGISTER_LABEL}"
     ));
-    let of_servers = pages.clone().labels("app.kubernetes.io/name=percolator");
+    let of_servers = pages.clone().labels(CLUSTER_LABEL);
     let clusters: Api<KnownObject<ClusterObject>> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -289,7 +296,7 @@ async fn watch(
 /// The cluster that a pod or a claim belongs to, by its labels.
 fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<KnownObject<ClusterObject>>> {
     let labels = metadata.labels.as_ref()?;
-    let name = labels.get("app.kubernetes.io/instance")?;
+    let name = labels.get(CLUSTER_LABEL)?;
     let namespace = metadata.namespace.as_ref()?;
     Some(ObjectRef::new(name).within(namespace))
 }
@@ -379,6 +386,7 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     let namespace = found.namespace.as_deref().unwrap_or_default();
     let objects = Objects::new(shared.client.clone(), namespace);
     let Some(mut cluster) = objects.cluster(name).await? else {
+        shared.conditions.forget(namespace, name);
         return Ok(Action::await_change());
     };
     if cluster.metadata.deletion_timestamp.is_some() {
@@ -394,6 +402,9 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     let altered = shared.altered().get(&full_name).cloned();
     observed.remember(altered.unwrap_or_default());
     let refused = carry_out(shared, &objects, &mut cluster, &mut observed).await?;
+    if let Some(status) = &cluster.status {
+        shared.conditions.note(namespace, name, status);
+    }
     let is_newly_altered = note_altered(shared, &full_name, &observed);
     match refused.into_iter().next() {
         Some(refusal) => Err(Error::Refused(refusal.why)),

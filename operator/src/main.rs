@@ -3,6 +3,7 @@
 mod api;
 mod calls;
 mod cluster;
+mod conditions;
 mod controller;
 mod deadlines;
 mod definitions;
@@ -67,11 +68,11 @@ struct Flags {
     )]
     namespaces: Vec<String>,
 
-    /// Where to serve /healthz, /readyz and /metrics, IP:PORT.
+    /// Where to serve /healthz, /readyz and /metrics, IP:PORT. `[::]` is every address, of IPv4 alone if there is no IPv6.
     #[arg(
         long,
         value_name = "IP:PORT",
-        default_value = "0.0.0.0:8080",
+        default_value = "[::]:8080",
         env = "PERCOLATOR_OPERATOR_LISTEN"
     )]
     listen: SocketAddr,

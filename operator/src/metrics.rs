@@ -25,6 +25,8 @@ pub(crate) struct Metrics {
     pub(crate) watch_errors: IntCounter,
     /// Requests to the API server, by `method` and `result`.
     pub(crate) requests: IntCounterVec,
+    /// Conditions of clusters, by `namespace`, `name`, `type` and `status`.
+    pub(crate) conditions: IntGaugeVec,
     clusters: IntGauge,
     queue: IntGaugeVec,
     /// 1 where this process is the one that acts.
@@ -42,6 +44,7 @@ impl Metrics {
             writes: set.counter(names::WRITES)?,
             watch_errors: set.counter(names::ERRORS)?,
             requests: set.counters(names::API_REQUESTS)?,
+            conditions: set.gauges(names::CONDITION)?,
             clusters: set.gauge(names::CLUSTERS)?,
             queue: set.gauges(names::QUEUE)?,
             leader: set.gauge(names::LEADER)?,
@@ -74,7 +77,10 @@ pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
     Pages {
         registry: shared.metrics.registry.clone(),
         role: "operator",
-        refresh: Box::new(move || shown.metrics.show(shown.count())),
+        refresh: Box::new(move || {
+            shown.metrics.show(shown.count());
+            shown.conditions.show(&shown.metrics.conditions);
+        }),
         ready: Box::new(move || {
             gets_on(&asked).and_then(|()| asked.watches.failing().map_or(Ok(()), Err))
         }),

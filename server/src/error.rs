@@ -35,11 +35,20 @@ pub enum Error {
     /// The machine has no such address.
     #[error(
         "cannot listen on {address}: this machine has no such address; \
-         listen on 127.0.0.1 (this machine only), 0.0.0.0 (every address) or an address it has"
+         listen on 127.0.0.1 (this machine only), [::] (every address) or an address it has"
     )]
     AddressNotHere {
         /// Where to listen.
         address: SocketAddr,
+    },
+    /// Nobody can reach a server there.
+    #[error(
+        "--advertise {text:?} is no address: it is written HOST:PORT, as in server.example:7400, 10.0.0.1:7400 or \
+         [fd00::1]:7400, or as an IP address alone"
+    )]
+    NoAddress {
+        /// What is no address.
+        text: String,
     },
     /// Listening failed for another reason.
     #[error("cannot listen on {address}: {cause}")]

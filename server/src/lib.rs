@@ -27,7 +27,7 @@ pub use error::{BoxError, Error};
 pub use folder::Folder;
 pub use health::Probe;
 pub use life::Incarnation;
-pub use listen::{announce, listen};
+pub use listen::{advertised, announce, listen};
 pub use percolator_telemetry::logs;
 pub use recovering::while_recovering;
 pub use register_location::{RegisterLocation, RegisterPart, load_when_available};

@@ -1,16 +1,17 @@
 //! Where a server is reached.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use tokio::net::{TcpListener, TcpSocket};
+use percolator_wire::is_address;
+use tokio::net::TcpListener;
 
 use crate::Error;
 
 /// How many connections may wait to be accepted.
-const BACKLOG: u32 = 1024;
+const BACKLOG: i32 = 1024;
 
-/// Listens on the address; port 0 picks a free one. Returns where that is, too. Needs a tokio runtime
+/// Listens on the address, as [`percolator_telemetry::bind`] does; port 0 picks a free one. Returns where that is, too. Needs a tokio runtime
 /// around it.
 ///
 /// # Errors
@@ -26,16 +27,31 @@ pub fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
 }
 
 fn bind(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    // A restart need not wait until the connections of the last run are forgotten.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    let listener = socket.listen(BACKLOG)?;
+    let listener = percolator_telemetry::bind(address, BACKLOG)?;
+    listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    Ok((listener, address))
+    Ok((TcpListener::from_std(listener)?, address))
+}
+
+/// Where others reach a server that listens on `listens`: `given`, which is HOST:PORT with an IPv6 address in brackets,
+/// or an IP address alone, with the port of `listens`. Kubernetes knows the address of a pod as such a one. Without
+/// `given`, where the server listens.
+///
+/// # Errors
+/// [`Error::NoAddress`].
+pub fn advertised(given: Option<&str>, listens: SocketAddr) -> Result<String, Error> {
+    let Some(given) = given else {
+        return Ok(listens.to_string());
+    };
+    if let Ok(ip) = given.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, listens.port()).to_string());
+    }
+    if is_address(given) {
+        return Ok(given.to_owned());
+    }
+    Err(Error::NoAddress {
+        text: given.to_owned(),
+    })
 }
 
 /// Prints the line that a parent process waits for, `listening on ADDRESS`; before it, where metrics are shown,
@@ -65,5 +81,33 @@ mod tests {
         assert!(error.to_string().contains(&taken.to_string()));
         let error = listen("192.0.2.1:0".parse().unwrap()).unwrap_err();
         assert!(matches!(error, Error::AddressNotHere { .. }), "{error}");
+    }
+
+    #[test]
+    fn an_address_is_advertised_with_a_port_and_brackets() {
+        let listens: SocketAddr = "[::]:7400".parse().unwrap();
+        let advertised = |given| advertised(given, listens).map_err(|error| error.to_string());
+        for (given, reached) in [
+            (None, "[::]:7400"),
+            (Some("10.0.0.7"), "10.0.0.7:7400"),
+            (Some("fd00::7"), "[fd00::7]:7400"),
+            // All of it is an address: a port needs brackets.
+            (Some("fd00::7:7410"), "[fd00::7:7410]:7400"),
+            (Some("[fd00::7]:7410"), "[fd00::7]:7410"),
+            (Some("tso-0.example:7410"), "tso-0.example:7410"),
+        ] {
+            assert_eq!(advertised(given).as_deref(), Ok(reached), "{given:?}");
+        }
+        for wrong in [
+            "",
+            "tso-0.example",
+            "fd00::7%eth0:7400",
+            "[fd00::7]",
+            "a:b",
+            "a:0",
+        ] {
+            let error = advertised(Some(wrong)).unwrap_err();
+            assert!(error.contains("[fd00::1]:7400"), "{error}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use percolator_telemetry::who::ServerIdentity;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Example:\n  percolator-tablet --server tablet-0 --data-dir /data --master gc-master:7400 --listen 0.0.0.0:7410"
+    after_help = "Example:\n  percolator-tablet --server tablet-0 --data-dir /data --master gc-master:7400 --listen [::]:7410 --advertise 10.0.0.7"
 )]
 struct Flags {
     /// Folder of the server's data; made if it isn't there.
@@ -54,7 +54,8 @@ struct Flags {
         env = "PERCOLATOR_TABLET_SLOW_REQUESTS"
     )]
     slow_requests: Option<Duration>,
-    /// Address at which clients reach this server; where it listens, if not given.
+    /// Address at which clients reach this server, HOST:PORT, or an IP address alone with the port on which it listens.
+    /// Default: where it listens.
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TABLET_ADVERTISE")]
     advertise: Option<String>,
     /// Address of the master; of several masters, with commas between.

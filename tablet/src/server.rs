@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use percolator_client::LockResolver;
 use percolator_engine::{Engine, EngineKind};
-use percolator_server::{Incarnation, StallWatch, heartbeat};
+use percolator_server::{Incarnation, StallWatch, advertised, heartbeat};
 use percolator_telemetry::endpoint;
 use percolator_telemetry::otlp::Exporter;
 use percolator_wire::v1;
@@ -182,7 +182,7 @@ impl Server {
             master: options.master.clone(),
             role: v1::Role::Tablet,
             server: options.server.clone(),
-            address: options.advertise.unwrap_or_else(|| address.to_string()),
+            address: advertised(options.advertise.as_deref(), address)?,
             metrics_address,
             cluster_id,
             life,

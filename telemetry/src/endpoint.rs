@@ -85,6 +85,9 @@ pub enum Error {
     Thread(io::Error),
 }
 
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 128;
+
 /// An address where metrics are going to be shown.
 #[derive(Debug)]
 pub struct Listener {
@@ -109,7 +112,7 @@ pub struct Endpoint {
 /// [`Error::Listen`].
 pub fn listen(address: SocketAddr) -> Result<Listener, Error> {
     let failed = |cause| Error::Listen { address, cause };
-    let listener = TcpListener::bind(address).map_err(failed)?;
+    let listener = crate::bind(address, BACKLOG).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     Ok(Listener {

@@ -4,6 +4,8 @@
 //! One table for each process ([`names`]) is where both the registry and `docs/metrics.md` come from. What a number
 //! means for a protocol is not known here; the servers count, and rules never do.
 
+#[cfg(feature = "endpoint")]
+mod bind;
 mod declare;
 mod document;
 #[cfg(feature = "endpoint")]
@@ -24,6 +26,8 @@ pub mod trace;
 mod volume;
 pub mod who;
 
+#[cfg(feature = "endpoint")]
+pub use bind::bind;
 pub use declare::{Kind, Label, Metric, Values};
 pub use document::markdown;
 pub use limited::Limited;

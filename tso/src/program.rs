@@ -24,7 +24,7 @@ Examples:
     percolator-tso --data-dir ./data/tso-0
 
   In a cluster, telling the master where clients reach it:
-    percolator-tso --data-dir /var/lib/percolator --listen 0.0.0.0:7400 \\
+    percolator-tso --data-dir /var/lib/percolator --listen [::]:7400 \\
       --advertise tso-0.tso.example.svc:7400 --master master.example.svc:7401
 
 When it serves, it prints one line on standard output: listening on ADDRESS. With --metrics-listen there's one
@@ -67,8 +67,8 @@ struct Flags {
     )]
     otlp_sample_ratio: f64,
 
-    /// Where clients reach it, HOST:PORT. Default: where it listens; needed with --master when it
-    /// listens on every address (0.0.0.0).
+    /// Where clients reach it, HOST:PORT, or an IP address alone with the port on which it listens. Default: where it
+    /// listens; needed with --master when it listens on every address (`[::]`).
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TSO_ADVERTISE")]
     advertise: Option<String>,
 

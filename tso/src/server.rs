@@ -13,8 +13,8 @@ use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
 use percolator_server::promises::{PromiseFolder, PromiseService, PromiseTask};
 use percolator_server::{
-    Beside, DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, folder, listen,
-    serve_when,
+    Beside, DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, advertised,
+    folder, listen, serve_when,
 };
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
@@ -170,13 +170,11 @@ impl Server {
         let file = SmallFile::new(folder.path().join(LIMIT));
         let (listener, address) = listen(options.listen)?;
         let metrics = options.metrics_listen.map(endpoint::listen).transpose()?;
-        let advertised = match &options.advertise {
-            Some(advertise) => advertise.clone(),
-            None if address.ip().is_unspecified() && options.master.is_some() => {
-                return Err(Error::AdvertiseMissing { address });
-            }
-            None => address.to_string(),
-        };
+        let is_missing = options.advertise.is_none() && options.master.is_some();
+        if is_missing && address.ip().is_unspecified() {
+            return Err(Error::AdvertiseMissing { address });
+        }
+        let advertised = advertised(options.advertise.as_deref(), address)?;
         let window_ms = options.settings.window_ms;
         let counters = Metrics::new(window_ms).map_err(endpoint::Error::Metrics)?;
         let export = |traces| Exporter::of_server(traces, "tso", &options.server);

@@ -140,8 +140,8 @@ impl MasterAddresses {
     }
 }
 
-/// Whether it's HOST:PORT, an IPv6 address in brackets.
-fn is_address(text: &str) -> bool {
+/// Whether the text is HOST:PORT, with an IPv6 address in brackets.
+pub fn is_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
         let bare = host
             .strip_prefix('[')

@@ -3,11 +3,19 @@
 use crate::context::Context;
 
 /// Tests that compare such files, and write them when they are told to.
-const TESTS: [&[&str]; 5] = [
+const TESTS: [&[&str]; 6] = [
     &["-p", "percolator-protocol", "--test", "scripts"],
-    &["-p", "percolator-api", "--test", "definition"],
+    &[
+        "-p",
+        "percolator-api",
+        "--test",
+        "definition",
+        "--test",
+        "reference",
+    ],
     &["-p", "percolator-operator", "golden"],
     &["-p", "percolator-telemetry", "--test", "document"],
+    &["-p", "xtask", "--test", "chart"],
     &["-p", "xtask", "--test", "monitoring"],
 ];
 

@@ -2,14 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{context::Context, kube::oci, programs};
+use crate::{context::Context, kube::oci, programs, sbom};
 
 /// What to make.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   cargo xtask image && cargo xtask kube load target/percolator.tar
-  docker load -i target/percolator.tar          where there is a container engine")]
+  docker load -i target/percolator.tar          where there is a container engine
+Beside the archive lies percolator.spdx.json, the bill of materials of its programs (SPDX 2.3).")]
 pub(crate) struct Args {
     /// The image's name and tag.
     #[arg(long, value_name = "NAME:TAG", default_value = concat!("localhost/percolator:", env!("CARGO_PKG_VERSION")))]
@@ -30,6 +31,22 @@ pub(crate) const SERVERS: [&str; 3] = [
     "percolator-tablet",
     "percolator-gc-master",
 ];
+/// What the image says of itself; the Dockerfile has the same.
+pub(crate) const LABELS: [(&str, &str); 7] = [
+    ("title", "Percolator"),
+    (
+        "description",
+        "Distributed transactions on Kubernetes: operator, servers and command.",
+    ),
+    ("version", env!("CARGO_PKG_VERSION")),
+    ("licenses", "Apache-2.0"),
+    ("source", "https://github.com/percolator-dev/percolator"),
+    (
+        "documentation",
+        "https://github.com/percolator-dev/percolator/tree/main/docs",
+    ),
+    ("vendor", "The Percolator authors"),
+];
 const FOLDER: &str = "/usr/local/bin";
 /// What an image built for release may have, uncompressed: nodes pull it before they serve. It has two Kubernetes clients: the
 /// operator's, and the one by which oracles reach their register, 7 MB with TLS.
@@ -45,7 +62,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<()> {
         .output
         .clone()
         .unwrap_or_else(|| target.join("percolator.tar"));
-    let bytes = make(&built, &args.name, &archive)?;
+    let bytes = make(context, &built, &args.name, &archive)?;
+    let bill = archive.with_extension("spdx.json");
+    sbom::write(context, &args.name, &bill)?;
+    println!("{}: what the programs are made of", bill.display());
     println!(
         "{} as {}: {:.1} MB",
         archive.display(),
@@ -62,13 +82,24 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<()> {
 }
 
 /// Makes the image of programs that are built; gives its size in bytes.
-pub(crate) fn make(programs: &Path, name: &str, archive: &Path) -> anyhow::Result<u64> {
+pub(crate) fn make(
+    context: &Context,
+    built: &Path,
+    name: &str,
+    archive: &Path,
+) -> anyhow::Result<u64> {
     let mut image = oci::Image::new(name, &format!("{FOLDER}/{}", PROGRAMS[0]))?;
     image.volume("/data")?;
     for program in PROGRAMS {
-        let file = programs.join(program);
+        let file = built.join(program);
         image.program(&file, &format!("{FOLDER}/{program}"))?;
         image.libraries_of(&file)?;
+    }
+    for (key, value) in LABELS {
+        image.label(key, value);
+    }
+    if let Some(revision) = programs::revision(context.root()) {
+        image.label("revision", &revision);
     }
     for server in SERVERS {
         image.link(&format!("{FOLDER}/{server}"), PROGRAMS[0])?;

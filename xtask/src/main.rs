@@ -20,6 +20,7 @@ mod markdown;
 mod metadata;
 mod parts;
 mod programs;
+mod sbom;
 mod shell;
 mod sim;
 mod site;

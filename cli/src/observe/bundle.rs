@@ -349,14 +349,14 @@ environment than Percolator's own no values
 - settings: the data folder of `percolator up` isn't at hand (--data-dir). On Kubernetes, where this command
   has no kubectl (--kubernetes NAMESPACE/CLUSTER):
   kubectl get percolatorcluster -n NAMESPACE CLUSTER -o yaml
-  kubectl describe pods -n NAMESPACE -l app.kubernetes.io/name=percolator,app.kubernetes.io/instance=CLUSTER
+  kubectl describe pods -n NAMESPACE -l percolator.dev/cluster=CLUSTER
   kubectl get events -n NAMESPACE
 ";
     }
     if !has(LOGS) {
         missing += "\
 - logs: no files are at hand. `percolator up` without --processes writes to standard error. On Kubernetes:
-  kubectl logs -n NAMESPACE -l app.kubernetes.io/name=percolator,app.kubernetes.io/instance=CLUSTER --prefix --tail=-1
+  kubectl logs -n NAMESPACE -l percolator.dev/cluster=CLUSTER --prefix --tail=-1
   kubectl logs -n NAMESPACE POD --previous
   kubectl logs -n percolator-system -l app.kubernetes.io/name=percolator-operator --prefix --tail=-1
   Unlike those in here they are not looked through: errors in them may name rows.

@@ -107,7 +107,7 @@ impl OnKubernetes {
         if let Some(cluster) = self.object(namespace, &get, &mut told).await? {
             told.objects.push(("percolatorcluster".into(), cluster));
         }
-        let label = format!("app.kubernetes.io/name=percolator,app.kubernetes.io/instance={name}");
+        let label = format!("percolator.dev/cluster={name}");
         for kind in KINDS {
             let get = ["get", kind, "-l", &label];
             let Some(list) = self.object(namespace, &get, &mut told).await? else {

@@ -142,10 +142,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 256Mi}}}
     ));
     // Without the cluster's labels it would be in the way.
     let label = ["label", "pvc", "data-full-tablet-1"];
-    let labels = [
-        "app.kubernetes.io/name=percolator",
-        "app.kubernetes.io/instance=full",
-    ];
+    let labels = ["percolator.dev/cluster=full"];
     space
         .kubectl(&[&label[..], &labels].concat())
         .expect("labels");
@@ -288,6 +285,8 @@ fn is_of_this_machine(firing: &Firing) -> bool {
     match &*firing.alert {
         "PercolatorDiskFilling" => firing.cluster != "full",
         "PercolatorSlowRequests" | "PercolatorOracleLimitNear" => true,
+        // They repeat what other alerts say, of every fault that the operator sees before it is scaled away.
+        "PercolatorClusterDegraded" | "PercolatorClusterUnavailable" => true,
         _ => false,
     }
 }

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Monitoring;
 use crate::definition::rules;
-use crate::pod::{Claims, Log, Pod, PullPolicy, SecretName, Service, Volume};
+use crate::pod::{Claim, Claims, ClientService, Log, Pod, PullPolicy, SecretName, Service, Volume};
+use crate::resources::least_memory;
 use crate::status::Status;
 use crate::{Duration, Quantity};
 
@@ -183,7 +184,7 @@ pub struct Spec {
     /// What the servers log.
     pub log: Log,
     /// The service that clients connect to: it has the cluster's name, and leads to the master.
-    pub service: Service,
+    pub service: ClientService,
     /// What is made for the Prometheus operator.
     pub monitoring: Monitoring,
     /// The timestamp oracle.
@@ -240,6 +241,7 @@ pub struct Gc {
 /// The timestamp oracle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = least_memory("quantity('32Mi')", "32Mi")))]
 pub struct Oracle {
     /// How many oracles, from 1 to 3, of which one leads. With 2, another one takes over within some seconds when the
     /// leader dies. They share a register, on Kubernetes a ConfigMap, and grant nothing while it can't be written. A cluster
@@ -255,6 +257,11 @@ pub struct Oracle {
     pub storage: Volume,
     /// The service that gives the oracle's pod a name.
     pub service: Service,
+    /// Where clients reach each oracle, HOST:PORT, if the pods' addresses don't lead there, as from outside of the
+    /// Kubernetes cluster. `{pod}` stands for the pod's name, as in `{pod}.db.example.com:7400`. Servers reach each other
+    /// there, too. Changing it restarts the role's servers. Default: the pod's IP address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
     /// The oracle's pod.
     pub pod: Pod,
 }
@@ -266,6 +273,7 @@ impl Default for Oracle {
             window: Duration::from_millis(3_000),
             storage: Volume::default(),
             service: Service::default(),
+            advertise: None,
             pod: Pod::default(),
         }
     }
@@ -274,6 +282,7 @@ impl Default for Oracle {
 /// The tablet servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = least_memory("quantity(string(self.storage.cacheSize)).add(quantity('128Mi'))", "storage.cacheSize + 128Mi")))]
 pub struct Tablets {
     /// How many tablet servers, from 1 to 1000. It may grow, and not shrink yet, but down to those that have a volume:
     /// tablets can't be moved off a server. Default: 3.
@@ -283,6 +292,11 @@ pub struct Tablets {
     pub storage: Storage,
     /// The service that gives the tablet servers' pods names.
     pub service: Service,
+    /// Where clients reach each tablet server, HOST:PORT, if the pods' addresses don't lead there, as from outside of the
+    /// Kubernetes cluster. `{pod}` stands for the pod's name, as in `{pod}.db.example.com:7400`. Servers reach each other
+    /// there, too. Changing it restarts the role's servers. Default: the pod's IP address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
     /// The tablet servers' pods.
     pub pod: Pod,
 }
@@ -293,6 +307,7 @@ impl Default for Tablets {
             replicas: 3,
             storage: Storage::default(),
             service: Service::default(),
+            advertise: None,
             pod: Pod::default(),
         }
     }
@@ -305,15 +320,8 @@ pub struct Storage {
     /// The embedded store; it can't be changed. Default: redb.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self == oldSelf", "must not change: a server's data stays in the store it was written with")])))]
     pub engine: Engine,
-    /// Memory for the store's cache, in bytes for each server, at least 1Mi. Changing it restarts
-    /// the tablet servers, one at a time. Default: 256Mi.
-    ///
-    /// A server needs more than that: some 20Mi at rest without data, and sled keeps its table of all pages
-    /// beside its cache. After 1,000,000 rows of 200 bytes, written in random order on one server, VmRSS was 255Mi
-    /// at rest (388Mi at its most) with a cache of 16Mi, and 632Mi (710Mi) with one of 256Mi; started again and
-    /// read once, 368Mi. An import of 2,000,000 rows of 200 bytes in one transaction took up to 945Mi of each of three
-    /// servers. To measure: `grep -E 'VmRSS|VmHWM' /proc/$(pgrep -f percolator-tablet)/status` behind
-    /// `percolator import`, on `up --processes` with `spec.tablets.replicas: 1`.
+    /// Memory for the store's cache, in bytes for each server, at least 1Mi; a server needs more beside it. Changing it
+    /// restarts the tablet servers, one at a time. Default: 256Mi.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('1Mi')) >= 0", "must be at least 1Mi")])))]
     pub cache_size: Quantity,
     /// The volume's size, in bytes for each server, at least 64Mi; it may grow, and not shrink below what volumes were
@@ -324,6 +332,8 @@ pub struct Storage {
     /// default class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
+    /// The volumes' claims.
+    pub claim: Claim,
 }
 
 impl Default for Storage {
@@ -333,6 +343,7 @@ impl Default for Storage {
             cache_size: Quantity::from_bytes(256 << 20),
             size: Quantity::from_bytes(10 << 30),
             storage_class_name: None,
+            claim: Claim::default(),
         }
     }
 }
@@ -370,6 +381,7 @@ impl std::fmt::Display for Engine {
 /// The master: the directory of tables, tablets and servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = least_memory("quantity('64Mi')", "64Mi")))]
 pub struct GcMaster {
     /// How many masters, from 1 to 3, of which one leads. With 2, another one takes over within some seconds when the
     /// leader dies. They share registers, on Kubernetes two ConfigMaps, and answer nothing while these can't be written. A cluster
@@ -381,6 +393,11 @@ pub struct GcMaster {
     pub storage: Volume,
     /// The service that gives the master's pod a name.
     pub service: Service,
+    /// Where clients reach each of several masters, HOST:PORT, if the pods' addresses don't lead there, as from outside of the
+    /// Kubernetes cluster. `{pod}` stands for the pod's name, as in `{pod}.db.example.com:7400`. Servers reach each other
+    /// there, too. Changing it restarts the role's servers. Default: the pod's IP address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
     /// The master's pod.
     pub pod: Pod,
 }
@@ -391,6 +408,7 @@ impl Default for GcMaster {
             replicas: 1,
             storage: Volume::default(),
             service: Service::default(),
+            advertise: None,
             pod: Pod::default(),
         }
     }

@@ -110,7 +110,10 @@ const KEYED: [(&str, &[&str]); 3] = [
 
 /// Says of all lists of this name below the schema by which fields elements are told apart.
 fn keyed(schema: &mut Value, list: &str, keys: &[&str]) {
-    for (name, property) in schema["properties"].as_object_mut().into_iter().flatten() {
+    // An index would write a null where there are no properties.
+    let properties = schema.get_mut("properties");
+    let properties = properties.and_then(Value::as_object_mut);
+    for (name, property) in properties.into_iter().flatten() {
         if name == list {
             property["x-kubernetes-list-type"] = json!("map");
             property["x-kubernetes-list-map-keys"] = json!(keys);
@@ -157,11 +160,12 @@ fn shorten(schema: &mut Value, is_below: bool) {
     }
 }
 
-/// Defaults of optional fields are written as null, which Kubernetes takes for none.
+/// Defaults of optional fields are written as null, which Kubernetes takes for none. A field that may be null says no more
+/// than one that may be left out: the API server drops nulls of other fields.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            fields.retain(|_, field| !field.is_null());
+            fields.retain(|name, field| !field.is_null() && name != "nullable");
             fields.values_mut().for_each(without_nulls);
         }
         Value::Array(elements) => elements.iter_mut().for_each(without_nulls),

@@ -13,7 +13,9 @@ mod manifest;
 mod monitoring;
 mod pod;
 mod quantity;
+mod resources;
 mod status;
+mod template;
 mod validate;
 
 pub use cluster::{
@@ -25,9 +27,11 @@ pub use duration::{Duration, DurationError};
 pub use manifest::ManifestError;
 pub use monitoring::{Monitoring, PodMonitor, PrometheusRule};
 pub use pod::{
-    Amount, ClaimRetention, Claims, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources,
-    SecretName, Service, Volume,
+    AccessMode, Claim, ClaimRetention, Claims, ClientService, Log, LogFormat, LogLevel, Pod,
+    PullPolicy, SecretName, Service, ServiceType, Volume,
 };
 pub use quantity::{Quantity, QuantityError};
+pub use resources::{Amount, Needs, Resources};
 pub use status::{ConditionType, Leader, Reason, RoleStatus, Status};
+pub use template::{PodPatch, merge};
 pub use validate::{MASTERS_MAX, Problem};

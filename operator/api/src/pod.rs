@@ -1,18 +1,15 @@
 //! What a manifest may say about pods, services and volumes: nothing here has an effect on a local cluster.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
 
 use k8s_openapi::api::core::v1::{
     Affinity, EnvVar, PodSecurityContext, SecurityContext, Toleration, TopologySpreadConstraint,
 };
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, de};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::Quantity;
 use crate::definition::rules;
-use crate::quantity::{BILLION, Number};
+use crate::{PodPatch, Quantity, Resources};
 
 // Of a field that may be null, the definition and the reference show this text, and not the field's own.
 /// When to pull the image: Always, IfNotPresent or Never. Changing it restarts the servers, one after the other. Default:
@@ -53,11 +50,6 @@ pub struct Claims {
     /// What becomes of the claims, and with them of all data, when the cluster is deleted: Retain or
     /// Delete. A cluster that is made again with the same name takes retained claims up. Default: Retain.
     pub when_deleted: ClaimRetention,
-    /// What becomes of the claim of a tablet server that its StatefulSet no longer has: Retain or Delete. Nothing
-    /// asks for fewer tablet servers yet (`tablets.replicas` must not shrink), so it counts for anyone who scales the
-    /// StatefulSet by hand, behind a paused operator as a rule; with Delete that server's data is lost. The claims of
-    /// oracles and of the master stay. Default: Retain.
-    pub when_scaled: ClaimRetention,
 }
 
 /// What becomes of a claim.
@@ -162,6 +154,91 @@ pub struct Service {
     pub annotations: BTreeMap<String, String>,
 }
 
+/// The service that clients connect to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientService {
+    /// More labels of the service; not those that every object of the cluster has. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the service. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// ClusterIP, NodePort or LoadBalancer. Clients outside of the Kubernetes cluster also need every role's `advertise`.
+    /// Default: ClusterIP.
+    #[serde(rename = "type")]
+    pub kind: ServiceType,
+    /// Which load balancer serves it, as Kubernetes' own `loadBalancerClass`; only with the type LoadBalancer, and it
+    /// can't be changed while the type stays. Default: the Kubernetes cluster's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_balancer_class: Option<String>,
+}
+
+/// How a service is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ServiceType {
+    /// Within the Kubernetes cluster.
+    #[default]
+    ClusterIP,
+    /// At a port of every node.
+    NodePort,
+    /// By a load balancer.
+    LoadBalancer,
+}
+
+impl ServiceType {
+    /// The word that Kubernetes has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ClusterIP => "ClusterIP",
+            Self::NodePort => "NodePort",
+            Self::LoadBalancer => "LoadBalancer",
+        }
+    }
+}
+
+/// Who may mount a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AccessMode {
+    /// The pods of one node.
+    #[default]
+    ReadWriteOnce,
+    /// One pod.
+    ReadWriteOncePod,
+}
+
+impl AccessMode {
+    /// The word that Kubernetes has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ReadWriteOnce => "ReadWriteOnce",
+            Self::ReadWriteOncePod => "ReadWriteOncePod",
+        }
+    }
+}
+
+/// The claims of a role's volumes, beyond their size and class.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Claim {
+    /// ReadWriteOnce, or ReadWriteOncePod, with which Kubernetes keeps a second pod from the volume; it can't be changed.
+    /// Default: ReadWriteOnce.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("self == oldSelf", "must not change: claims keep the access mode that they were made with")])))]
+    pub access_mode: AccessMode,
+    /// The VolumeAttributesClass of the volumes, such as one with more I/O operations a second. A change applies to claims
+    /// that are there, and restarts nobody. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_attributes_class_name: Option<String>,
+    /// More labels of the claims; not below app.kubernetes.io or percolator.dev. They are added to claims that are there, and
+    /// stay if they are taken out here. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the claims, as for a backup. They are added to claims that are there, and stay if they are taken out
+    /// here. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
 /// The volume of a server that keeps little.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -174,6 +251,8 @@ pub struct Volume {
     /// class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
+    /// The volume's claim.
+    pub claim: Claim,
 }
 
 impl Default for Volume {
@@ -181,6 +260,7 @@ impl Default for Volume {
         Self {
             size: Quantity::from_bytes(1 << 30),
             storage_class_name: None,
+            claim: Claim::default(),
         }
     }
 }
@@ -189,7 +269,8 @@ impl Default for Volume {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pod {
-    /// What a server asks for, and what it may not exceed. Default: none.
+    /// What a server asks for, and what it may not exceed. An amount that is left out has the role's default; an
+    /// amount of 0 is none at all. docs/kubernetes.md lists the defaults.
     pub resources: Resources,
     /// Labels that a node must have. Default: any node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -229,144 +310,10 @@ pub struct Pod {
     /// from here. Default: no more rights than at the start, a root file system that can't be written, no capabilities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_security_context: Option<SecurityContext>,
-}
-
-/// What a container asks for, and what it may not exceed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Resources {
-    /// What a node must have free: cpu in cores (500m is half of one), memory in bytes. Default: none.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub requests: BTreeMap<String, Amount>,
-    /// What the container is held to, in the same units. Default: none.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub limits: BTreeMap<String, Amount>,
-}
-
-/// An amount of a resource, in Kubernetes' notation: `2`, `500m`, `1Gi`. It stays as it was written, and is equal to
-/// another by what both are: the API server writes `1000m` as `1`, and `1024Mi` as `1Gi`.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(transparent)]
-pub struct Amount(pub String);
-
-impl Amount {
-    /// Whether a manifest may have it: a number, if need be with m or one of the suffixes of a [`Quantity`], of at most
-    /// 2^63 - 1: of more than that the API server makes that.
-    pub fn is_valid(&self) -> bool {
-        Number::read(&self.0).is_some_and(|number| {
-            let most = u128::from(i64::MAX.unsigned_abs()) * BILLION;
-            let is_fine = ["u", "n"].contains(&number.suffix);
-            !is_fine && number.billionths.is_some_and(|amount| amount <= most)
-        })
-    }
-}
-
-impl PartialEq for Amount {
-    fn eq(&self, other: &Self) -> bool {
-        let amount = |text: &str| Number::read(text)?.billionths;
-        self.0 == other.0 || amount(&self.0).is_some_and(|it| amount(&other.0) == Some(it))
-    }
-}
-
-impl Eq for Amount {}
-
-impl fmt::Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Amount;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an amount, such as 2, \"500m\" or \"1Gi\"")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
-                Ok(Amount(text.into()))
-            }
-
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Amount, E> {
-                Ok(Amount(number.to_string()))
-            }
-
-            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Amount, E> {
-                Ok(Amount(number.to_string()))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
-impl JsonSchema for Amount {
-    fn schema_name() -> Cow<'static, str> {
-        "Amount".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    // The form in which Kubernetes' own schemas describe a quantity.
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "anyOf": [{ "type": "integer" }, { "type": "string" }],
-            "pattern": r"^[0-9]+(\.[0-9]{1,18})?(m|[KMGTPE]i|[kMGTPE])?$",
-            "x-kubernetes-int-or-string": true,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn amount(text: &str) -> Amount {
-        Amount(text.into())
-    }
-
-    #[test]
-    fn amounts_are_compared_by_what_they_are() {
-        for (written, kept) in [
-            ("1000m", "1"),
-            ("0.5", "500m"),
-            ("1024Mi", "1Gi"),
-            ("1.5Gi", "1536Mi"),
-            ("1000", "1k"),
-            ("0.0001", "100u"),
-            ("0.0000000001", "1n"),
-            ("x", "x"),
-        ] {
-            assert_eq!(amount(written), amount(kept));
-        }
-        for (written, other) in [("1000m", "2"), ("1Gi", "1G"), ("1", "1m"), ("x", "y")] {
-            assert_ne!(amount(written), amount(other));
-        }
-    }
-
-    #[test]
-    fn what_is_no_amount_is_refused() {
-        for text in ["2", "500m", "1.5", "1Gi", "9223372036854775807"] {
-            assert!(amount(text).is_valid(), "{text}");
-        }
-        for text in [
-            "",
-            "m",
-            "1Kim",
-            "1.m",
-            "1u",
-            "1n",
-            "1e3",
-            "-1",
-            "+1",
-            "9223372036854775808",
-            "8Ei",
-        ] {
-            assert!(!amount(text).is_valid(), "{text}");
-        }
-    }
+    /// Merged into the pods' spec: a part of Kubernetes' own PodSpec, such as sidecars in `containers`, `initContainers`,
+    /// `volumes`, `dnsConfig` or `runtimeClassName`. Elements of lists are merged by their names; the server's own container
+    /// (`tso`, `tablet` or `gc-master`) takes `envFrom`, `volumeMounts`, `ports` and `lifecycle`. What has a field of its own
+    /// here, or what a server needs, is refused. Default: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec_patch: Option<PodPatch>,
 }

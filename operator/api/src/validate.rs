@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{Duration, PercolatorCluster, Pod, Quantity, Spec};
+use crate::{Duration, PercolatorCluster, Pod, Quantity, ServiceType, Spec};
 
 /// Something wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,8 @@ const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
 const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
 const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
 /// The operator's own labels, and those that it may have one day: it finds pods by them.
-const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", "percolator.dev/"];
+const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", OWN_PREFIX];
+const OWN_PREFIX: &str = "percolator.dev/";
 /// What it marks all its objects with.
 const OWN_LABELS: [&str; 4] = [
     "app.kubernetes.io/name",
@@ -120,14 +121,68 @@ impl Spec {
         self.check_replicas(problems);
         self.check_times(problems);
         self.check_storage(problems);
-        for (role, pod) in [
-            ("oracle", &self.oracle.pod),
-            ("tablets", &self.tablets.pod),
-            ("gcMaster", &self.gc_master.pod),
+        let cache = self.tablets.storage.cache_size;
+        let tablets = format!("a tablet server with a cache of {cache}");
+        for (role, pod, needs, who, container) in [
+            (
+                "oracle",
+                &self.oracle.pod,
+                self.oracle.needs(),
+                "an oracle",
+                "tso",
+            ),
+            (
+                "tablets",
+                &self.tablets.pod,
+                self.tablets.needs(),
+                &*tablets,
+                "tablet",
+            ),
+            (
+                "gcMaster",
+                &self.gc_master.pod,
+                self.gc_master.needs(),
+                "a master",
+                "gc-master",
+            ),
         ] {
-            check_pod(&format!("spec.{role}.pod"), pod, problems);
+            let path = format!("spec.{role}.pod");
+            for (field, message) in pod.spec_patch.iter().flat_map(|it| it.problems(container)) {
+                let dot = if field.is_empty() { "" } else { "." };
+                problems.add(format!("{path}.specPatch{dot}{field}"), message);
+            }
+            check_pod(&path, pod, problems);
+            for (field, message) in pod.resources.contradictions(&needs, who) {
+                problems.add(format!("{path}.resources.{field}"), message);
+            }
         }
+        self.check_access(problems);
         self.check_own_labels(problems);
+    }
+
+    fn check_access(&self, problems: &mut Problems) {
+        let service = &self.service;
+        if service.load_balancer_class.is_some() && service.kind != ServiceType::LoadBalancer {
+            problems.add(
+                "spec.service.loadBalancerClass",
+                "is for the type LoadBalancer alone: leave it out, or set spec.service.type".into(),
+            );
+        }
+        for (role, advertise) in [
+            ("oracle", &self.oracle.advertise),
+            ("tablets", &self.tablets.advertise),
+            ("gcMaster", &self.gc_master.advertise),
+        ] {
+            if let Some(advertise) = advertise.as_ref().filter(|it| !is_advertised(it)) {
+                problems.add(
+                    format!("spec.{role}.advertise"),
+                    format!(
+                        "{advertise:?} must be HOST:PORT, with {{pod}} in HOST in place of the pod's name, such as \
+                         {{pod}}.db.example.com:7400"
+                    ),
+                );
+            }
+        }
     }
 
     fn check_image(&self, problems: &mut Problems) {
@@ -247,6 +302,12 @@ impl Spec {
         let monitoring = &self.monitoring;
         for (path, labels) in [
             ("service", &self.service.labels),
+            ("oracle.storage.claim", &self.oracle.storage.claim.labels),
+            ("tablets.storage.claim", &self.tablets.storage.claim.labels),
+            (
+                "gcMaster.storage.claim",
+                &self.gc_master.storage.claim.labels,
+            ),
             ("oracle.service", &self.oracle.service.labels),
             ("tablets.service", &self.tablets.service.labels),
             ("gcMaster.service", &self.gc_master.service.labels),
@@ -258,7 +319,10 @@ impl Spec {
         ] {
             let is_of_role = path.ends_with(".service");
             let own = |key: &str| {
-                OWN_LABELS.contains(&key) || (is_of_role && key == "app.kubernetes.io/component")
+                OWN_LABELS.contains(&key)
+                    || key.starts_with(OWN_PREFIX)
+                    || (path.ends_with(".claim") && key.starts_with(RESERVED_PREFIXES[0]))
+                    || (is_of_role && key == "app.kubernetes.io/component")
             };
             check_labels(&format!("spec.{path}"), labels, own, problems);
         }
@@ -346,6 +410,19 @@ fn check_names<'a>(
         }
         seen.entry(name).or_insert(index);
     }
+}
+
+/// Whether each pod of a role has an address of its own by this.
+fn is_advertised(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let name = host.replace("{pod}", "pod-0");
+    host.contains("{pod}")
+        && name
+            .split('.')
+            .all(|part| is_host_name(part, LABEL_LEN_MAX))
+        && port.parse::<u16>().is_ok_and(|port| port != 0)
 }
 
 fn is_digest(text: &str) -> bool {

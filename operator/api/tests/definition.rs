@@ -1,32 +1,15 @@
 //! The resource's definition: generated files are fresh, and its rules say what they should.
 
-use std::path::{Path, PathBuf};
+mod support;
 
 use kube::core::cel::Validator;
-use percolator_api::{ClusterObject, KUBERNETES_OWN, PercolatorCluster, definition};
+use percolator_api::{ClusterObject, PercolatorCluster, definition};
 use serde_json::{Value, json};
+use support::{each_property, fresh, schema};
 
 const HEAD: &str = "\
 # Generated from operator/api by `cargo xtask generate`: change the types there.
 ";
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// Compares a file with what it has to be; with REWRITE=1 writes it.
-fn fresh(path: &str, text: &str) {
-    let file = root().join(path);
-    if std::env::var_os("REWRITE").is_some_and(|value| value == "1") {
-        std::fs::create_dir_all(file.parent().expect("a file lies in a folder")).expect(path);
-        std::fs::write(&file, text).expect(path);
-    }
-    let found = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        found == text,
-        "{path} is not what the types say: run `cargo xtask generate`, and look at the difference"
-    );
-}
 
 fn definition_text() -> String {
     let yaml = serde_saphyr::to_string(&definition()).expect("a definition can be written");
@@ -38,21 +21,33 @@ fn the_generated_definitions_are_fresh() {
     let text = definition_text();
     fresh("crds/percolatorclusters.yaml", &text);
     fresh(
-        "charts/percolator-operator/crds/percolatorclusters.yaml",
+        "charts/percolator-operator/files/percolatorclusters.yaml",
         &text,
     );
     // A client-side apply keeps all of it in an annotation, which may have 256 KiB.
     assert!(text.len() < 250 << 10, "{} bytes", text.len());
 }
 
+/// Some tools, as GitOps ones, take a property that is null, or may be, for one that differs for ever.
+#[test]
+fn no_property_is_null_or_may_be() {
+    fn walk(path: &str, value: &Value) {
+        assert!(!value.is_null(), "{path}");
+        for (name, field) in value.as_object().into_iter().flatten() {
+            assert_ne!(name, "nullable", "{path}");
+            walk(&format!("{path}.{name}"), field);
+        }
+        for (index, element) in value.as_array().into_iter().flatten().enumerate() {
+            walk(&format!("{path}[{index}]"), element);
+        }
+    }
+    walk("", &definition());
+}
+
 #[test]
 fn the_definition_can_be_read_back() {
     let read: Value = serde_saphyr::from_str(&definition_text()).expect("good YAML");
     assert_eq!(read, definition());
-}
-
-fn schema() -> Value {
-    definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
 }
 
 /// A resource as the API server keeps it, with every default.
@@ -313,6 +308,39 @@ fn rules_for_changes_refuse_what_they_should() {
     }
 }
 
+/// The same limits as the operator's own check, which says the amount.
+#[test]
+fn a_limit_that_a_server_can_not_work_with_is_refused() {
+    for (role, least, less) in [
+        ("tablets", "384Mi", "383Mi"),
+        ("oracle", "32Mi", "33554431"),
+        ("gcMaster", "64Mi", "63Mi"),
+    ] {
+        let with = |limit: &str| {
+            object(|object| {
+                object["spec"][role]["pod"]["resources"] = json!({"limits": {"memory": limit}});
+            })
+        };
+        for good in [least, "0", "9Gi"] {
+            assert_eq!(
+                refusals(&with(good), None),
+                Vec::<String>::new(),
+                "{role} {good}"
+            );
+        }
+        let refused = refusals(&with(less), None);
+        assert!(
+            refused.len() == 1 && refused[0].contains("the kernel kills"),
+            "{role}: {refused:?}"
+        );
+        for (limit, problems) in [(least, 0), (less, 1)] {
+            let spec: percolator_api::Spec =
+                serde_json::from_value(with(limit)["spec"].clone()).expect("a spec");
+            assert_eq!(spec.validate().len(), problems, "{role} {limit}");
+        }
+    }
+}
+
 #[test]
 fn what_may_change_can_be_changed() {
     let old = object(|_| {});
@@ -331,90 +359,6 @@ fn what_may_change_can_be_changed() {
             "{path} {value}"
         );
     }
-}
-
-/// Every property below `spec`, with its path.
-fn each_property(path: &str, schema: &Value, see: &mut impl FnMut(&str, &Value)) {
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        let path = format!("{path}.{name}");
-        see(&path, property);
-        if !KUBERNETES_OWN.contains(&name.as_str()) {
-            each_property(&path, property, see);
-        }
-    }
-}
-
-/// The page with every field, for people.
-#[test]
-fn the_reference_is_fresh() {
-    let mut text = String::from(
-        "<!-- Generated from operator/api by `cargo xtask generate`: change the types there. -->\n\n\
-         # PercolatorCluster: every field\n\n\
-         `apiVersion: percolator.dev/v1alpha1`, `kind: PercolatorCluster`, short name `perc`. Only `metadata.name` is\n\
-         required. [kubernetes.md](kubernetes.md) says how to install the operator and what happens when.\n",
-    );
-    for (part, title) in [
-        ("spec", "What you ask for"),
-        ("status", "What the operator says"),
-    ] {
-        text += &format!(
-            "\n## {title}\n\n| field | type | default | what it is |\n|---|---|---|---|\n"
-        );
-        each_property(
-            part,
-            &schema()["properties"][part],
-            &mut |path, property| {
-                text += &row(path, property);
-            },
-        );
-    }
-    text += "\n## What is refused, and when\n\n\
-             The API server refuses these at once, by rules in the definition; the operator refuses them too, should an\n\
-             object get past it.\n\n| field | rule |\n|---|---|\n";
-    let mut rules = |path: &str, property: &Value| {
-        let rules = property["x-kubernetes-validations"].as_array();
-        for rule in rules.into_iter().flatten() {
-            let path = rule["fieldPath"].as_str().unwrap_or(path);
-            text += &format!(
-                "| `{}` | {} |\n",
-                path.trim_start_matches('.'),
-                rule["message"].as_str().unwrap_or_default()
-            );
-        }
-        if let Some(keys) = property["x-kubernetes-list-map-keys"].as_array() {
-            let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
-            text += &format!(
-                "| `{path}` | no two with the same {} |\n",
-                keys.join(" and ")
-            );
-        }
-    };
-    rules("metadata.name", &schema());
-    each_property("spec", &schema()["properties"]["spec"], &mut rules);
-    fresh("docs/reference.md", &text);
-}
-
-fn row(path: &str, property: &Value) -> String {
-    let kind = match (property["type"].as_str(), property.get("enum")) {
-        (_, Some(Value::Array(values))) => {
-            let values: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
-            values.join(", ")
-        }
-        (Some(kind), None) => kind.to_owned(),
-        _ => "amount".to_owned(),
-    };
-    let default = match property.get("default") {
-        Some(Value::Object(_) | Value::Array(_)) | None => String::new(),
-        Some(Value::String(text)) => format!("`{text}`"),
-        Some(value) => format!("`{value}`"),
-    };
-    let text = property["description"].as_str().unwrap_or_default();
-    let text = text
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
-        .replace('|', "\\|");
-    format!("| `{path}` | {kind} | {default} | {text} |\n")
 }
 
 #[test]

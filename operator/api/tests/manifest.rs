@@ -488,3 +488,61 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
         assert_eq!(refusal(&pod(text)), message);
     }
 }
+
+#[test]
+fn what_pods_can_not_do_with_is_said_with_its_line() {
+    let pod = |pod: &str| with_spec(&format!("  tablets:\n    pod: {pod}\n"));
+    for (text, message) in [
+        (
+            "{resources: {limits: {memory: 256Mi}}}",
+            "line 6: spec.tablets.pod.resources.limits.memory: 256Mi is too little for a tablet server with a cache of \
+             256Mi: the smallest limit that fits is 384Mi; with less the kernel kills the server. Write 0 for no limit",
+        ),
+        (
+            "{resources: {requests: {cpu: 2}, limits: {cpu: 500m}}}",
+            "line 6: spec.tablets.pod.resources.requests.cpu: 2 is more than limits.cpu, which is 500m: ask for no more \
+             than that",
+        ),
+        (
+            "{specPatch: {containers: [{name: tablet, image: x}]}}",
+            "line 6: spec.tablets.pod.specPatch.containers[0].image: has a field of its own: write it as spec.image",
+        ),
+        (
+            "{specPatch: {dnsConfg: {}}}",
+            "line 6: spec.tablets.pod.specPatch.dnsConfg: unknown field of a pod's spec",
+        ),
+        (
+            "{specPatch: [1]}",
+            "line 6: spec.tablets.pod.specPatch: expected a group of fields, found a list",
+        ),
+    ] {
+        assert_eq!(refusal(&pod(text)), message);
+    }
+}
+
+#[test]
+fn access_from_outside_is_checked() {
+    let good = with_spec(
+        "  service: {type: LoadBalancer, loadBalancerClass: example.com/internal}\n  oracle: {advertise: '{pod}.db.example.com:7400'}\n",
+    );
+    let cluster = PercolatorCluster::from_yaml(&good).expect(&good);
+    assert!(cluster.spec.oracle.advertise.is_some());
+    for (spec, message) in [
+        (
+            "  service: {loadBalancerClass: a}\n",
+            "line 5: spec.service.loadBalancerClass: is for the type LoadBalancer alone: leave it out, or set \
+             spec.service.type",
+        ),
+        (
+            "  tablets: {advertise: 'db.example.com:7400'}\n",
+            "line 5: spec.tablets.advertise: \"db.example.com:7400\" must be HOST:PORT, with {pod} in HOST in place of \
+             the pod's name, such as {pod}.db.example.com:7400",
+        ),
+        (
+            "  tablets: {storage: {claim: {labels: {percolator.dev/cluster: a}}}}\n",
+            "line 5: spec.tablets.storage.claim.labels.percolator.dev/cluster: is the operator's own: choose another one",
+        ),
+    ] {
+        assert_eq!(refusal(&with_spec(spec)), message);
+    }
+}

@@ -27,7 +27,7 @@ use serde_json::Value;
 pub(crate) use build::Settings;
 pub(crate) use drift::Altered;
 pub(crate) use monitored::Lack;
-pub(crate) use names::{MANAGER, REGISTER_LABEL, selector, selector_text};
+pub(crate) use names::{CLUSTER_LABEL, MANAGER, REGISTER_LABEL, selector, selector_text};
 pub(crate) use object::{Kind, Object};
 pub(crate) use observed::{Observed, name};
 pub(crate) use plan::{FAILED_WEBHOOK, Plan, Refusal};

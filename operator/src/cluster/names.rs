@@ -1,6 +1,6 @@
 //! What the objects of a cluster are called, and how they are found.
 
-use percolator_api::{MASTERS_MAX, Pod, Quantity, Service, Spec};
+use percolator_api::{Claim, MASTERS_MAX, Needs, Pod, Quantity, Service, Spec};
 use serde_json::{Value, json};
 
 /// Who writes what we write: one field manager for everything.
@@ -65,6 +65,8 @@ impl Role {
                 replicas: spec.gc_master.replicas,
                 size: spec.gc_master.storage.size,
                 class: spec.gc_master.storage.storage_class_name.as_deref(),
+                claim: &spec.gc_master.storage.claim,
+                advertise: spec.gc_master.advertise.as_deref(),
                 service: &spec.gc_master.service,
                 pod: &spec.gc_master.pod,
             },
@@ -73,6 +75,8 @@ impl Role {
                 replicas: spec.oracle.replicas,
                 size: spec.oracle.storage.size,
                 class: spec.oracle.storage.storage_class_name.as_deref(),
+                claim: &spec.oracle.storage.claim,
+                advertise: spec.oracle.advertise.as_deref(),
                 service: &spec.oracle.service,
                 pod: &spec.oracle.pod,
             },
@@ -81,9 +85,20 @@ impl Role {
                 replicas: spec.tablets.replicas,
                 size: spec.tablets.storage.size,
                 class: spec.tablets.storage.storage_class_name.as_deref(),
+                claim: &spec.tablets.storage.claim,
+                advertise: spec.tablets.advertise.as_deref(),
                 service: &spec.tablets.service,
                 pod: &spec.tablets.pod,
             },
+        }
+    }
+
+    /// What a server of the role needs of its node.
+    pub(crate) fn needs(self, spec: &Spec) -> Needs {
+        match self {
+            Self::GcMaster => spec.gc_master.needs(),
+            Self::Oracle => spec.oracle.needs(),
+            Self::Tablet => spec.tablets.needs(),
         }
     }
 }
@@ -131,6 +146,9 @@ pub(crate) struct RoleSpec<'a> {
     /// The volumes' size and class.
     pub(crate) size: Quantity,
     pub(crate) class: Option<&'a str>,
+    pub(crate) claim: &'a Claim,
+    /// Where clients reach its servers, if not at their pods' addresses.
+    pub(crate) advertise: Option<&'a str>,
     pub(crate) service: &'a Service,
     pub(crate) pod: &'a Pod,
 }
@@ -142,6 +160,8 @@ pub(crate) fn claim(cluster: &str, role: Role, ordinal: u32) -> String {
 
 /// The operator's own label, with the cluster's name: anyone may use the generic ones for something else.
 pub(crate) const CLUSTER_LABEL: &str = "percolator.dev/cluster";
+/// The operator's own label, with what the server does ([`Role::component`]).
+pub(crate) const COMPONENT_LABEL: &str = "percolator.dev/component";
 
 /// Labels that every object of the cluster has.
 pub(crate) fn labels(cluster: &str) -> Value {
@@ -158,22 +178,21 @@ pub(crate) fn labels(cluster: &str) -> Value {
 pub(crate) fn role_labels(cluster: &str, role: Role) -> Value {
     let mut labels = labels(cluster);
     labels["app.kubernetes.io/component"] = json!(role.component());
+    labels[COMPONENT_LABEL] = json!(role.component());
     labels
 }
 
-/// What finds all pods of the cluster, and maybe others': owner references say which of them are its own. Never changed, as
-/// StatefulSets can't change theirs.
+/// Finds all pods of the cluster. Only the operator's own labels select: an application of the same release that also
+/// sets the generic labels must not get the cluster's traffic, nor count in its budgets. Never changed, as StatefulSets
+/// can't change theirs.
 pub(crate) fn selector(cluster: &str) -> Value {
-    json!({
-        "app.kubernetes.io/name": "percolator",
-        "app.kubernetes.io/instance": cluster,
-    })
+    json!({CLUSTER_LABEL: cluster})
 }
 
 /// What finds the pods of a role.
 pub(crate) fn role_selector(cluster: &str, role: Role) -> Value {
     let mut selector = selector(cluster);
-    selector["app.kubernetes.io/component"] = json!(role.component());
+    selector[COMPONENT_LABEL] = json!(role.component());
     selector
 }
 

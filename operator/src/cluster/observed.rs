@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::drift::Altered;
 use super::monitored::Lack;
-use super::names::{CLAIM, MANAGER, Role, RoleSpec};
+use super::names::{CLAIM, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, Role, RoleSpec};
 use super::object::{ASKED, Kind, Object};
 
 /// The annotation of StatefulSets that has the size which was last asked of their volumes: a set's own template keeps the
@@ -180,11 +180,15 @@ impl Observed {
                 "resources": {"requests": {"storage": spec.pointer("/resources/requests/storage")?}},
             },
         });
-        if let Some(labels) = template.pointer("/metadata/labels") {
-            frozen["metadata"]["labels"] = labels.clone();
-        }
-        if let Some(class) = spec.get("storageClassName") {
-            frozen["spec"]["storageClassName"] = class.clone();
+        for (part, field) in [
+            ("metadata", "labels"),
+            ("metadata", "annotations"),
+            ("spec", "storageClassName"),
+            ("spec", "volumeAttributesClassName"),
+        ] {
+            if let Some(value) = template[part].get(field) {
+                frozen[part][field] = value.clone();
+            }
         }
         Some(frozen)
     }
@@ -239,7 +243,7 @@ pub(crate) fn standing(object: &Value, cluster: &ClusterObject) -> Standing {
         }
         None if metadata["annotations"][ASKED].is_string()
             && metadata["labels"]["app.kubernetes.io/managed-by"] == MANAGER
-            && metadata["labels"]["app.kubernetes.io/instance"] == name =>
+            && metadata["labels"][CLUSTER_LABEL] == name =>
         {
             if is_leaving(object) {
                 Standing::Former
@@ -289,7 +293,7 @@ pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> 
 
 /// Of a pod's containers, or what is told of them, that of its server: others may have been added.
 pub(crate) fn of_server<'a>(pod: &Value, containers: &'a [Value]) -> Option<&'a Value> {
-    let role = pod.pointer("/metadata/labels/app.kubernetes.io~1component");
+    let role = pod["metadata"]["labels"].get(COMPONENT_LABEL);
     let mut all = containers.iter();
     let its = all.find(|it| role.is_some_and(|role| it["name"] == *role));
     its.or(containers.first())

@@ -1,12 +1,12 @@
 //! What to do next, from what is wanted and what is there: pure. The order lives here: the master, then the
 //! oracle, then the tablet servers, each only when the ones before serve.
 
-use percolator_api::{ClusterObject, Quantity, Reason};
-use serde_json::Value;
+use percolator_api::{ClusterObject, Reason};
+use serde_json::{Value, json};
 
 use super::build::Wanted;
 use super::monitored::Lack;
-use super::names::Role;
+use super::names::{Role, RoleSpec};
 use super::object::{Kind, Object};
 use super::observed::{self, Observed, Standing, is_leaving};
 
@@ -18,8 +18,8 @@ const CLAIMS_KEPT: &str = "/spec/persistentVolumeClaimRetentionPolicy";
 pub(crate) struct Plan {
     /// Objects to apply, in this order.
     pub(crate) apply: Vec<Object>,
-    /// Claims that are to have more: the claim's name and its new size.
-    pub(crate) grow: Vec<(String, Quantity)>,
+    /// Claims that are to have more, or other labels: the claim's name and a merge patch.
+    pub(crate) claims: Vec<(String, Value)>,
     /// Objects of ours that nobody asks for any more.
     pub(crate) remove: Vec<(Kind, String)>,
     /// Claims to remove, which never had a volume and that nobody asks for any more.
@@ -85,7 +85,7 @@ impl Plan {
         let mut remove = self.remove.iter().map(|(kind, _)| *kind);
         apply.all(Kind::is_of_monitoring)
             && remove.all(Kind::is_of_monitoring)
-            && self.grow.is_empty()
+            && self.claims.is_empty()
             && self.release.is_empty()
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
             None => {}
         }
     }
-    grow(cluster, observed, &mut plan);
+    plan_claims(cluster, observed, &mut plan);
     for ((kind, name), live) in &observed.objects {
         if plan.waits.is_some() && !kind.is_of_monitoring() {
             // Pods that are there still may need it.
@@ -269,18 +269,19 @@ fn waits_for(role: Role, set: &Object, live: Option<&Value>) -> (Reason, String)
     (reason, message)
 }
 
-fn grow(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
+fn plan_claims(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let mut growing = Vec::new();
     for role in Role::ALL {
-        let size = role.asked(&cluster.spec).size;
+        let asked = role.asked(&cluster.spec);
+        let size = asked.size;
         for claim in observed.claims_of(name, role).into_values() {
             let is_bound = claim.pointer("/status/phase").and_then(Value::as_str) == Some("Bound");
             if !is_bound {
                 continue;
             }
-            if observed::claim_size(claim).is_some_and(|asked| asked < size) {
-                plan.grow.push((observed::name(claim).to_owned(), size));
+            if let Some(change) = change_of(claim, &asked) {
+                plan.claims.push((observed::name(claim).to_owned(), change));
             }
             if observed::claim_capacity(claim).is_some_and(|has| has < size) {
                 growing.push(observed::name(claim).to_owned());
@@ -297,4 +298,33 @@ fn grow(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
             ),
         ));
     }
+}
+
+/// What a claim lacks of what is asked for, as a merge patch. A StatefulSet's template of claims can't change, so that claims
+/// that are there are changed one by one.
+fn change_of(claim: &Value, asked: &RoleSpec<'_>) -> Option<Value> {
+    let mut change = json!({});
+    if observed::claim_size(claim).is_some_and(|has| has < asked.size) {
+        change["spec"]["resources"]["requests"]["storage"] = json!(asked.size.to_string());
+    }
+    const ATTRIBUTES: &str = "volumeAttributesClassName";
+    if let Some(class) = &asked.claim.volume_attributes_class_name
+        && claim["spec"][ATTRIBUTES] != **class
+    {
+        change["spec"][ATTRIBUTES] = json!(class);
+    }
+    for (field, wanted) in [
+        ("labels", &asked.claim.labels),
+        ("annotations", &asked.claim.annotations),
+    ] {
+        for (key, value) in wanted {
+            if claim["metadata"][field][key] != **value {
+                change["metadata"][field][key] = json!(value);
+            }
+        }
+    }
+    change
+        .as_object()
+        .is_some_and(|it| !it.is_empty())
+        .then_some(change)
 }

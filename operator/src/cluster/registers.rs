@@ -140,7 +140,7 @@ pub(crate) fn lost(cluster: &ClusterObject, observed: &Observed, role: Role) -> 
 pub(crate) fn accounts_in_use(observed: &Observed, role: Role) -> impl Iterator<Item = &str> {
     let component = role.component();
     let pods = observed.pods.iter().filter(move |pod| {
-        let label = &pod["metadata"]["labels"]["app.kubernetes.io/component"];
+        let label = &pod["metadata"]["labels"][names::COMPONENT_LABEL];
         *label == component && has_argument_of_pod(pod, REGISTER)
     });
     pods.filter_map(|pod| pod.pointer("/spec/serviceAccountName")?.as_str())

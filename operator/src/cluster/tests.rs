@@ -91,15 +91,14 @@ impl World {
                 applied.push(object.name.clone());
                 self.apply(object);
             }
-            for (name, size) in &plan.grow {
+            for (name, change) in &plan.claims {
                 if !may_write() {
                     return (applied, false);
                 }
                 applied.push(name.clone());
                 let claims = &mut self.observed.claims;
                 let claim = claims.iter_mut().find(|claim| super::name(claim) == name);
-                claim.expect("a claim that is there")["spec"]["resources"]["requests"]["storage"] =
-                    json!(size.to_string());
+                percolator_api::merge(claim.expect("a claim that is there"), change);
             }
             for key in &plan.remove {
                 if !may_write() {
@@ -438,6 +437,42 @@ fn servers_that_are_added_count_when_they_have_served() {
     world.ready(Role::Tablet);
     assert!(available(&mut world));
     assert_eq!(world.cluster.status.as_ref().unwrap().tablets.joined, 5);
+}
+
+#[test]
+fn claims_that_are_there_get_labels_and_attributes() {
+    let mut world = World::all_ready();
+    world.change(|cluster| {
+        let claim = &mut cluster.spec.tablets.storage.claim;
+        claim.labels.insert("backup".into(), "daily".into());
+        claim
+            .annotations
+            .insert("example.com/snapshot".into(), "true".into());
+        claim.volume_attributes_class_name = Some("fast".into());
+    });
+    let (applied, _) = world.step();
+    assert_eq!(
+        applied,
+        [
+            "data-demo-tablet-0",
+            "data-demo-tablet-1",
+            "data-demo-tablet-2"
+        ]
+    );
+    for claim in &world.observed.claims {
+        let is_of_tablets = super::name(claim).contains("tablet");
+        assert_eq!(
+            claim["metadata"]["labels"]["backup"] == "daily",
+            is_of_tablets
+        );
+        let annotation = &claim["metadata"]["annotations"]["example.com/snapshot"];
+        assert_eq!(annotation == "true", is_of_tablets);
+        assert_eq!(
+            claim["spec"]["volumeAttributesClassName"] == "fast",
+            is_of_tablets
+        );
+    }
+    assert_eq!(world.step().0, Vec::<String>::new());
 }
 
 #[test]

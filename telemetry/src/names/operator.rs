@@ -13,6 +13,21 @@ pub const API_RESULTS: &[&str] = &["ok", "refused", "failed"];
 /// What a cluster in the queue waits for.
 pub const QUEUE_STATES: &[&str] = &["looking", "retrying"];
 
+/// Of so many clusters conditions are shown.
+pub const CONDITION_CLUSTERS: usize = 1_000;
+/// The conditions of a cluster.
+pub const CONDITION_TYPES: &[&str] = &[
+    "Ready",
+    "Available",
+    "Progressing",
+    "Degraded",
+    "Reconciling",
+    "Stalled",
+    "Drifted",
+    "Paused",
+    "Monitored",
+];
+
 declarations! {
     RECONCILES: Metric::counter(
         "percolator_operator_reconciles_total",
@@ -50,6 +65,16 @@ declarations! {
         "Clusters in the queue. looking: they are being looked at, at most 8 at a time; retrying: the last look failed, and they wait for the next one.",
     )
     .by(&[Label::one_of("state", QUEUE_STATES)]);
+    CONDITION: Metric::gauge(
+        "percolator_cluster_condition",
+        "Conditions of clusters, as their statuses have them: 1 for the status that a condition has. Its other statuses have no series. Only the operator that acts shows them, of the first clusters by name.",
+    )
+    .by(&[
+        Label::up_to("namespace", CONDITION_CLUSTERS, "clusters"),
+        Label::of("name", "namespace"),
+        Label::one_of("type", CONDITION_TYPES),
+        Label::one_of("status", &["True", "False", "Unknown"]),
+    ]);
     LEADER: Metric::gauge(
         "percolator_operator_leader",
         "1 where this process is the one that acts, 0 where it stands by.",

@@ -21,6 +21,8 @@ pub(crate) struct Image {
     pub(crate) user: String,
     /// Where its programs start, and keep what they write.
     volume: Option<String>,
+    /// What it says of itself, as registries and scanners show it.
+    labels: Vec<(String, String)>,
     root: tempfile::TempDir,
 }
 
@@ -41,6 +43,7 @@ impl Image {
             entrypoint: entrypoint.to_owned(),
             user: "65532:65532".to_owned(),
             volume: None,
+            labels: Vec::new(),
             root,
         })
     }
@@ -93,6 +96,12 @@ impl Image {
         Ok(())
     }
 
+    /// Says something of the image, by a key of the OCI image specification without its prefix, such as `version`.
+    pub(crate) fn label(&mut self, key: &str, value: &str) {
+        let key = format!("org.opencontainers.image.{key}");
+        self.labels.push((key, value.to_owned()));
+    }
+
     /// Writes the archive, and gives the number of bytes in the layer.
     pub(crate) fn write(&self, archive: &Path) -> anyhow::Result<u64> {
         let work = tempfile::tempdir()?;
@@ -119,6 +128,9 @@ impl Image {
         });
         if let Some(volume) = &self.volume {
             settings["Volumes"][volume] = json!({});
+        }
+        for (key, value) in &self.labels {
+            settings["Labels"][key] = json!(value);
         }
         let mut config = blob(&json!({
             "architecture": architecture()?,
@@ -188,6 +200,7 @@ mod tests {
         let archive = folder.path().join("image.tar");
         let mut image = Image::new("a:1", "/bin/a").unwrap();
         image.volume("/data").unwrap();
+        image.label("version", "1.2.3");
         image.write(&archive).unwrap();
         let tar = |more: &[&str]| {
             let mut command = Command::new("tar");
@@ -209,6 +222,7 @@ mod tests {
                 let config = &value["config"];
                 found.0 |= config["WorkingDir"] == "/data"
                     && config["Volumes"] == json!({"/data": {}})
+                    && config["Labels"] == json!({"org.opencontainers.image.version": "1.2.3"})
                     && config["User"] == "65532:65532";
             } else {
                 let list = output(Command::new("tar").arg("-tvf").arg(&file)).unwrap();

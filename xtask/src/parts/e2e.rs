@@ -65,7 +65,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
         report.step("images", |_| {
             for name in [IMAGE, OTHER_IMAGE] {
                 let archive = kube.folder.join("percolator.tar");
-                image::make(&built.programs, name, &archive)?;
+                image::make(context, &built.programs, name, &archive)?;
                 kube.load(&archive)?;
             }
             anyhow::Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::image::{PROGRAMS, SERVERS};
+use crate::image::{LABELS, PROGRAMS, SERVERS};
 
 const DOCKERFILE: &str = "Dockerfile";
 
@@ -84,6 +84,20 @@ fn the_image_is_sound_as_far_as_its_text_says() {
     let text = std::fs::read_to_string(root.join(DOCKERFILE)).unwrap();
     let programs = [&PROGRAMS[..], &SERVERS].concat();
     assert_eq!(check(&text, &root, &programs), Vec::<String>::new());
+    for (key, value) in LABELS {
+        let label = format!("org.opencontainers.image.{key}=\"{value}\"");
+        assert!(text.contains(&label), "{label} is not in the {DOCKERFILE}");
+    }
+    // A base that moves makes another image of the same commit.
+    let base = text
+        .lines()
+        .find_map(|line| line.strip_prefix("ARG RUST=rust:"));
+    let version = base.and_then(|base| base.split('-').next());
+    assert_eq!(
+        version.map(|version| version.split('.').count()),
+        Some(3),
+        "{base:?}"
+    );
 }
 
 #[test]

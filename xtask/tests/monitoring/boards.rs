@@ -114,6 +114,7 @@ pub(crate) const BOARDS: &[Board] = &[
         uid: "percolator-operator",
         title: "Percolator: operator",
         panels: &[
+            panel("Which clusters are not as they should be?", "short", &[("max by (namespace, name, type) (percolator_cluster_condition{type=~\"Degraded|Stalled\", status=\"True\"})", "{{namespace}}/{{name}}: {{type}}"), ("max by (namespace, name) (percolator_cluster_condition{type=\"Available\", status=\"False\"})", "{{namespace}}/{{name}}: not Available")], "PercolatorClusterDegraded").bad_from(1.0),
             panel("Who acts?", "short", &[("percolator_operator_leader", "{{instance}}")], "PercolatorOperatorIdle"),
             panel("How do its looks at clusters end?", "ops", &[("sum by (result) (rate(percolator_operator_reconciles_total[$__rate_interval]))", "{{result}}"), ("sum(rate(percolator_operator_writes_total[$__rate_interval]))", "wrote something")], "PercolatorOperatorFailing"),
             panel("How long does a look take?", "s", &[("histogram_quantile(0.99, sum by (le) (rate(percolator_operator_reconcile_duration_seconds_bucket[$__rate_interval])))", "99 of 100")], "PercolatorOperatorFailing").bad_from(5.0),

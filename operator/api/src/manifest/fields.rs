@@ -207,10 +207,16 @@ impl<'de> Deserializer<'de> for At<'_> {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        visitor.visit_newtype_struct(self)
+        if name != crate::template::NAME {
+            return visitor.visit_newtype_struct(self);
+        }
+        self.entries()?;
+        visitor
+            .visit_string(self.node.value.to_json().to_string())
+            .map_err(|fault: Fault| fault.at(&self.path, self.line))
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {

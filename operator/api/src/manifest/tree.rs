@@ -163,6 +163,26 @@ impl Value {
     }
 }
 
+impl Value {
+    /// The same without lines.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Null => serde_json::Value::Null,
+            Self::Bool(value) => (*value).into(),
+            Self::Unsigned(value) => (*value).into(),
+            Self::Negative(value) => (*value).into(),
+            Self::Float(value) => (*value).into(),
+            Self::String(value) => value.as_str().into(),
+            Self::List(nodes) => nodes.iter().map(|node| node.value.to_json()).collect(),
+            Self::Map(entries) => {
+                let fields = entries.iter();
+                let fields = fields.map(|entry| (entry.key.clone(), entry.node.value.to_json()));
+                serde_json::Value::Object(fields.collect())
+            }
+        }
+    }
+}
+
 impl From<Spanned<Value>> for Node {
     fn from(spanned: Spanned<Value>) -> Self {
         Self {

@@ -112,6 +112,9 @@ const MANIFEST: &str = "manifest.json";
 /// The key of the level from which on servers log: every pod has it as a file, which its server follows.
 const LOG_LEVEL: &str = "log-level";
 
+/// One address of each family that the Kubernetes cluster has.
+const FAMILIES: &str = "PreferDualStack";
+
 impl Builder<'_> {
     fn plan(&self, role: Role) -> &RegisterPlan {
         match role {
@@ -170,18 +173,23 @@ impl Builder<'_> {
 
     fn client_service(&self) -> Object {
         let service = &self.cluster.spec.service;
+        let mut body = json!({
+            "metadata": {"annotations": service.annotations},
+            "spec": {
+                "type": service.kind.name(),
+                "ipFamilyPolicy": FAMILIES,
+                "selector": names::role_selector(self.name, Role::GcMaster),
+                "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
+            },
+        });
+        if let Some(class) = &service.load_balancer_class {
+            body["spec"]["loadBalancerClass"] = json!(class);
+        }
         self.object(
             Kind::Service,
             self.name,
             with(names::labels(self.name), &service.labels),
-            json!({
-                "metadata": {"annotations": service.annotations},
-                "spec": {
-                    "type": "ClusterIP",
-                    "selector": names::role_selector(self.name, Role::GcMaster),
-                    "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
-                },
-            }),
+            body,
         )
     }
 
@@ -197,6 +205,7 @@ impl Builder<'_> {
                 "spec": {
                     "type": "ClusterIP",
                     "clusterIP": "None",
+                    "ipFamilyPolicy": FAMILIES,
                     "publishNotReadyAddresses": true,
                     "selector": names::role_selector(self.name, role),
                     "ports": [

@@ -19,7 +19,11 @@ static GROUPS: LazyLock<Vec<Value>> = LazyLock::new(|| {
 });
 
 /// Metrics of processes that are no cluster's.
-const OF_OTHERS: [&str; 2] = ["percolator_client_", "percolator_operator_"];
+const OF_OTHERS: [&str; 3] = [
+    "percolator_client_",
+    "percolator_cluster_condition",
+    "percolator_operator_",
+];
 
 impl Builder<'_> {
     /// What the spec asks for.
@@ -159,7 +163,7 @@ mod tests {
             rules.sum()
         };
         let of_one = alerts_of("n", "c");
-        assert_eq!(count(&GROUPS) - count(&of_one), 3);
+        assert_eq!(count(&GROUPS) - count(&of_one), 5);
         let text = json!(of_one).to_string();
         assert!(text.contains("PercolatorRoleDown") && text.contains("PercolatorDiskFull"));
         for none in [

@@ -1,10 +1,10 @@
 //! StatefulSets and their pods. What stands in a pod's template restarts pods when it changes: the golden files
 //! in `testdata` show every such change in review.
 
-use percolator_api::{ClaimRetention, Pod, Quantity};
+use percolator_api::{ClaimRetention, Pod, merge};
 use serde_json::{Value, json};
 
-use super::super::names::{self, CLAIM, CLUSTER_LABEL, METRICS_PORT, PORT, Role};
+use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role, RoleSpec};
 use super::super::object::{Kind, Object};
 use super::super::observed::{Observed, SIZE_ASKED};
 use super::super::registers::REGISTER;
@@ -30,12 +30,7 @@ impl Builder<'_> {
         let asked = role.asked(spec);
         let claim = observed
             .frozen_claim(self.name, role, &asked)
-            .unwrap_or_else(|| self.claim(role, asked.size, asked.class));
-        // What the oracle and the master keep has no other copy, and nobody scales them but by mistake.
-        let when_scaled = match role {
-            Role::Tablet => spec.claims.when_scaled,
-            Role::GcMaster | Role::Oracle => ClaimRetention::Retain,
-        };
+            .unwrap_or_else(|| self.claim(role, &asked));
         self.object(
             Kind::StatefulSet,
             &role.set(self.name),
@@ -49,7 +44,8 @@ impl Builder<'_> {
                 "revisionHistoryLimit": 3,
                 "persistentVolumeClaimRetentionPolicy": {
                     "whenDeleted": spec.claims.when_deleted.name(),
-                    "whenScaled": when_scaled.name(),
+                    // It may be all there is of some rows: scaling a set by hand loses nothing.
+                    "whenScaled": ClaimRetention::Retain.name(),
                 },
                 "selector": {"matchLabels": names::role_selector(self.name, role)},
                 "template": self.template(role),
@@ -104,6 +100,9 @@ impl Builder<'_> {
                 spec["topologySpreadConstraints"] = self.spread(role);
             }
             None => {}
+        }
+        if let Some(patch) = &pod.spec_patch {
+            merge(&mut template["spec"], &json!(patch));
         }
         template
     }
@@ -201,9 +200,10 @@ impl Builder<'_> {
         if let Some(policy) = spec.image_pull_policy {
             container["imagePullPolicy"] = json!(policy.name());
         }
+        let resources = pod.resources.completed(&role.needs(spec));
         for (field, amounts) in [
-            ("requests", &pod.resources.requests),
-            ("limits", &pod.resources.limits),
+            ("requests", &resources.requests),
+            ("limits", &resources.limits),
         ] {
             if !amounts.is_empty() {
                 container["resources"][field] = json!(amounts);
@@ -221,13 +221,18 @@ impl Builder<'_> {
         let spec = &self.cluster.spec;
         let mut arguments = vec![
             format!("--data-dir={DATA}/server"),
-            format!("--listen=0.0.0.0:{PORT}"),
-            format!("--metrics-listen=0.0.0.0:{METRICS_PORT}"),
+            // Every address of whatever families the pod has.
+            format!("--listen=[::]:{PORT}"),
+            format!("--metrics-listen=[::]:{METRICS_PORT}"),
             "--server=$(POD_NAME)".to_owned(),
         ];
         if self.is_advertised(role) {
             // Names are remembered for half a minute, and nobody can wait for that when a pod was replaced.
-            arguments.push(format!("--advertise=$({POD_IP}):{PORT}"));
+            // The server adds the port: before one, an IPv6 address needs brackets, which can't be written here.
+            let of_pod = || format!("$({POD_IP})");
+            let asked = role.asked(spec).advertise;
+            let asked = asked.map(|it| it.replace("{pod}", "$(POD_NAME)"));
+            arguments.push(format!("--advertise={}", asked.unwrap_or_else(of_pod)));
         }
         if role != Role::GcMaster {
             let has_register = self.has_register(Role::GcMaster);
@@ -268,20 +273,26 @@ impl Builder<'_> {
         variables
     }
 
-    fn claim(&self, role: Role, size: Quantity, class: Option<&str>) -> Value {
-        let mut labels = names::role_selector(self.name, role);
-        labels[CLUSTER_LABEL] = json!(self.name);
+    fn claim(&self, role: Role, asked: &RoleSpec<'_>) -> Value {
+        let labels = with(names::role_labels(self.name, role), &asked.claim.labels);
+        let mut metadata = json!({"name": CLAIM, "labels": labels});
+        if !asked.claim.annotations.is_empty() {
+            metadata["annotations"] = json!(asked.claim.annotations);
+        }
         let mut spec = json!({
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": size.to_string()}},
+            "accessModes": [asked.claim.access_mode.name()],
+            "resources": {"requests": {"storage": asked.size.to_string()}},
         });
-        if let Some(class) = class {
+        if let Some(class) = asked.class {
             spec["storageClassName"] = json!(class);
+        }
+        if let Some(class) = &asked.claim.volume_attributes_class_name {
+            spec["volumeAttributesClassName"] = json!(class);
         }
         json!({
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": CLAIM, "labels": labels},
+            "metadata": metadata,
             "spec": spec,
         })
     }

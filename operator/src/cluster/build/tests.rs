@@ -27,9 +27,9 @@ spec:
   image: registry.example.com/percolator:1.2.3
   imagePullPolicy: IfNotPresent
   imagePullSecrets: [{name: credentials}]
-  claims: {whenDeleted: Delete, whenScaled: Delete}
+  claims: {whenDeleted: Delete}
   log: {level: debug, format: json}
-  service: {labels: {team: a}, annotations: {note: b}}
+  service: {labels: {team: a}, annotations: {note: b}, type: LoadBalancer, loadBalancerClass: example.com/internal}
   monitoring:
     podMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}
     prometheusRule: {enabled: true, labels: {release: prometheus}}
@@ -38,13 +38,32 @@ spec:
     service: {labels: {tier: time}, annotations: {note: c}}
     window: 500ms
     storage: {size: 100Mi, storageClassName: fast}
+    advertise: '{pod}.db.example.com:7400'
   gcMaster:
     pod: {serviceAccountName: own, priorityClassName: high}
   tablets:
     replicas: 5
-    storage: {engine: sled, cacheSize: 1Gi, size: 100Gi, storageClassName: fast}
+    storage:
+      engine: sled
+      cacheSize: 1Gi
+      size: 100Gi
+      storageClassName: fast
+      claim:
+        accessMode: ReadWriteOncePod
+        volumeAttributesClassName: gold
+        labels: {backup: daily}
+        annotations: {example.com/snapshot: 'true'}
     pod:
-      resources: {requests: {cpu: 1, memory: 2Gi}, limits: {cpu: 500m}}
+      specPatch:
+        runtimeClassName: gvisor
+        dnsConfig: {options: [{name: ndots, value: '1'}]}
+        volumes: [{name: certs, secret: {secretName: certs}}]
+        containers:
+        - {name: proxy, image: 'proxy:1'}
+        - name: tablet
+          envFrom: [{secretRef: {name: collector}}]
+          volumeMounts: [{name: certs, mountPath: /certs, readOnly: true}]
+      resources: {requests: {cpu: 1, memory: 2Gi}, limits: {cpu: 2}}
       nodeSelector: {disk: nvme}
       affinity:
         podAntiAffinity:
@@ -157,6 +176,43 @@ fn everything_is_owned_labelled_and_restricted() {
     }
 }
 
+/// An application whose Helm release has the cluster's name sets the same generic labels.
+#[test]
+fn only_the_operators_own_labels_select() {
+    for manifest in [EXAMPLE, EVERYTHING] {
+        let cluster = cluster(manifest);
+        let name = cluster.metadata.name.clone().expect("a name");
+        let wanted = wanted(&cluster, &Observed::default());
+        let mut selectors = 0;
+        for object in wanted.all() {
+            let spec = &object.value["spec"];
+            let selector = match object.kind {
+                Kind::Service => &spec["selector"],
+                Kind::StatefulSet | Kind::PodDisruptionBudget | Kind::PodMonitor => {
+                    &spec["selector"]["matchLabels"]
+                }
+                _ => continue,
+            };
+            selectors += 1;
+            let labels = selector.as_object().expect("labels");
+            assert_eq!(labels["percolator.dev/cluster"], json!(name));
+            let is_own = |label: &String| label.starts_with("percolator.dev/");
+            assert!(labels.keys().all(is_own), "{}: {selector}", object.name);
+        }
+        assert!(selectors >= 10, "{selectors}");
+        for (_, set) in &wanted.sets {
+            let spec = &set.value["spec"];
+            for (label, value) in spec["selector"]["matchLabels"].as_object().expect("labels") {
+                assert_eq!(spec["template"]["metadata"]["labels"][label], *value);
+                assert_eq!(
+                    spec["volumeClaimTemplates"][0]["metadata"]["labels"][label],
+                    *value
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_set_keeps_the_claims_that_it_was_made_with() {
     let mut cluster = cluster(EXAMPLE);
@@ -211,7 +267,7 @@ fn what_restarts_is_what_the_table_says() {
         "imagePullPolicy": "Always",
         "imagePullSecrets": [{"name": "a"}],
         "paused": true,
-        "claims": {"whenDeleted": "Delete", "whenScaled": "Delete"},
+        "claims": {"whenDeleted": "Delete"},
         "log": {"level": "debug", "format": "text"},
         "service": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
         "monitoring": {"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}},
@@ -219,6 +275,7 @@ fn what_restarts_is_what_the_table_says() {
         "oracle": {
             "replicas": 2,
             "window": "1s",
+            "advertise": "{pod}.example.com:7400",
             "storage": {"size": "2Gi"},
             "service": {"labels": {"a": "b"}},
             "pod": {"priorityClassName": "a"},
@@ -226,11 +283,11 @@ fn what_restarts_is_what_the_table_says() {
         "gcMaster": {
             "storage": {"size": "2Gi"},
             "service": {"annotations": {"a": "b"}},
-            "pod": {"containerSecurityContext": {"runAsUser": 7}},
+            "pod": {"specPatch": {"runtimeClassName": "a"}},
         },
         "tablets": {
             "replicas": 9,
-            "storage": {"size": "20Gi", "cacheSize": "1Gi"},
+            "storage": {"size": "20Gi", "cacheSize": "1Gi", "claim": {"labels": {"a": "b"}}},
             "service": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
             "pod": {"env": [{"name": "A", "value": "b"}]},
         },
@@ -249,6 +306,7 @@ fn what_restarts_is_what_the_table_says() {
         ("log.format", &Role::ALL),
         ("oracle.replicas", &[Role::Oracle]),
         ("oracle.window", &[Role::Oracle]),
+        ("oracle.advertise", &[Role::Oracle]),
         ("oracle.pod", &[Role::Oracle]),
         ("gcMaster.pod", &[Role::GcMaster]),
         ("tablets.pod", &[Role::Tablet]),
@@ -311,10 +369,14 @@ fn what_restarts_is_what_the_table_says() {
     }
 }
 
-/// The fields that have a value, a pod and a service as one.
+/// The fields that have a value; a pod, a service and a claim as one.
 fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
     match value {
-        Value::Object(fields) if !path.ends_with("pod") && !path.ends_with("service") => {
+        Value::Object(fields)
+            if !["pod", "service", "claim"]
+                .iter()
+                .any(|it| path.ends_with(it)) =>
+        {
             for (name, field) in fields {
                 let dot = if path.is_empty() { "" } else { "." };
                 leaves(&format!("{path}{dot}{name}"), field, found);

@@ -158,7 +158,7 @@ fn a_size_that_claims_cannot_have_can_be_taken_back() {
     let Decision::Do(plan) = decide(&world.cluster, &world.observed, &World::settings()) else {
         panic!("it is for the API server to refuse it");
     };
-    assert_eq!(plan.grow.len(), 3);
+    assert_eq!(plan.claims.len(), 3);
     let status = world.cluster.status.as_ref().unwrap();
     assert_eq!(status.tablets.claimed, Some(Quantity::from_bytes(10 << 30)));
     world.change(|cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(10 << 30));

@@ -83,10 +83,7 @@ fn a_master_that_is_alone_needs_no_api_server() {
     for role in [Role::Oracle, Role::Tablet] {
         let arguments = arguments(world.of_role(role));
         assert!(arguments.contains(&addresses(1)), "{arguments}");
-        assert!(
-            arguments.contains("--advertise=$(POD_IP):7400"),
-            "{arguments}"
-        );
+        assert!(arguments.contains("--advertise=$(POD_IP)"), "{arguments}");
     }
     for (kind, name) in [
         (Kind::ConfigMap, REGISTER),
@@ -111,7 +108,7 @@ fn several_masters_of_a_new_cluster_start_at_once() {
     assert_eq!(pod["serviceAccountName"], "demo-gc-master");
     let of_masters = arguments(world.masters());
     assert!(of_masters.contains("--register=kube:demo-gc-master-register"));
-    assert!(of_masters.contains("--advertise=$(POD_IP):7400"));
+    assert!(of_masters.contains("--advertise=$(POD_IP)"));
     let role = world.observed.get(Kind::Role, "demo-gc-master");
     let rule = json!([{
         "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [REGISTER, STATE], "verbs": ["get", "patch"],

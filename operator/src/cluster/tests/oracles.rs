@@ -114,7 +114,7 @@ fn several_oracles_of_a_new_cluster_start_at_once() {
     assert_eq!(pod["serviceAccountName"], "demo-tso");
     let arguments = arguments(world.oracles());
     assert!(arguments.contains("--register=kube:demo-tso-register"));
-    assert!(arguments.contains("--advertise=$(POD_IP):7400"));
+    assert!(arguments.contains("--advertise=$(POD_IP)"));
     let role = world.observed.get(Kind::Role, "demo-tso").expect("a role");
     let rule = json!([{
         "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [REGISTER], "verbs": ["get", "patch"],

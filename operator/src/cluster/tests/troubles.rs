@@ -213,7 +213,7 @@ fn a_server_that_crashes_beside_others_in_its_pod_is_told_of() {
         ]}),
     );
     let pod = world.observed.pods.last_mut().expect("it is there");
-    pod["metadata"]["labels"] = json!({"app.kubernetes.io/component": "tablet"});
+    pod["metadata"]["labels"] = json!({"percolator.dev/component": "tablet"});
     world.step();
     assert_eq!(
         world.condition("Degraded"),
