@@ -74,4 +74,5 @@ measured! {
     release_gc_lock: ReleaseGcLockRequest => ReleaseGcLockResponse;
     create_table: CreateTableRequest => CreateTableResponse;
     delete_table: DeleteTableRequest => DeleteTableResponse;
+    rebuild: RebuildRequest => RebuildResponse;
 }

@@ -118,21 +118,14 @@ impl Fake {
             life,
         };
         let owned = self.owned.clone();
-        let peers = Arc::<Mutex<Vec<String>>>::default();
-        let known = peers.clone();
         let report = move || v1::HeartbeatRequest {
             tablets: owned.lock().unwrap().values().cloned().collect(),
-            peers: known.lock().unwrap().clone(),
             lists_version: 1,
             ..v1::HeartbeatRequest::default()
         };
         tokio::spawn(async move {
             let adopt = |_: &str| Ok::<(), Status>(());
-            let learn = |told: &v1::HeartbeatResponse| {
-                if !told.tablet_servers.is_empty() {
-                    *peers.lock().unwrap() = told.tablet_servers.clone();
-                }
-            };
+            let learn = |_: &v1::HeartbeatResponse| {};
             percolator_server::heartbeat::run(options, report, adopt, learn, pending())
                 .await
                 .expect("the master takes the heartbeats");
@@ -278,7 +271,7 @@ async fn tables_are_created_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_master_without_a_state_waits_and_takes_over() {
+async fn a_master_without_a_state_waits_until_it_is_rebuilt() {
     let folder = tempfile::tempdir().unwrap();
     let address = in_process(folder.path(), false).await;
     let mut master = connect(address);
@@ -300,6 +293,21 @@ async fn a_master_without_a_state_waits_and_takes_over() {
     };
     fake.owned.lock().unwrap().insert(7, tablet);
     fake.beat(address, Some("c0ffee".into()));
+    let request = v1::RebuildRequest {
+        tablet_servers: vec!["tablet-0".into()],
+        write: true,
+        give_up_lost: true,
+    };
+    loop {
+        let rebuilt = master.rebuild(request.clone()).await.unwrap();
+        if rebuilt.into_inner().written {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let refused = master.rebuild(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("cluster c0ffee"), "{refused}");
     let seen = wait_for(&mut master, "the table is back", |seen| {
         seen.tables
             .iter()
@@ -323,7 +331,8 @@ async fn a_master_without_a_state_waits_and_takes_over() {
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert_eq!(
         refused.message(),
-        "tablet-1 belongs to cluster decaf, and this is the master of cluster c0ffee"
+        "tablet-1 belongs to cluster decaf, and this is the master of cluster c0ffee: start tablet-1 with that one's master, \
+         or with an empty folder to join this one. If the other one's state was lost, see `percolator master rebuild`"
     );
 }
 

@@ -106,6 +106,12 @@ pub enum Mutant {
     CoveredByThoseHeard,
     /// A master that starts takes the tablets that it hears of for all that there are.
     LossForgotten,
+    /// A lost state is rebuilt without the named servers that have not reported.
+    RebuildWithoutAll,
+    /// A rebuilt state gives ids that were given before.
+    RebuiltIdsTooLow,
+    /// A rebuilt state takes each start of a server that it hears for the one that was accepted.
+    RebuiltStartsAccepted,
     /// A tablet server reports locks below its barrier as resolved that it has not looked for.
     ResolvedWithoutLooking,
     /// A delete is collected before what it hides.
@@ -154,7 +160,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 71] = [
+    pub const ALL: [Self; 74] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -204,6 +210,9 @@ impl Mutant {
         Self::CoveredByOneTablet,
         Self::CoveredByThoseHeard,
         Self::LossForgotten,
+        Self::RebuildWithoutAll,
+        Self::RebuiltIdsTooLow,
+        Self::RebuiltStartsAccepted,
         Self::ResolvedWithoutLooking,
         Self::DeleteCollectedFirst,
         Self::CollectedAtTheBarrier,

@@ -61,7 +61,6 @@ enum Operation {
         id: u64,
         table: u32,
     },
-    Meet(Vec<String>),
     Points(Points),
     Settings(v1::GcSettings),
     Collect(garbage::Piece),
@@ -200,14 +199,6 @@ impl Work {
         }
     }
 
-    /// Names of tablet servers to keep.
-    pub(crate) fn meet(servers: Vec<String>) -> Self {
-        Self {
-            tablets: Vec::new(),
-            operation: Operation::Meet(servers),
-        }
-    }
-
     /// Points to reach.
     pub(crate) fn points(points: Points) -> Self {
         Self {
@@ -279,8 +270,8 @@ impl Work {
             Operation::RawPut { .. } => Vec::new(),
             Operation::CreateTablet { tablet, .. } => vec![latches::tablet(tablet.id)],
             Operation::DropTablet { id, .. } => vec![latches::tablet(*id)],
-            // Names are only ever added, and points only raised.
-            Operation::Meet(_) | Operation::Points(_) | Operation::Settings(_) => Vec::new(),
+            // Points are only raised.
+            Operation::Points(_) | Operation::Settings(_) => Vec::new(),
             Operation::Collect(piece) => garbage::rows(piece).collect(),
             Operation::Resolve(piece) => piece.rows().collect(),
         };
@@ -313,7 +304,6 @@ impl Work {
             Operation::RawPut { key, value } => copy(key) + copy(value),
             Operation::CreateTablet { .. }
             | Operation::DropTablet { .. }
-            | Operation::Meet(_)
             | Operation::Points(_)
             | Operation::Settings(_)
             | Operation::Collect(_) => 0,
@@ -334,9 +324,7 @@ impl Work {
             // These make room.
             | Operation::Points(_)
             | Operation::Settings(_)
-            | Operation::Collect(_)
-            // Without it no table can be deleted, and that makes room.
-            | Operation::Meet(_) => true,
+            | Operation::Collect(_) => true,
             Operation::CreateTablet { tablet, .. } => tablet.is_frozen(),
             Operation::Prewrite { .. } | Operation::RawPut { .. } => false,
         }
@@ -399,13 +387,6 @@ impl Work {
                 barrier,
             } => commands::create(state, tablet, made, barrier),
             Operation::DropTablet { id, table } => commands::drop(state, id, table),
-            Operation::Meet(servers) => {
-                let mut decision = Decision::new();
-                let unmet = state.tablets.unmet(servers);
-                decision.batch = tablets::meet_record(&unmet);
-                decision.tablet_change = Some(TabletChange::Meet(unmet));
-                Ok(decision)
-            }
             Operation::Points(points) => {
                 let mut decision = Decision::new();
                 decision.raise(state.points.highest().raised(points));

@@ -33,6 +33,8 @@ use crate::world::{NodeId, World};
 
 /// A tablet server must answer a command within this (`gc-master/src/runner.rs`).
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+/// A lost state is tried to be rebuilt so often.
+const REBUILD_PAUSE: Duration = Duration::from_secs(1);
 /// How soon a request that waits for a table is gone on with.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -57,6 +59,8 @@ pub struct Master {
     pub begun: AtomicBool,
     /// The cluster's id.
     pub cluster_id: Mutex<Option<String>>,
+    /// The names of its tablet servers.
+    pub tablet_servers: Vec<String>,
     /// How long versions are kept; a process has what it was started with.
     pub settings: Mutex<Settings>,
     /// What timestamps are checked against.
@@ -177,10 +181,11 @@ impl Master {
             Some(state) => Start::State(state),
             None if !self.begun.load(Ordering::Relaxed) => Start::NewCluster,
             // Its folder was lost with the state, or not.
-            None => Start::Rebuild {
+            None => Start::NoState {
                 cluster_id: self.cluster_id.lock().clone().filter(|_| random & 1 == 0),
             },
         };
+        let is_lost = matches!(start, Start::NoState { .. });
         let settings = *self.settings.lock();
         world.see(&Seen::Retention(settings.retention));
         let mut directory = match Directory::open(start, settings, random) {
@@ -210,7 +215,36 @@ impl Master {
             Box::new(move |_: &Arc<World>| master.disk.crash())
         };
         world.start(self.node, Some(handler), at_kill);
+        if is_lost {
+            self.rebuild(world, &running);
+        }
         self.collect(world, &running);
+    }
+
+    /// As a person does it: `percolator master rebuild` with the names of all tablet servers, until it is done.
+    fn rebuild(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
+        let request = v1::RebuildRequest {
+            tablet_servers: self.tablet_servers.clone(),
+            write: true,
+            // Of a table whose creation was begun, the tablets that nobody has made.
+            give_up_lost: true,
+        };
+        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+        let asking = async move {
+            loop {
+                world2.sleep(REBUILD_PAUSE).await;
+                let rebuilt = master.step(&world2, &running, false, |directory, now| {
+                    directory.rebuild(now, &request)
+                });
+                match rebuilt.await {
+                    Some(Ok(answer)) if !answer.written => {
+                        world2.note(|| format!("not rebuilt yet: {:?}", answer.problems));
+                    }
+                    _ => return,
+                }
+            }
+        };
+        world.spawn(self.node, asking.boxed());
     }
 
     fn state(&self) -> SmallFile {
