@@ -237,14 +237,14 @@ mod tests {
         };
         let shown = "\
 cluster c0ffee
-SERVER    ROLE    ADDRESS        TABLETS
-tablet-0  tablet  tablet-0:7402  5
-tablet-1  tablet  -              0
-tso-0     oracle  tso-0:7401     0
-TABLE     ID  TABLETS  STATE
-accounts  7   2        ready
-old       8   2        deleting
-half      9   2        1 range(s) of rows lost
+SERVER     ROLE     ADDRESS         TABLETS
+tablet-0   tablet   tablet-0:7402   5
+tablet-1   tablet   -               0
+tso-0      oracle   tso-0:7401      0
+TABLE      ID   TABLETS   STATE
+accounts   7    2         ready
+old        8    2         deleting
+half       9    2         1 range(s) of rows lost
 barrier 30, safe point 20, resolved 10; retention 2h, paused; new tables from 65537 on
 lost: no server has the rows [\"m\"..) of table half (9)
 problem: not heard in the last 10 s: tablet-1";

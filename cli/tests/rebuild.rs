@@ -48,7 +48,7 @@ fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
     let cluster = Cluster::processes();
     cluster.run(&["gc", "set", "--retention", "1s"]).ok();
     cluster.run(&["table", "create", "gone"]).ok();
-    cluster.run(&["table", "delete", "gone"]).ok();
+    cluster.run(&["table", "delete", "gone", "--yes"]).ok();
     cluster
         .run(&["table", "create", "notes", "--split-at", "m"])
         .ok();
@@ -113,7 +113,7 @@ fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
     let now = tables(&cluster);
     let new = now.iter().find(|(name, _)| name == "new").expect("made");
     assert!(Some(new.1) > highest, "{now:?}");
-    cluster.run(&["table", "delete", "notes"]).ok();
+    cluster.run(&["table", "delete", "notes", "--yes"]).ok();
     cluster.run(&from).refused(2, &["has the state of cluster"]);
     // It waits for sessions that nobody knows any more.
     let since = std::time::Instant::now();

@@ -51,7 +51,7 @@ pub struct Options {
     /// Its stable name, for example "gc-master-0".
     pub server: String,
     /// Begin a new cluster if the folder is empty. Without this, an empty folder means that the
-    /// state was lost: the master then waits for a server that knows the cluster.
+    /// state was lost: the master then refuses all servers until the state is rebuilt.
     pub new_cluster: bool,
     /// What may be set.
     pub settings: Settings,

@@ -263,7 +263,14 @@ async fn tables_are_created_and_deleted() {
         let mut states = owned.values().map(v1::TabletInfo::state);
         assert!(states.all(|state| state == v1::TabletState::Frozen));
     }
-    let again = master.delete_table(delete).await.unwrap_err();
+    // Until its servers have reported their tablets once, the same deletion is meant.
+    let again = loop {
+        match master.delete_table(delete.clone()).await {
+            Ok(same) => assert_eq!(same.into_inner().table.unwrap().id, table.id),
+            Err(refused) => break refused,
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     assert_eq!(again.code(), Code::NotFound);
     assert_eq!(again.message(), "there is no table a");
     let same_name = master.create_table(create("a", &[])).await.unwrap();
@@ -452,7 +459,22 @@ async fn a_killed_master_goes_on_where_it_was() {
                 };
                 fake.permits.available_permits() == 0 || seen.tablets.iter().all(is_made)
             };
-            seen.tables.len() == tables && fakes.iter().all(is_done)
+            let is_owned = |place: &v1::TabletPlace| {
+                let id = place.tablet.as_ref().expect("the tablet is set").id;
+                fakes.iter().any(|fake| fake.ids().contains(&id))
+            };
+            // Whoever made it can have been answered.
+            let is_ready_or_partial = |table: &v1::TableInfo| {
+                let of_table = |place: &&v1::TabletPlace| {
+                    let tablet = place.tablet.as_ref().expect("the tablet is set");
+                    tablet.table_id == table.id
+                };
+                let mut places = seen.tablets.iter().filter(of_table);
+                table.state() == v1::TableState::Ready || !places.all(is_owned)
+            };
+            seen.tables.len() == tables
+                && fakes.iter().all(is_done)
+                && seen.tables.iter().all(is_ready_or_partial)
         })
         .await;
         running.child.start_kill().unwrap();

@@ -33,8 +33,6 @@ use crate::world::{NodeId, World};
 
 /// A tablet server must answer a command within this (`gc-master/src/runner.rs`).
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
-/// A lost state is tried to be rebuilt so often.
-const REBUILD_PAUSE: Duration = Duration::from_secs(1);
 /// How soon a request that waits for a table is gone on with.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -221,39 +219,13 @@ impl Master {
         self.collect(world, &running);
     }
 
-    /// As a person does it: `percolator master rebuild` with the names of all tablet servers, until it is done.
-    fn rebuild(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
-        let request = v1::RebuildRequest {
-            tablet_servers: self.tablet_servers.clone(),
-            write: true,
-            // Of a table whose creation was begun, the tablets that nobody has made.
-            give_up_lost: true,
-        };
-        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
-        let asking = async move {
-            loop {
-                world2.sleep(REBUILD_PAUSE).await;
-                let rebuilt = master.step(&world2, &running, false, |directory, now| {
-                    directory.rebuild(now, &request)
-                });
-                match rebuilt.await {
-                    Some(Ok(answer)) if !answer.written => {
-                        world2.note(|| format!("not rebuilt yet: {:?}", answer.problems));
-                    }
-                    _ => return,
-                }
-            }
-        };
-        world.spawn(self.node, asking.boxed());
-    }
-
     fn state(&self) -> SmallFile {
         SmallFile::on(Arc::new(self.disk.clone()), "state")
     }
 
     /// One step of the directory, with its effects. What it has found may be shown when this returns. `None`: it may not
     /// be shown, as the process has died over it, or leads no more.
-    async fn step<R>(
+    pub(super) async fn step<R>(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
