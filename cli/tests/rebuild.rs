@@ -15,9 +15,9 @@ fn json(cluster: &Cluster, arguments: &[&str]) -> Value {
     serde_json::from_str(&said).expect("JSON")
 }
 
-fn safe_point(cluster: &Cluster) -> u64 {
+fn barrier(cluster: &Cluster) -> u64 {
     let status = json(cluster, &["gc", "status", "-o", "json"]);
-    let text = status["safe_point"].as_str().expect("a timestamp");
+    let text = status["barrier"].as_str().expect("a timestamp");
     text.parse().expect("a number")
 }
 
@@ -111,7 +111,7 @@ fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
         (said.out == "kept\n").then_some(())
     });
     assert_eq!(tables(&cluster), before);
-    let collected = safe_point(&cluster);
+    let collected = barrier(&cluster);
     assert!(collected > 0, "what servers know isn't forgotten");
     cluster.run(&[&BANK[..], &moves].concat()).ok();
     cluster.run(&["bank", "--verify", ledger]).ok();
@@ -124,7 +124,7 @@ fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
     cluster.run(&from).refused(2, &["has the state of cluster"]);
     // It waits for sessions that nobody knows any more.
     let since = std::time::Instant::now();
-    while safe_point(&cluster) <= collected {
+    while barrier(&cluster) <= collected {
         assert!(
             since.elapsed() < Duration::from_secs(240),
             "it stands still"
