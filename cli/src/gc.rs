@@ -102,7 +102,7 @@ pub(crate) async fn run(
             .await?;
         match output.format {
             Format::Text => {
-                let settings = settings(set.retention, set.hold_max, set.paused);
+                let settings = settings(Some(set.retention), set.hold_max, set.paused);
                 output.note(&settings);
             }
             Format::Json => output.line(
@@ -163,8 +163,16 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn settings(retention: Duration, hold_max: Option<Duration>, paused: bool) -> String {
-    let mut text = format!("retention {}", humantime::format_duration(retention));
+/// Settings in a line; a retention that isn't known was never set.
+pub(crate) fn settings(
+    retention: Option<Duration>,
+    hold_max: Option<Duration>,
+    paused: bool,
+) -> String {
+    let mut text = match retention {
+        Some(retention) => format!("retention {}", humantime::format_duration(retention)),
+        None => "retention not set".to_owned(),
+    };
     if let Some(hold_max) = hold_max {
         text += &format!(
             ", gc-locks for at most {}",
@@ -245,7 +253,7 @@ fn text(status: &GcStatus, with_tablets: bool) -> String {
         }
     }
     let table = columns(&rows);
-    let settings = settings(status.retention, status.hold_max, status.paused);
+    let settings = settings(Some(status.retention), status.hold_max, status.paused);
     let manifest = match &status.of_manifest[..] {
         [] => String::new(),
         fields => format!("; the manifest says {}", fields.join(", ")),

@@ -10,6 +10,7 @@ mod data;
 mod errors;
 mod gc;
 mod history;
+mod master;
 mod observe;
 mod output;
 mod patience;
@@ -153,6 +154,8 @@ enum Command {
     Gc(gc::Command),
     #[command(subcommand)]
     Txn(txn::Command),
+    #[command(subcommand)]
+    Master(master::Command),
     /// Measure what the cluster can do.
     Bench(bench::Args),
     /// Print what makes a shell complete commands, and names of tables: bash, zsh, fish and others.
@@ -263,6 +266,7 @@ async fn run(
         Command::Debug(command) => return observe::bundle::run(cluster, command, output).await,
         Command::Gc(command) => return gc::run(cluster, command, output).await,
         Command::Txn(command) => return txn::run(cluster, command, output).await,
+        Command::Master(command) => return master::run(cluster, command, output).await,
         command => command,
     };
     let connect = Connect::new(cluster, slow_transactions)?;
@@ -316,6 +320,7 @@ async fn run(
         | Command::Bank(_)
         | Command::Gc(_)
         | Command::Txn(_)
+        | Command::Master(_)
         | Command::Completions { .. } => Ok(ExitCode::SUCCESS),
     };
     client.settle().await;

@@ -205,62 +205,6 @@ fn the_points_stay_where_they_are_when_everybody_is_killed() {
 }
 
 #[test]
-fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
-    on_cluster(|cluster, client| async move {
-        put(&client, "ann", "1").await;
-        let set = ["gc", "set", "--retention", "1s"];
-        run(&cluster, &set).await.ok();
-        let before = until("a safe point", async || {
-            let now = status(&cluster).await;
-            if point(&now, "safe_point") > 0 {
-                Ok(now)
-            } else {
-                Err(now.to_string())
-            }
-        })
-        .await;
-        let set = ["gc", "set", "--retention", "3h", "--max-hold", "4h"];
-        run(&cluster, &set).await.ok();
-        until("every tablet server to keep that", async || {
-            let now = status(&cluster).await;
-            let reached =
-                |server: &Value| point(server, "safe_point") >= point(&before, "safe_point");
-            match now["servers"].as_array() {
-                Some(servers) if servers.iter().all(reached) => Ok(()),
-                _ => Err(now.to_string()),
-            }
-        })
-        .await;
-        // Each heartbeat's answer has the settings.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        beside(&cluster, |cluster| {
-            let folder = cluster.data_dir.join("gc-master-0");
-            std::fs::remove_dir_all(folder).expect("removed");
-            cluster.kill("gc-master-0");
-        })
-        .await;
-        let after = until("the master that was rebuilt", async || {
-            let said = run(&cluster, &["gc", "status", "-o", "json"]).await;
-            let now: Value = serde_json::from_str(&said.out).map_err(|_| format!("{said:?}"))?;
-            if now["retention_ms"] == 3 * 3_600_000 {
-                Ok(now)
-            } else {
-                Err(said.out)
-            }
-        })
-        .await;
-        assert_eq!(after["hold_ms_max"], 4 * 3_600_000);
-        for name in ["barrier", "safe_point"] {
-            assert!(
-                point(&after, name) >= point(&before, name),
-                "{before} {after}"
-            );
-        }
-        put(&client, "ann", "2").await;
-    });
-}
-
-#[test]
 fn a_tablet_server_that_is_away_is_named_and_the_others_collect_meanwhile() {
     on_cluster(|cluster, client| async move {
         put(&client, "ann", "1").await;

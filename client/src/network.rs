@@ -296,6 +296,19 @@ impl Network {
             .await
     }
 
+    pub(crate) async fn rebuild(
+        &self,
+        request: v1::RebuildRequest,
+    ) -> Result<v1::RebuildResponse, MasterError> {
+        let master = &self.master;
+        master
+            .ask(Repetition::Matters, |mut client| {
+                let request = request.clone();
+                async move { client.rebuild(request).await }
+            })
+            .await
+    }
+
     pub(crate) async fn transactions(
         &self,
         limit: u32,

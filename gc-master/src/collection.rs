@@ -76,12 +76,6 @@ impl Directory {
         self.collection.silent = None;
         self.learn_oracle_time(oracle);
         self.wait_for_ready(oracle);
-        // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
-        // never goes back.
-        if self.may_lack_points(now) {
-            return;
-        }
-        self.keep_heard_all();
         self.watch_gaps(now);
         self.time_frozen_tables(oracle);
         if self.paused() {
@@ -114,33 +108,10 @@ impl Directory {
         }
     }
 
-    /// Whether tablet servers may know of points and settings that this directory, which is a rebuilt one, doesn't.
-    pub(crate) fn may_lack_points(&self, now: Duration) -> bool {
-        let state = self.state.as_ref();
-        let lacks = state.is_some_and(|state| state.rebuilt && !state.gc.heard_all);
-        lacks && !self.has_heard_all(now)
-    }
-
-    /// That a rebuilt directory has heard everybody is kept: a server that is away when the master starts again is waited
-    /// for by nobody.
-    fn keep_heard_all(&mut self) {
-        if let Some(state) = &mut self.state
-            && state.rebuilt
-            && !state.gc.heard_all
-        {
-            state.gc.heard_all = true;
-            self.dirty = true;
-        }
-    }
-
-    /// From now on tablet servers may know of points and settings that this directory doesn't. How long leases were is not
-    /// known either: the retention that servers still know may be a shortened one.
-    pub(crate) fn distrust_points(&mut self) {
+    /// How long leases were is not known: the retention that tablet servers still know may be a shortened one.
+    pub(crate) fn distrust_leases(&mut self) {
         self.collection.granted_before = LEASE_MAX;
         self.keep_longest_lease(LEASE_MAX);
-        if let Some(state) = &mut self.state {
-            state.gc.heard_all = false;
-        }
     }
 
     /// From now on a safe point is missed, unless there is one.
@@ -293,24 +264,6 @@ impl Directory {
         Some(safe_point::covered(reported)?.min(barrier))
     }
 
-    /// Whether every tablet server that is known of has been heard since this start, others had time for it, and it is
-    /// not only newcomers that were heard.
-    fn has_heard_all(&self, now: Duration) -> bool {
-        let Some(state) = &self.state else {
-            return false;
-        };
-        now >= self.settled_at() && self.are_heard(state) && self.hears_of_before(state)
-    }
-
-    /// Whether one of those that were heard was there before this rebuilt directory: it knew the cluster, has a barrier, or
-    /// had tables. Others don't know whom else there is.
-    fn hears_of_before(&self, state: &DirectoryState) -> bool {
-        let mut servers = state.tablet_servers().into_iter();
-        state.gc.heard_of_before
-            || servers.any(|server| self.reported(server) > Some(Timestamp::ZERO))
-            || state.tables.keys().any(|table| !state.gave(*table))
-    }
-
     /// Whether every tablet server that is known of has been heard since this start.
     pub(crate) fn are_heard(&self, state: &DirectoryState) -> bool {
         self.unheard_of(state).next().is_none()
@@ -325,33 +278,13 @@ impl Directory {
         servers.filter(|server| self.reported(server).is_none())
     }
 
-    /// The same, for messages.
-    pub(crate) fn unheard(&self) -> Vec<String> {
-        let unheard = self.state.iter().flat_map(|state| self.unheard_of(state));
-        unheard.map(String::from).collect()
-    }
-
-    /// Whom a rebuilt directory waits for, for messages.
-    pub(crate) fn unheard_described(&self, now: Duration) -> Vec<String> {
-        let mut servers = self.unheard();
-        if self.waits_for_unknown(now) {
-            servers.push("a tablet server that was there before".to_owned());
-        }
-        servers
-    }
-
-    /// Whether it waits for tablet servers whose names it doesn't know: none of those that were heard was there before.
-    pub(crate) fn waits_for_unknown(&self, now: Duration) -> bool {
-        now >= self.settled_at() && self.may_lack_points(now) && self.unheard().is_empty()
-    }
-
     /// The barrier that a tablet server has durably; none where it has not been heard.
     pub(crate) fn reported(&self, server: &str) -> Option<Timestamp> {
         let live = self.live.get(server)?;
         (live.lists_version != 0).then_some(live.points.barrier)
     }
 
-    /// A tablet server has these: a master that has lost its state learns them by that.
+    /// A tablet server has these. They are only news if an answer of a master that has lost its state came late.
     pub(crate) fn learn_points(&mut self, points: Points) {
         let Some(state) = &mut self.state else { return };
         let known = state.gc.points();

@@ -48,7 +48,6 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             address: request.address,
             incarnation: request.incarnation,
             tablets,
-            peers: request.peers.into_iter().collect(),
             deleted_tables: request.deleted_tables.into_iter().collect(),
             points,
             resolved_ts: Timestamp::from_u64(request.resolved_ts),
@@ -78,7 +77,6 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
         Self {
             cluster_id: heard.cluster_id,
             interval_ms: u32::try_from(heard.interval.as_millis()).unwrap_or(u32::MAX),
-            tablet_servers: heard.tablet_servers,
             lists_version: heard.lists_version,
             barrier: heard.points.barrier.as_u64(),
             safe_point: heard.points.safe_point.as_u64(),
@@ -137,12 +135,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         tablets: tablets
             .map(|(id, tablet)| place(state, id, tablet))
             .collect(),
-        complete_below: if state.rebuilt {
-            0
-        } else {
-            state.next_table_id
-        },
-        deleted_tables: state.deleted_tables.iter().copied().collect(),
+        complete_below: state.next_table_id,
         tablet_servers_expected: directory.manifest.tablet_servers.unwrap_or(0),
         // The process' own, not the directory's.
         master: String::new(),
@@ -247,16 +240,19 @@ impl From<Refusal> for Status {
             // Not ALREADY_EXISTS: anyone who asks again takes that for the outcome of asking first.
             | Refusal::OtherCuts { .. }
             | Refusal::Apart { .. }
+            | Refusal::HasState { .. }
             | Refusal::Duplicate { .. }
             | Refusal::Replaced { .. }
             | Refusal::OlderFolder { .. } => Code::FailedPrecondition,
+            // A server asks again until a person has done something.
             Refusal::NoState
+            | Refusal::LostState { .. }
+            | Refusal::ServerNotInState { .. }
+            | Refusal::TableNotInState { .. }
             | Refusal::Settling { .. }
             | Refusal::StillLeased { .. }
             | Refusal::LateHeartbeat { .. }
             | Refusal::BeingDeleted { .. }
-            | Refusal::UnheardOfSettings { .. }
-            | Refusal::UnheardOfTables { .. }
             | Refusal::NoTabletServer { .. }
             | Refusal::NotReady { .. }
             | Refusal::Unplaced { .. }

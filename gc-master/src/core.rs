@@ -11,10 +11,11 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 
 use crate::collection::Collection;
-use crate::events::{Effects, Heartbeat, HeartbeatAnswer, Note, Start};
+use crate::events::{Effects, Heartbeat, HeartbeatAnswer, Start};
 use crate::fencing::{LEASE, Leased, has_said_more};
 use crate::members::Live;
 use crate::placements::Placements;
+use crate::rebuild::Reports;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
@@ -32,7 +33,7 @@ const HEARTBEATS_A_SECOND: u32 = 2_000;
 /// The directory of tables, tablets and servers.
 #[derive(Debug)]
 pub struct Directory {
-    /// None: it waits for a server that knows the cluster.
+    /// None: it was lost, or there was none ([`Self::rebuild`]).
     pub(crate) state: Option<DirectoryState>,
     /// Where tablets are, by what owners have reported since the start, and what the state says of those they can't report.
     pub(crate) tablets: Placements,
@@ -48,11 +49,10 @@ pub struct Directory {
     pub(crate) known_since: Duration,
     /// Servers that are up may not have been heard for a while. Of a cluster that this master began nobody knows yet.
     awaits_others: bool,
-    /// Counts the changes of which tablet servers there are.
-    pub(crate) members_version: u64,
-    /// By tablet server: in which version it came. Others were there before the start of this master, in version 1.
-    pub(crate) member_since: BTreeMap<String, u64>,
-    random: u128,
+    /// What servers report while there is no state.
+    pub(crate) reports: Reports,
+    /// Of a directory without a state: the cluster that the master's folder belongs to.
+    pub(crate) lost_cluster: Option<String>,
     pub(crate) dirty: bool,
     pub(crate) effects: Effects,
     pub(crate) sessions: Sessions,
@@ -60,8 +60,6 @@ pub struct Directory {
     pub(crate) settings: Settings,
     /// No lease that was granted before this start is above this.
     pub(crate) leased_before: Timestamp,
-    /// That is not known: it is once the oracle's time is.
-    pub(crate) awaits_leases: bool,
     /// What the manifest says.
     pub(crate) manifest: Manifest,
     /// The most bytes that the state may have with one more table.
@@ -113,17 +111,15 @@ impl Directory {
             in_flight: BTreeSet::new(),
             failures: BTreeMap::new(),
             known_since: Duration::ZERO,
-            members_version: 1,
-            member_since: BTreeMap::new(),
             awaits_others: true,
-            random,
+            reports: Reports::default(),
+            lost_cluster: None,
             dirty: false,
             effects: Effects::default(),
             sessions: Sessions::default(),
             collection: Collection::default(),
             settings,
             leased_before: Timestamp::ZERO,
-            awaits_leases: false,
             manifest: Manifest::default(),
             state_bytes_max: STATE_BYTES_MAX,
         };
@@ -134,7 +130,6 @@ impl Directory {
                     state.gc.resolved = state.gc.safe_point;
                 }
                 directory.leased_before = Timestamp::from_u64(state.leased_to);
-                directory.awaits_leases = state.rebuilt && state.leased_to == 0;
                 for (id, tablet) in &state.unreported {
                     directory.tablets.place(*id, tablet.clone());
                 }
@@ -147,10 +142,7 @@ impl Directory {
                 directory.awaits_others = false;
                 directory.dirty = true;
             }
-            Start::Rebuild {
-                cluster_id: Some(cluster_id),
-            } => directory.take_over(cluster_id, Duration::ZERO),
-            Start::Rebuild { cluster_id: None } => {}
+            Start::NoState { cluster_id } => directory.lost_cluster = cluster_id,
         }
         directory.collection.granted_before = directory.longest_lease();
         Ok(directory)
@@ -210,28 +202,25 @@ impl Directory {
     /// Takes a heartbeat in.
     ///
     /// # Errors
-    /// Those of servers and heartbeats, and [`Refusal::NoState`].
+    /// Those of servers and heartbeats; [`Refusal::NoState`] and [`Refusal::LostState`].
     pub fn heartbeat(
         &mut self,
         now: Duration,
         mut beat: Heartbeat,
     ) -> Result<HeartbeatAnswer, Refusal> {
         beat.check_form()?;
-        if self.state.is_none() {
-            let cluster_id = beat.cluster_id.clone().ok_or(Refusal::NoState)?;
-            self.take_over(cluster_id, now);
-        }
         let Some(state) = &self.state else {
-            return Err(Refusal::NoState);
+            return Err(self.report_without_state(now, beat));
         };
         beat.check_cluster(state)?;
         beat.check_role(state)?;
+        beat.check_known(state)?;
         if has_said_more(state, &beat) {
             let server = beat.server.clone();
             return Err(Refusal::LateHeartbeat { server });
         }
-        let unknown_before = self.accept(now, &beat)?;
-        let mut heard = self.enter(&beat, unknown_before)?;
+        self.accept(now, &beat)?;
+        let mut heard = self.enter(&beat)?;
         let live = self.live.entry(beat.server.clone());
         let live = live.or_insert_with(|| Live::new(beat.incarnation, now));
         if live.incarnation != beat.incarnation {
@@ -278,25 +267,13 @@ impl Directory {
 
     /// Takes in the lists of a tablet server.
     fn take_lists(&mut self, now: Duration, beat: Heartbeat) {
-        self.learn_settings(&beat.settings);
-        self.forget_deleted(&beat.server, &beat.deleted_tables, &beat.tablets);
-        let all_known = self.state.as_ref().is_some_and(|state| {
-            let mut servers = state.tablet_servers().into_iter();
-            servers.all(|server| beat.peers.contains(server))
-        });
-        let mut has_met = false;
+        self.take_dropped(&beat.server, &beat.deleted_tables, &beat.tablets);
         if let Some(live) = self.live.get_mut(&beat.server) {
             live.lists_version = beat.lists_version;
             live.looked_at_again = false;
-            let known = if all_known { self.members_version } else { 0 };
-            has_met = live.members_known != known;
-            live.members_known = known;
         }
         self.tablets.forget_list(&beat.server);
         self.merge(now, &beat.server, beat.tablets);
-        if has_met {
-            self.settle_all();
-        }
     }
 
     /// A heartbeat without lists says that they are as this master has them, or this master doesn't have them.
@@ -312,7 +289,7 @@ impl Directory {
         }
     }
 
-    /// Which tablets the server was to have, which servers it doesn't know, and which of its lists are known here.
+    /// Which tablets the server was to have, and which of its lists are known here.
     fn say_what_is_missing(&self, server: &str, heard: &mut HeartbeatAnswer) {
         let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
             return;
@@ -322,18 +299,10 @@ impl Directory {
             heard.lists_version = live.lists_version;
         }
         heard.settings.clone_from(&state.gc.set);
-        if live.members_known != self.members_version {
-            let servers = state.tablet_servers().into_iter();
-            heard.tablet_servers = servers.map(String::from).collect();
-        }
     }
 
-    /// Enters into the state what a heartbeat says of its server and of others, and says what to answer.
-    fn enter(
-        &mut self,
-        beat: &Heartbeat,
-        unknown_before: Timestamp,
-    ) -> Result<HeartbeatAnswer, Refusal> {
+    /// Enters into the state what a heartbeat says of its server, and says what to answer.
+    fn enter(&mut self, beat: &Heartbeat) -> Result<HeartbeatAnswer, Refusal> {
         let Some(state) = &mut self.state else {
             return Err(Refusal::NoState);
         };
@@ -348,40 +317,12 @@ impl Directory {
             incarnation: beat.incarnation,
             high_ts: known.map_or(0, |known| known.high_ts),
             groups: known.map_or(0, |known| known.groups),
-            commits_above: known.map_or(unknown_before.as_u64(), |known| known.commits_above),
+            commits_above: known.map_or(0, |known| known.commits_above),
             oracle_register: beat.oracle_register,
         };
-        // A newcomer is told the cluster's id.
-        let is_of_before = !state.servers.contains_key(&beat.server)
-            && beat.role == Role::Tablet
-            && beat.cluster_id.is_some();
-        state.gc.heard_of_before |= state.rebuilt && is_of_before;
         if state.servers.get(&beat.server) != Some(&heard) {
-            let before = state.servers.insert(beat.server.clone(), heard);
-            let is_new = before.is_none() && !state.awaited.contains(&beat.server);
-            if is_new && beat.role == Role::Tablet {
-                self.members_version += 1;
-                self.member_since
-                    .insert(beat.server.clone(), self.members_version);
-            }
+            state.servers.insert(beat.server.clone(), heard);
             self.dirty = true;
-        }
-        self.dirty |= state.awaited.remove(&beat.server);
-        let mut is_older = false;
-        for peer in &beat.peers {
-            if !state.servers.contains_key(peer) && state.awaited.insert(peer.clone()) {
-                // It may know more than all that were heard.
-                state.gc.heard_all = false;
-                self.members_version += 1;
-                self.member_since.insert(peer.clone(), self.members_version);
-                self.dirty = true;
-                is_older |= !state.rebuilt;
-            }
-        }
-        if is_older {
-            // Names are durable here before any server hears them: so this state was set back.
-            self.distrust();
-            self.forget_all_lists();
         }
         let state = self.state()?;
         Ok(HeartbeatAnswer {
@@ -391,7 +332,6 @@ impl Directory {
             settings: state.gc.set.clone(),
             interval: Duration::ZERO,
             lists_version: 0,
-            tablet_servers: Vec::new(),
             cluster_id: state.cluster_id.clone(),
         })
     }
@@ -415,8 +355,7 @@ impl Directory {
         let unheard = |(name, server): (&String, &Server)| {
             server.role == Role::Tablet && self.reported(name).is_none()
         };
-        // A rebuilt directory does not even know whom to wait for.
-        let waits = state.servers.iter().any(unheard) || state.rebuilt;
+        let waits = state.servers.iter().any(unheard);
         let until = self.settled_at();
         if waits && now < until {
             return Err(Refusal::Settling { until });
@@ -448,34 +387,6 @@ impl Directory {
         SILENCE_MAX.max(3 * self.heartbeat_interval())
     }
 
-    /// Begins a state that holds nothing but the cluster's id.
-    fn take_over(&mut self, cluster_id: String, now: Duration) {
-        self.effects.notes.push(Note::TookOver {
-            cluster_id: cluster_id.clone(),
-        });
-        self.state = Some(DirectoryState::rebuilt(cluster_id, self.random));
-        self.known_since = now;
-        self.awaits_leases = true;
-        self.distrust_points();
-    }
-
-    /// This directory is older than what servers know: ids may be around that it never gave.
-    pub(crate) fn distrust(&mut self) {
-        if let Some(state) = &mut self.state {
-            self.awaits_leases |= !state.rebuilt;
-            state.distrust_ids(self.random);
-        }
-        self.distrust_points();
-    }
-
-    /// What servers have said of their tables and tablets is asked for again.
-    fn forget_all_lists(&mut self) {
-        for (server, live) in &mut self.live {
-            live.forget_lists();
-            self.tablets.forget_list(server);
-        }
-    }
-
     /// After a table's tablets changed: whether it is ready, or gone.
     pub(crate) fn settle(&mut self, id: u32) {
         let Some(state) = &self.state else { return };
@@ -493,16 +404,13 @@ impl Directory {
             }
             // It stays so while its owners were not heard.
             TableState::Ready => return,
-            TableState::Creating => {
-                self.tablets.is_complete(id) && self.owners_are_known(state, id)
-            }
+            TableState::Creating => self.tablets.is_complete(id),
         };
         if is_ready
             && let Some(state) = &mut self.state
             && let Some(table) = state.tables.get_mut(&id)
         {
             table.state = TableState::Ready;
-            table.was_ready = true;
             state.forget_unreported(id);
             self.dirty = true;
         }

@@ -22,10 +22,10 @@ pub enum Start {
     State(Vec<u8>),
     /// Nothing, and it was told to begin a new cluster.
     NewCluster,
-    /// Nothing. The state is rebuilt from what servers report; the cluster's id too, unless it is
-    /// known from elsewhere.
-    Rebuild {
-        /// The cluster's id.
+    /// Nothing. Servers that belong to a cluster are refused, until the state is rebuilt by a command
+    /// ([`Directory::rebuild`](crate::Directory::rebuild)).
+    NoState {
+        /// The cluster that the master's folder belongs to.
         cluster_id: Option<String>,
     },
 }
@@ -45,8 +45,6 @@ pub struct Heartbeat {
     pub incarnation: u64,
     /// Every tablet that it owns.
     pub tablets: Vec<Tablet>,
-    /// The tablet servers that it durably knows of, by name.
-    pub peers: BTreeSet<String>,
     /// Tables of which it has dropped tablets.
     pub deleted_tables: BTreeSet<u32>,
     /// How far it refuses and collects.
@@ -79,7 +77,7 @@ pub struct Heartbeat {
     pub disk_stalled_ms: u32,
     /// Where it shows metrics, as it listens.
     pub metrics_address: Option<SocketAddr>,
-    /// The version of its lists: its tablets, peers, deleted tables and settings.
+    /// The version of its lists: its tablets, deleted tables and settings.
     pub lists_version: u64,
     /// These lists are here; otherwise they are empty, and as they were at this version.
     pub has_lists: bool,
@@ -99,7 +97,6 @@ impl Heartbeat {
             address: address.into(),
             incarnation: 1,
             tablets: Vec::new(),
-            peers: BTreeSet::new(),
             deleted_tables: BTreeSet::new(),
             points: Points::default(),
             resolved_ts: Timestamp::ZERO,
@@ -160,8 +157,6 @@ impl<'a> Deletion<'a> {
 pub struct HeartbeatAnswer {
     /// The cluster's id.
     pub cluster_id: String,
-    /// The tablet servers of the cluster, by name: for a tablet server to keep. Empty: it knows them.
-    pub tablet_servers: Vec<String>,
     /// The version of the server's lists that the master has; zero: none.
     pub lists_version: u64,
     /// When the next heartbeat is to come.
@@ -274,23 +269,13 @@ impl Action {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // The fields are the facts of the messages.
 pub enum Note {
-    #[error("the state is empty: rebuilding the directory of cluster {cluster_id} from reports")]
-    TookOver { cluster_id: String },
-    #[error("{server} reports table {table} ({name}), which was not known: taken over")]
-    Adopted {
-        server: String,
-        table: u32,
-        name: String,
-    },
     #[error(
-        "table {table} ({name}) is not known as a whole, and table {ready} of the same name is: the first is \
-         called {other} now"
+        "the state of cluster {cluster_id} is rebuilt from what {servers} tablet server(s) report, as asked: {tables} table(s)"
     )]
-    Renamed {
-        table: u32,
-        name: String,
-        other: String,
-        ready: u32,
+    Rebuilt {
+        cluster_id: String,
+        servers: usize,
+        tables: usize,
     },
     #[error(
         "{server} reports tablet {tablet} at epoch {epoch}, but the directory has tablet \
@@ -357,9 +342,6 @@ impl Heartbeat {
                 return malformed(format!("tablet {} (at {index}) is no tablet", report.id));
             }
         }
-        if let Some(peer) = self.peers.iter().find(|peer| !is_name(peer)) {
-            return malformed(format!("its peer {peer:?} is no server's name"));
-        }
         if self.resolved_ts > self.points.barrier {
             return malformed(format!(
                 "its locks are resolved up to {}, which is above its barrier, {}",
@@ -388,6 +370,31 @@ impl Heartbeat {
                 ours: state.cluster_id.clone(),
             }),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether the state has what the server has. It is older than the server otherwise, or was rebuilt without it: what
+    /// else it lacks nobody knows.
+    pub(crate) fn check_known(&self, state: &DirectoryState) -> Result<(), Refusal> {
+        if self.role != Role::Tablet {
+            return Ok(());
+        }
+        if self.cluster_id.is_some() && !state.servers.contains_key(&self.server) {
+            return Err(Refusal::ServerNotInState {
+                server: self.server.clone(),
+            });
+        }
+        let unknown = self.tablets.iter().find(|tablet| {
+            let table = tablet.table.0;
+            !state.tables.contains_key(&table) && !state.gave(table)
+        });
+        match unknown {
+            Some(tablet) => Err(Refusal::TableNotInState {
+                server: self.server.clone(),
+                table: tablet.table.0,
+                name: tablet.table_name.clone(),
+            }),
+            None => Ok(()),
         }
     }
 

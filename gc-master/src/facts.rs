@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_master_without_state_says_so() {
-        let start = Start::Rebuild { cluster_id: None };
+        let start = Start::NoState { cluster_id: None };
         let lost = Directory::open(start, Settings::default(), 7).unwrap();
         let facts = lost.facts(LATER);
         assert!(!facts.has_state);

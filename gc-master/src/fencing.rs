@@ -23,10 +23,10 @@ pub const LEASE: Duration = Duration::from_secs(10);
 const AHEAD: Duration = Duration::from_secs(5);
 
 /// How far an oracle's time may have jumped since its last heartbeat (`protocol::oracle`).
-const JUMP_MAX: Duration = Duration::from_secs(10);
+pub(crate) const JUMP_MAX: Duration = Duration::from_secs(10);
 
 /// Above the oracle's time by more than this, a tablet server's timestamps are not believed.
-const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// What a server may do until it is heard again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,22 +51,21 @@ enum Before {
     MayAnswer,
 }
 
-fn later(ts: Timestamp, by: Duration) -> Timestamp {
+pub(crate) fn later(ts: Timestamp, by: Duration) -> Timestamp {
     let by_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
     Timestamp::from_millis(ts.physical_ms().saturating_add(by_ms))
 }
 
 impl Directory {
-    /// Takes the incarnation for the server's one, or refuses it. What is refused has changed nothing. Returns up to where
-    /// an earlier one may have answered, of a server that this directory doesn't know.
+    /// Takes the incarnation for the server's one, or refuses it. What is refused has changed nothing.
     ///
     /// # Errors
     /// [`Refusal::Replaced`], [`Refusal::Duplicate`] and [`Refusal::OlderFolder`], after which the server has to end;
     /// [`Refusal::StillLeased`], after which it asks again.
-    pub(crate) fn accept(&mut self, now: Duration, beat: &Heartbeat) -> Result<Timestamp, Refusal> {
+    pub(crate) fn accept(&mut self, now: Duration, beat: &Heartbeat) -> Result<(), Refusal> {
         self.note_rival(now, beat);
         match self.before(now, beat)? {
-            Before::Itself => return Ok(Timestamp::ZERO),
+            Before::Itself => return Ok(()),
             Before::Over => {}
             Before::MayAnswer => {
                 if !mutants::on(Mutant::LeaseNotAwaited) {
@@ -81,16 +80,10 @@ impl Directory {
             return Err(Refusal::NoState);
         };
         let Some(server) = state.servers.get_mut(&beat.server) else {
-            // There may have been one before, of which a rebuilt directory doesn't know.
-            let unknown = state.rebuilt && !beat.accepted && !beat.replaces_accepted;
-            return Ok(if unknown {
-                lease_of_before
-            } else {
-                Timestamp::ZERO
-            });
+            return Ok(());
         };
         if server.incarnation == beat.incarnation {
-            return Ok(Timestamp::ZERO);
+            return Ok(());
         }
         if !proven && server.incarnation != 0 {
             match beat.role {
@@ -130,7 +123,7 @@ impl Directory {
             server.groups = beat.groups;
         }
         self.dirty = true;
-        Ok(Timestamp::ZERO)
+        Ok(())
     }
 
     /// A server stops, and answers nothing any more.
@@ -176,14 +169,14 @@ impl Directory {
         self.collection.now = self.collection.now.max(time);
         // A heartbeat says less: it may have been long on its way, and be older than leases that were granted since.
         if let Some(state) = &mut self.state
-            && self.awaits_leases
+            && state.leases_unknown
             && time != Timestamp::ZERO
         {
             // What a master before this one has granted ends by then.
             self.leased_before = self
                 .leased_before
                 .max(later(time, self.settings.lease + AHEAD));
-            self.awaits_leases = false;
+            state.leases_unknown = false;
             state.leased_to = state.leased_to.max(self.leased_before.as_u64());
             self.dirty = true;
         }
@@ -220,7 +213,7 @@ impl Directory {
         leased.until = later(time, lasts);
         // While it isn't known what a master before has granted, the next start has to find that out as well, and then
         // waits for this lease, too.
-        if leased.until.as_u64() > state.leased_to && !self.awaits_leases {
+        if leased.until.as_u64() > state.leased_to && !state.leases_unknown {
             state.leased_to = later(leased.until, AHEAD).as_u64();
             self.dirty = true;
         }
@@ -233,14 +226,7 @@ impl Directory {
     fn before(&self, now: Duration, beat: &Heartbeat) -> Result<Before, Refusal> {
         let state = self.state()?;
         let Some(known) = state.servers.get(&beat.server) else {
-            // A master that has lost its state doesn't know who was accepted by the one before it.
-            let unknown = state.rebuilt && !beat.accepted && !beat.replaces_accepted;
-            let may_answer = unknown && beat.cluster_id.is_some() && !self.is_over(now, beat);
-            return Ok(if may_answer {
-                Before::MayAnswer
-            } else {
-                Before::Over
-            });
+            return Ok(Before::Over);
         };
         if known.incarnation == beat.incarnation {
             return Ok(Before::Itself);
@@ -305,7 +291,8 @@ impl Directory {
         match beat.role {
             Role::Oracle => now >= self.oracle_lease_ends(&beat.server),
             Role::Tablet => {
-                !self.awaits_leases && self.collection.now > self.leased_to(&beat.server)
+                let unknown = self.state.as_ref().is_none_or(|state| state.leases_unknown);
+                !unknown && self.collection.now > self.leased_to(&beat.server)
             }
         }
     }

@@ -56,7 +56,7 @@ impl Directory {
         let Some(state) = &self.state else {
             holds.push(Hold {
                 by: "starting",
-                what: "the master has lost its state, and waits for servers that tell it".into(),
+                what: "the master has no state: see `percolator master rebuild`".into(),
                 ..Hold::default()
             });
             return holds;
@@ -80,21 +80,6 @@ impl Directory {
 
     /// What a master waits for that was started a while ago.
     fn starting(&self, state: &DirectoryState, now: Duration) -> Option<String> {
-        if self.waits_for_unknown(now) {
-            // They are told of as what has to be started.
-            return None;
-        }
-        if self.may_lack_points(now) {
-            let unheard = self.unheard();
-            return Some(if unheard.is_empty() {
-                "the master has lost its state, and waits for servers that may come back".into()
-            } else {
-                format!(
-                    "the master has lost its state, and waits for tablet servers that it has not heard: {}",
-                    unheard.join(", ")
-                )
-            });
-        }
         // Before it has ever moved, nothing may be old enough to be kept back.
         let since = Timestamp::from_u64(state.gc.since).physical_ms();
         let age = self.collection.now.physical_ms().saturating_sub(since);
@@ -115,27 +100,12 @@ impl Directory {
     fn servers_in_the_way(&self, state: &DirectoryState, now: Duration) -> Vec<Hold> {
         let points = state.gc.points();
         // Just after the master's start nobody can have been heard.
-        let moves = points.resolved >= points.barrier && !self.may_lack_points(now);
-        if moves || now < self.settled_at() {
+        if points.resolved >= points.barrier || now < self.settled_at() {
             return Vec::new();
         }
-        let servers = if self.may_lack_points(now) {
-            state.tablet_servers()
-        } else {
-            self.waited_for(state)
-        };
+        let servers = self.waited_for(state).into_iter();
         let in_the_way = |server| self.in_the_way(state, server, now);
-        let mut holds: Vec<Hold> = servers.into_iter().filter_map(in_the_way).collect();
-        if self.waits_for_unknown(now) {
-            holds.push(Hold {
-                by: "server_down",
-                what: "the master has lost its state, and those tablet servers that were there before don't answer, whose names it \
-                       doesn't know. If all are gone for good, so are all rows: begin a new cluster"
-                    .into(),
-                ..Hold::default()
-            });
-        }
-        holds
+        servers.filter_map(in_the_way).collect()
     }
 
     /// The tablet servers whose statements resolved needs.
@@ -159,10 +129,7 @@ impl Directory {
         let held = |(id, table): (&u32, &Table)| {
             let (by, what) = match table.state {
                 TableState::Ready => return None,
-                TableState::Creating => (
-                    "table_creating",
-                    "is being created, or not known as a whole",
-                ),
+                TableState::Creating => ("table_creating", "is being created"),
                 TableState::Deleting if table.drop_at.is_some() || self.is_frozen(*id) => {
                     return None;
                 }
@@ -313,9 +280,8 @@ mod tests {
     fn with_a_table() -> (Directory, Heartbeat) {
         let mut directory = begun();
         let mut beat = Heartbeat::first(Role::Tablet, "tablet-0", "tablet-0:7402");
-        beat.cluster_id = Some(directory.state().unwrap().cluster_id.clone());
-        beat.peers = ["tablet-0".to_owned()].into();
         directory.heartbeat(LATER, beat.clone()).unwrap();
+        beat.cluster_id = Some(directory.state().unwrap().cluster_id.clone());
         directory.create_table(LATER, "t", &[]).unwrap();
         for command in directory.take_effects().commands {
             if let Action::Create { tablet, .. } = &command.action {

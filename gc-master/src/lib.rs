@@ -33,6 +33,7 @@ mod placements;
 pub mod program;
 mod progress;
 mod promising;
+mod rebuild;
 mod refusal;
 mod reports;
 mod runner;

@@ -52,7 +52,7 @@ pub fn locate(
             } else {
                 tablets.extend(placements.from_row(table, &row.row).take(count));
             }
-        } else if is_deleted(state, table) {
+        } else if table < state.next_table_id {
             deleted.insert(table);
         }
     }
@@ -64,15 +64,6 @@ pub fn locate(
     let info = |id: u32| Some(table_info(id, state.tables.get(&id)?));
     response.tables = tables.into_iter().filter_map(info).collect();
     Ok(response)
-}
-
-/// Whether a table that is not listed was deleted, as far as that is known.
-fn is_deleted(state: &DirectoryState, table: u32) -> bool {
-    if state.rebuilt {
-        state.deleted_tables.contains(&table)
-    } else {
-        table < state.next_table_id
-    }
 }
 
 fn located(

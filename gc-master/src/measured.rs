@@ -76,4 +76,5 @@ measured! {
     delete_table: DeleteTableRequest => DeleteTableResponse;
     split_table: SplitTableRequest => SplitTableResponse;
     merge_table: MergeTableRequest => MergeTableResponse;
+    rebuild: RebuildRequest => RebuildResponse;
 }

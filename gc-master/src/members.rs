@@ -21,13 +21,11 @@ const FAILURE_CHARS_MAX: usize = 1000;
 pub(crate) struct Live {
     pub(crate) incarnation: u64,
     pub(crate) heard_at: Duration,
-    /// The version of its lists that is known here: of its tablets, its peers, and more; zero: none.
+    /// The version of its lists that is known here: of its tablets, and more; zero: none.
     pub(crate) lists_version: u64,
     /// Something in its lists is to be looked at again with the next heartbeat: it has to drop a tablet, or has lost a
     /// conflict.
     pub(crate) looked_at_again: bool,
-    /// It durably knows the names of all tablet servers up to this version of the membership; zero: not of all in any.
-    pub(crate) members_known: u64,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
     pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
     /// Reports that were ignored, and noted.
@@ -73,7 +71,6 @@ impl Live {
             incarnation,
             heard_at: now,
             lists_version: 0,
-            members_known: 0,
             looked_at_again: false,
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
@@ -96,7 +93,6 @@ impl Live {
     /// Another process has its name, or lists that are not known here: what was known counts no more.
     pub(crate) fn forget_lists(&mut self) {
         self.lists_version = 0;
-        self.members_known = 0;
     }
 
     /// Takes in what a heartbeat says of the server itself.

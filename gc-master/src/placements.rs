@@ -157,11 +157,6 @@ impl Placements {
         tablets.map(|(_, tablet)| tablet.owner.as_str()).collect()
     }
 
-    /// All owners.
-    pub(crate) fn owners(&self) -> impl Iterator<Item = &str> {
-        self.by_owner.keys().map(String::as_str)
-    }
-
     /// The owners of tablets that may serve.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = InUse<'_>> {
         let in_use = self.by_owner.iter().filter(|(_, owned)| owned.in_use > 0);

@@ -79,8 +79,8 @@ struct Flags {
     )]
     server: String,
 
-    /// Begin a new cluster if the folder is empty (default: an empty folder means that the state
-    /// was lost, and is rebuilt from what the cluster's servers report)
+    /// Begin a new cluster if the folder is empty (default: an empty folder means that the state was lost, and nothing is
+    /// begun: see `percolator master rebuild`)
     #[arg(
         long,
         value_name = "BOOL",

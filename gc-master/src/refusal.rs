@@ -17,16 +17,49 @@ const DAY: u64 = 24 * 3600;
 pub enum Refusal {
     /// The master has no state, and was not told to begin a cluster.
     #[error(
-        "this master has no state: it waits for a server that knows its cluster; \
-         to begin a new cluster, start it once with --new-cluster"
+        "this master has no state. If it was lost, bring the master's folder or register back, or rebuild the state with \
+         `percolator master rebuild`. If the cluster is new, start the master once with --new-cluster"
     )]
     NoState,
+    /// The same, and somebody knows that it was lost.
+    #[error(
+        "this master has no state, and {server} belongs to cluster {theirs}: the state was lost. Nothing is begun over it. Bring \
+         the master's folder or register back; or start all tablet servers, and name them to `percolator master rebuild`"
+    )]
+    LostState { server: String, theirs: String },
+    /// A tablet server of the cluster that the state doesn't have.
+    #[error(
+        "{server} belongs to this cluster, and the master's state doesn't have it: the state is an older copy, or was rebuilt \
+         without {server}. Bring the newer state back, or remove this one and name all tablet servers to `percolator master \
+         rebuild`; or start {server} with an empty folder, if what it has is given up"
+    )]
+    ServerNotInState { server: String },
+    /// A table of the cluster that the state doesn't have.
+    #[error(
+        "{server} has table {table} ({name}), and the master's state, which gives such ids later, doesn't have it: the state is \
+         an older copy. Bring the newer state back, or remove this one and name all tablet servers to `percolator master \
+         rebuild`"
+    )]
+    TableNotInState {
+        server: String,
+        table: u32,
+        name: String,
+    },
+    /// There is nothing to rebuild.
+    #[error(
+        "this master has the state of cluster {cluster}, and only one that has none is rebuilt. Where this one is not the \
+         cluster's, stop the master, move its folder or register away, and start it again without --new-cluster"
+    )]
+    HasState { cluster: String },
     /// The servers that hold tablets had no time yet to tell of themselves.
     #[error("the master has just started and waits to hear from its tablet servers")]
     Settling { until: Duration },
 
     /// A heartbeat of another cluster's server.
-    #[error("{server} belongs to cluster {theirs}, and this is the master of cluster {ours}")]
+    #[error(
+        "{server} belongs to cluster {theirs}, and this is the master of cluster {ours}: start {server} with that one's \
+         master, or with an empty folder to join this one. If the other one's state was lost, see `percolator master rebuild`"
+    )]
     OtherCluster {
         server: String,
         theirs: String,
@@ -136,10 +169,7 @@ pub enum Refusal {
     UnmetTabletServers { met: usize, expected: usize },
     #[error("the table {name} exists already")]
     TableExists { name: String },
-    #[error(
-        "the table {name} is being created with other cuts, or its creation was lost with the master's state: \
-         delete it to begin again"
-    )]
+    #[error("the table {name} is being created with other cuts: delete it to begin again")]
     OtherCuts { name: String },
     /// Its name is free when it is frozen.
     #[error("a table {name} is being deleted: the name is free when {waits_for} has heard of it")]
@@ -171,20 +201,6 @@ pub enum Refusal {
     /// It goes on.
     #[error("{what}: it waits for {waits_for}")]
     Pending { what: String, waits_for: String },
-    /// What they keep would be lost.
-    #[error(
-        "nothing of collection can be set before this master, which has lost its state, has heard from {}: what was set \
-         before is there. Neither point moves meanwhile",
-        .servers.join(", ")
-    )]
-    UnheardOfSettings { servers: Vec<String> },
-    /// Its name may be that of a table that the others have.
-    #[error(
-        "the table {name} can't be created before this master, which has lost its state, has heard from {}: a table of \
-         this name may be there. Start what is missing, then create it again",
-        .servers.join(", ")
-    )]
-    UnheardOfTables { name: String, servers: Vec<String> },
     #[error("there is no table {name}")]
     NoSuchTable { name: String },
     #[error("no tablet server is up to hold the table: {known}")]

@@ -10,7 +10,6 @@ use percolator_protocol::types::{Tablet, TabletState};
 use crate::core::Directory;
 use crate::events::{Action, Note};
 use crate::members::Live;
-use crate::names::NAME_BYTES_MAX;
 use crate::state::{DirectoryState, Placement, Server, Table, TableState};
 
 /// The tablet that a report loses against.
@@ -35,14 +34,13 @@ impl Directory {
                 self.tablets.set_listed(report.id, true);
             }
         }
-        let mut changed = BTreeMap::new();
+        let mut changed = BTreeSet::new();
         let mut conflicts = BTreeSet::new();
         for report in reports {
             let (id, table, epoch) = (report.id, report.table.0, report.epoch);
-            let name = report.table_name.clone();
             match self.claim(server, report) {
                 Ok(true) => {
-                    changed.insert(table, name);
+                    changed.insert(table);
                 }
                 Ok(false) => {}
                 Err(winner) => {
@@ -61,9 +59,8 @@ impl Directory {
                 }
             }
         }
-        for (table, name) in changed {
+        for table in changed {
             self.settle(table);
-            self.take_name(table, &name);
         }
         if let Some(live) = self.live.get_mut(server) {
             live.looked_at_again |= !conflicts.is_empty();
@@ -90,11 +87,11 @@ impl Directory {
         let known = self.tablets.get(report.id);
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
         match table_state {
-            None if known.is_none() && state.was_deleted(report.table.0) => {
+            // `Heartbeat::check_known`: the cluster's masters gave the table its id, so it was deleted.
+            None if known.is_none() => {
                 self.ask_to_drop(server, &report);
                 return Ok(false);
             }
-            None if known.is_none() => self.adopt_table(server, &report),
             // Before that, anyone who has the newest epoch may know of commits. What this directory gave and doesn't know any
             // more was dropped: the report is older than that, and late.
             Some(TableState::Deleting)
@@ -175,18 +172,23 @@ impl Directory {
         }
     }
 
-    /// A server has dropped tablets of these tables, so the safe point had passed their deletion, whatever this directory
-    /// knows of it.
-    pub(crate) fn forget_deleted(
+    /// A server has dropped tablets of these tables, so the safe point had passed their deletion. A rebuilt state doesn't
+    /// know that where the drop came late.
+    pub(crate) fn take_dropped(
         &mut self,
         server: &str,
         deleted: &BTreeSet<u32>,
         reports: &[Tablet],
     ) {
         for id in deleted {
-            let Some(state) = &self.state else { return };
-            if state.gave(*id) || (!state.tables.contains_key(id) && state.was_deleted(*id)) {
+            let Some(state) = &mut self.state else { return };
+            let Some(table) = state.tables.get_mut(id) else {
                 continue;
+            };
+            if table.drop_at.is_none() {
+                table.state = TableState::Deleting;
+                table.drop_at = Some(0);
+                self.dirty = true;
             }
             // What it doesn't have any more was reported before it was dropped, and heard of later.
             let gone = self.tablets.of_table(*id).filter(|(tablet_id, tablet)| {
@@ -195,19 +197,7 @@ impl Directory {
             for gone in gone.map(|(gone, _)| gone).collect::<Vec<_>>() {
                 self.forget_tablet(gone);
             }
-            let Some(state) = &mut self.state else { return };
-            match state.tables.get_mut(id) {
-                Some(table) => {
-                    self.dirty |= table.drop_at != Some(0);
-                    table.state = TableState::Deleting;
-                    table.drop_at = Some(0);
-                    self.settle(*id);
-                }
-                None => {
-                    self.distrust();
-                    self.remove_table(*id);
-                }
-            }
+            self.settle(*id);
         }
     }
 
@@ -217,56 +207,6 @@ impl Directory {
         }
         let (tablet, table) = (report.id, report.table.0);
         self.ask(server, Action::Drop { tablet, table });
-    }
-
-    /// A table that the directory has never heard of: it is older than what the servers hold.
-    fn adopt_table(&mut self, server: &str, report: &Tablet) {
-        self.distrust();
-        let Some(state) = &mut self.state else { return };
-        let name = free_name(state, &report.table_name, report.table.0);
-        self.effects.notes.push(Note::Adopted {
-            server: server.to_owned(),
-            table: report.table.0,
-            name: name.clone(),
-        });
-        let table = Table {
-            name,
-            state: TableState::Creating,
-            drop_at: None,
-            was_ready: false,
-            given_up: false,
-        };
-        state.tables.insert(report.table.0, table);
-        state.met_table(report.table.0);
-        self.dirty = true;
-    }
-
-    /// A table that is ready gets the name that its owners report, where another one has it that was never made
-    /// as a whole: its creation was begun again when the state was lost.
-    fn take_name(&mut self, id: u32, reported: &str) {
-        let Some(state) = &mut self.state else { return };
-        let ready = state.tables.get(&id);
-        if ready.is_none_or(|table| table.state != TableState::Ready || table.name == reported) {
-            return;
-        }
-        let Some(holder) = state.table_named(reported) else {
-            return;
-        };
-        let other = free_name(state, reported, holder);
-        match state.tables.get_mut(&holder) {
-            Some(table) if table.state == TableState::Creating => table.name.clone_from(&other),
-            _ => return,
-        }
-        if let Some(table) = state.tables.get_mut(&id) {
-            reported.clone_into(&mut table.name);
-        }
-        self.dirty = true;
-        self.effects.notes.push(Note::Renamed {
-            table: holder,
-            name: reported.to_owned(),
-            other,
-            ready: id,
-        });
     }
 
     /// A tablet that its owner had and no longer reports is lost, or its creation crossed this
@@ -337,7 +277,7 @@ impl Directory {
         if mutants::on(Mutant::LossForgotten) {
             return;
         }
-        if now < self.settled_at() || !self.are_heard(state) || !state.awaited.is_empty() {
+        if now < self.settled_at() || !self.are_heard(state) {
             return;
         }
         let with_gaps: Vec<(u32, bool, bool)> = self
@@ -401,9 +341,8 @@ impl Directory {
         let needs_all = |id: u32, table: &Table| match table.state {
             TableState::Creating => false,
             TableState::Ready => true,
-            // Until it may be dropped, its tablets report what became of transactions. What a rebuilt directory doesn't know
-            // of a table that was never ready was never made.
-            TableState::Deleting => !state.may_drop(id) && (table.was_ready || !state.rebuilt),
+            // Until it may be dropped, its tablets report what became of transactions.
+            TableState::Deleting => !state.may_drop(id),
         };
         let tables = state.tables.iter();
         let tables = tables
@@ -443,20 +382,4 @@ impl Directory {
             .find(|(id, tablet)| *id != report.id && tablet.epoch >= report.epoch)
             .map(winner)
     }
-}
-
-/// The reported name; or, while another table has it, one with the id at its end.
-fn free_name(state: &DirectoryState, reported: &str, table: u32) -> String {
-    let mut name = reported.to_owned();
-    while state.table_named(&name).is_some() {
-        let suffix = format!(".{table}");
-        // Names are ASCII: `check_form` saw to that.
-        name.truncate(NAME_BYTES_MAX - suffix.len());
-        if name.ends_with(&suffix) {
-            name.truncate(name.len() - suffix.len());
-            name.push('.');
-        }
-        name.push_str(&suffix);
-    }
-    name
 }

@@ -24,7 +24,6 @@ use crate::stored::{PersistError, StateStore};
 
 /// Servers that disagree say so with each heartbeat.
 static NOTES: Limited = Limited::new();
-static TAKEN_OVER: Limited = Limited::new();
 /// The pause after copies that did not make a state durable.
 const COPY_RETRY: Duration = Duration::from_millis(200);
 
@@ -393,16 +392,8 @@ fn adopt_cluster(folder: &Folder, directory: &Directory) -> Result<(), PersistEr
 fn log(note: &Note) {
     match note {
         // Once in a life of the master.
-        Note::TookOver { .. } => tracing::info!("{note}"),
-        Note::Adopted { .. } => {
-            if let Some(left_out) = TAKEN_OVER.admit() {
-                tracing::info!(left_out, "{note}");
-            }
-        }
-        Note::Renamed { .. }
-        | Note::Conflict { .. }
-        | Note::Missing { .. }
-        | Note::Failed { .. } => {
+        Note::Rebuilt { .. } => tracing::warn!("{note}"),
+        Note::Conflict { .. } | Note::Missing { .. } | Note::Failed { .. } => {
             if let Some(left_out) = NOTES.admit() {
                 tracing::warn!(left_out, "{note}");
             }
@@ -503,7 +494,7 @@ mod tests {
             retention: Some(Duration::from_secs(60 * minutes)),
             ..Change::default()
         };
-        let set = runner.step(|directory, now| directory.set_collection(now, change));
+        let set = runner.step(|directory, _| directory.set_collection(change));
         set.await?.map_err(Status::from)
     }
 

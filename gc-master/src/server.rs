@@ -51,7 +51,7 @@ pub struct Options {
     /// Its stable name, for example "gc-master-0".
     pub server: String,
     /// Begin a new cluster if the folder is empty. Without this, an empty folder means that the
-    /// state was lost: the master then waits for a server that knows the cluster.
+    /// state was lost: the master then refuses all servers until the state is rebuilt.
     pub new_cluster: bool,
     /// What may be set.
     pub settings: Settings,
@@ -99,7 +99,7 @@ pub enum Error {
     },
     /// A master that was alone has a state, and a shared register has another one.
     #[error(
-        "{own} has this master's state, and the one in the register, {shared}, {wrong}. Nothing was changed. Name the register of \
+        "{own} has this master's state, and the one in the register, {shared}, is of another cluster. Nothing was changed. Name the register of \
          this cluster; or stop all masters, set the register's value aside, and start this master first"
     )]
     TwoStates {
@@ -107,8 +107,6 @@ pub enum Error {
         own: String,
         /// The register.
         shared: String,
-        /// What is wrong with the second one.
-        wrong: &'static str,
     },
     /// A master that was alone has a state that a shared register has no room for.
     #[error(

@@ -145,11 +145,21 @@ impl Master for Service {
             paused,
         };
         let runner = self.runner()?;
-        let set = runner.step(|directory, now| {
-            directory.set_collection(now, change)?;
+        let set = runner.step(|directory, _| {
+            directory.set_collection(change)?;
             Ok::<_, Refusal>(convert::gc_settings(directory))
         });
         Ok(Response::new(set.await??))
+    }
+
+    async fn rebuild(
+        &self,
+        request: Request<v1::RebuildRequest>,
+    ) -> Result<Response<v1::RebuildResponse>, Status> {
+        let request = request.into_inner();
+        let runner = self.runner()?;
+        let rebuilt = runner.step(|directory, now| directory.rebuild(now, &request));
+        Ok(Response::new(rebuilt.await??))
     }
 
     async fn transactions(

@@ -120,8 +120,7 @@ impl Directory {
     /// Renews a session's lease, or ends it. What it is told: how long its floor is held, and the barrier.
     ///
     /// # Errors
-    /// [`Refusal::Session`], [`Refusal::NoState`]; [`Refusal::Settling`] of a master that has lost its state, and
-    /// may not know yet how far the barrier was.
+    /// [`Refusal::Session`] and [`Refusal::NoState`].
     pub fn session(
         &mut self,
         now: Duration,
@@ -164,11 +163,6 @@ impl Directory {
                     until: now + lease,
                 },
             ),
-        }
-        if self.may_lack_points(now) {
-            // Its floor counts, but whether it is refused already is not known yet.
-            let until = self.settled_at();
-            return Err(Refusal::Settling { until });
         }
         Ok(v1::SessionResponse {
             lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),

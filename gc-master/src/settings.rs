@@ -2,10 +2,8 @@
 //! manifest leaves them open, with `percolator gc set`.
 //!
 //! What the manifest says comes in a file, which is read again and again: it wins, and is not kept here, as it is
-//! always given. What was set is kept durably, and by every tablet server too. So a master that has lost its state
-//! neither collects what is to be kept for a day after ten minutes, nor goes on where it was paused: neither of its
-//! points moves before it has heard every tablet server. What is set then is newer than whatever one has kept: changes
-//! are numbered by the oracle's time.
+//! always given. What was set is kept durably, and by every tablet server too, so that a rebuilt state has it: the newest that
+//! any of them keeps. Changes are numbered by the oracle's time.
 
 use std::time::Duration;
 
@@ -166,10 +164,8 @@ impl Directory {
     /// Changes settings, where the manifest leaves them open.
     ///
     /// # Errors
-    /// [`Refusal::Retention`], [`Refusal::HoldMax`], [`Refusal::OfManifest`], [`Refusal::NoState`]; and
-    /// [`Refusal::Settling`] or [`Refusal::UnheardOfSettings`] of a master that has lost its state and may not know yet
-    /// what was set.
-    pub fn set_collection(&mut self, now: Duration, change: Change) -> Result<(), Refusal> {
+    /// [`Refusal::Retention`], [`Refusal::HoldMax`], [`Refusal::OfManifest`] and [`Refusal::NoState`].
+    pub fn set_collection(&mut self, change: Change) -> Result<(), Refusal> {
         check(change.retention, change.hold_max)?;
         for field in self.manifest.fields() {
             let is_asked = match field {
@@ -181,22 +177,8 @@ impl Directory {
                 return Err(Refusal::OfManifest { field });
             }
         }
-        let until = self.settled_at();
-        // What it leaves open would be lost: servers take a newer record as a whole.
-        if self.may_lack_points(now) {
-            let servers = self.unheard_described(now);
-            return Err(if servers.is_empty() {
-                Refusal::Settling { until }
-            } else {
-                Refusal::UnheardOfSettings { servers }
-            });
-        }
         let time = self.collection.now.as_u64();
         let state = self.state.as_mut().ok_or(Refusal::NoState)?;
-        // Newer than what somebody keeps of whom this directory has never heard.
-        if state.rebuilt && time == 0 {
-            return Err(Refusal::Settling { until });
-        }
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let set = &mut state.gc.set;
         set.retention_ms = change.retention.map(millis).or(set.retention_ms);
@@ -207,16 +189,6 @@ impl Directory {
         set.revision = time.max(set.revision + 1);
         self.dirty = true;
         Ok(())
-    }
-
-    /// A tablet server keeps these: a master that has lost its state learns them by that.
-    pub(crate) fn learn_settings(&mut self, kept: &StoredSettings) {
-        if let Some(state) = &mut self.state
-            && kept.revision > state.gc.set.revision
-        {
-            state.gc.set = kept.clone();
-            self.dirty = true;
-        }
     }
 }
 

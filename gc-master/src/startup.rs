@@ -132,7 +132,7 @@ impl StateLocation {
             None => match folder.cluster_id() {
                 // Several masters have begun theirs before: see [`begin_shared_state`].
                 None if options.new_cluster && options.register.is_none() => Start::NewCluster,
-                cluster_id => Start::Rebuild { cluster_id },
+                cluster_id => Start::NoState { cluster_id },
             },
         };
         let directory = Directory::open(start, options.settings, rand::random());
@@ -223,8 +223,7 @@ pub(crate) async fn begin_shared_state(
     Ok(())
 }
 
-/// The state in a master's own folder is to go in favour of the shared one, which must be the same cluster's, and not
-/// one that was begun from reports because nobody had found this one.
+/// The state in a master's own folder is to go in favour of the shared one, which must be the same cluster's.
 fn check_same_state(
     own: &StateLocation,
     own_state: &[u8],
@@ -233,17 +232,12 @@ fn check_same_state(
 ) -> Result<(), Error> {
     let ours = DirectoryState::decode(own_state).map_err(|cause| own.unreadable(cause))?;
     let theirs = DirectoryState::decode(shared_state).map_err(|cause| shared.unreadable(cause))?;
-    let wrong = if ours.cluster_id != theirs.cluster_id {
-        "is of another cluster"
-    } else if theirs.rebuilt && !ours.rebuilt {
-        "was rebuilt from what servers report, and lacks what only the folder's has"
-    } else {
+    if ours.cluster_id == theirs.cluster_id {
         return Ok(());
-    };
+    }
     Err(Error::TwoStates {
         own: own.name.clone(),
         shared: shared.name.clone(),
-        wrong,
     })
 }
 

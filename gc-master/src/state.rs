@@ -12,11 +12,15 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TabletState, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{self, Half, TABLE_BLOCK_BITS, TABLET_BLOCK_BITS};
+use crate::ids;
 use crate::settings::StoredSettings;
 
 /// The format of the bytes that this program reads and writes.
 const FORMAT: u32 = 1;
+
+/// Some start of a server that nobody knows any more: a rebuilt state takes another one for the server only when a lease is
+/// over.
+pub(crate) const UNKNOWN_INCARNATION: u64 = u64::MAX;
 
 /// The durable state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,14 +29,11 @@ pub struct DirectoryState {
     format: u32,
     /// The cluster.
     pub cluster_id: String,
-    /// The directory was begun by a master that had lost its folder. Then it does not know every
-    /// id that was ever given, so it keeps a list of what it deleted.
-    pub rebuilt: bool,
     /// The id of the next new table; ids are never given twice.
     pub next_table_id: u32,
     /// The id of the next new tablet; ids are never given twice.
     pub next_tablet_id: u64,
-    /// The ids from here to the next were given by this directory itself.
+    /// The ids from here to the next were given by this cluster's masters.
     #[serde(default)]
     pub first_table_id: u32,
     /// By id.
@@ -43,18 +44,15 @@ pub struct DirectoryState {
     pub unreported: BTreeMap<u64, Placement>,
     /// By name.
     pub servers: BTreeMap<String, Server>,
-    /// Ids of deleted tables; only where `rebuilt`.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub deleted_tables: BTreeSet<u32>,
     /// Of garbage collection.
     #[serde(default, skip_serializing_if = "Gc::is_default")]
     pub gc: Gc,
-    /// Tablet servers that others know of and that this directory has never heard.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub awaited: BTreeSet<String>,
     /// No tablet server was granted a lease above this.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub leased_to: u64,
+    /// `leased_to` is not known: the state was rebuilt, and the oracle's time has not been heard since.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub leases_unknown: bool,
     /// The highest timestamp that tablet servers, or oracles before the one that is accepted, have reported, about: kept
     /// with other changes.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -86,13 +84,6 @@ pub struct Gc {
     /// long as leases are now.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lease_ms: u64,
-    /// Of a rebuilt directory: every tablet server was heard since then, so the points and the settings are the newest that
-    /// any of them knows.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub heard_all: bool,
-    /// Of a rebuilt directory: a tablet server was heard that was in the cluster before it.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub heard_of_before: bool,
     /// What was set.
     #[serde(default, skip_serializing_if = "StoredSettings::is_default")]
     pub set: StoredSettings,
@@ -133,9 +124,6 @@ pub struct Table {
     /// all of them are frozen yet, as far as is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_at: Option<u64>,
-    /// It was ready once, so that somebody may have written to any of its rows.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub was_ready: bool,
     /// Anyone who deletes it has given up what its owners have lost of it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub given_up: bool,
@@ -145,7 +133,7 @@ pub struct Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TableState {
-    /// Not every tablet is at its owner yet, or not every part of the table is known.
+    /// Not every tablet is at its owner yet.
     Creating,
     /// Every row lies in a tablet that its owner has.
     Ready,
@@ -214,7 +202,7 @@ pub struct Server {
     #[serde(default, skip_serializing_if = "is_false")]
     pub adopted: bool,
     /// The incarnation that was accepted last: another one is only taken for the server when it can't answer any more.
-    /// Zero: it has ended in order, or there was none.
+    /// Zero: it has ended in order, or there was none. [`UNKNOWN_INCARNATION`]: one that a lost state had.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub incarnation: u64,
     /// The highest timestamp of its durable records that it has reported, about: kept with other changes.
@@ -278,70 +266,38 @@ impl DirectoryState {
     /// The state of a new cluster.
     pub(crate) fn new(cluster_id: String, random: u128) -> Self {
         let mut state = Self::empty(cluster_id);
-        state.pick_blocks(Half::New, random);
+        let (table, tablet) = ids::first(random);
+        (state.next_table_id, state.next_tablet_id) = (table, tablet);
+        state.first_table_id = table;
         state
     }
 
-    fn empty(cluster_id: String) -> Self {
+    /// The state of a cluster's master that knows nothing of it but the id: it has given no id, and any.
+    pub(crate) fn empty(cluster_id: String) -> Self {
         Self {
             format: FORMAT,
             cluster_id,
-            rebuilt: false,
             next_table_id: 0,
             next_tablet_id: 0,
             first_table_id: 0,
             tables: BTreeMap::new(),
             unreported: BTreeMap::new(),
             servers: BTreeMap::new(),
-            deleted_tables: BTreeSet::new(),
             gc: Gc::default(),
-            awaited: BTreeSet::new(),
             leased_to: 0,
+            leases_unknown: false,
             highest_seen: 0,
             oracle_above: 0,
             oracle_lease_ms: 0,
         }
     }
 
-    /// The state of a master that knows nothing of its cluster but the id.
-    pub(crate) fn rebuilt(cluster_id: String, random: u128) -> Self {
-        let mut state = Self::empty(cluster_id);
-        state.distrust_ids(random);
-        state
-    }
-
-    /// From now on every id may have been given before: new ones come from a block of their own,
-    /// and a table that is not known was deleted only if it stands on the list.
-    pub(crate) fn distrust_ids(&mut self, random: u128) {
-        if self.rebuilt {
-            return;
-        }
-        self.rebuilt = true;
-        self.leased_to = 0;
-        self.pick_blocks(Half::Rebuilt, random);
-    }
-
-    fn pick_blocks(&mut self, half: Half, random: u128) {
-        (self.next_table_id, self.next_tablet_id) = ids::first(half, random);
-        self.first_table_id = self.next_table_id;
-    }
-
-    /// Somebody has this table. A rebuilt directory stays in its own block all the same: behind an id of
-    /// another one lie those of tables that were deleted, or that nobody has told it of.
-    pub(crate) fn met_table(&mut self, id: u32) {
-        if !self.rebuilt || id >> TABLE_BLOCK_BITS == self.next_table_id >> TABLE_BLOCK_BITS {
-            self.next_table_id = self.next_table_id.max(id + 1);
-        }
-    }
-
-    /// Somebody has this tablet. As [`Self::met_table`].
+    /// Somebody has this tablet.
     pub(crate) fn met_tablet(&mut self, id: u64) {
-        if !self.rebuilt || id >> TABLET_BLOCK_BITS == self.next_tablet_id >> TABLET_BLOCK_BITS {
-            self.next_tablet_id = self.next_tablet_id.max(id + 1);
-        }
+        self.next_tablet_id = self.next_tablet_id.max(id + 1);
     }
 
-    /// Whether this directory itself gave the table its id, and so knows what became of it.
+    /// Whether the table got its id from this cluster's masters. If it isn't known then, it was deleted.
     pub(crate) fn gave(&self, table: u32) -> bool {
         (self.first_table_id..self.next_table_id).contains(&table)
     }
@@ -396,23 +352,11 @@ impl DirectoryState {
         })
     }
 
-    /// A table that is not known: whether that is because it was deleted.
-    pub(crate) fn was_deleted(&self, table: u32) -> bool {
-        if self.rebuilt {
-            self.deleted_tables.contains(&table)
-        } else {
-            self.gave(table)
-        }
-    }
-
-    /// Every tablet server of the cluster that is known of, by name.
+    /// Every tablet server of the cluster, by name.
     pub fn tablet_servers(&self) -> BTreeSet<&str> {
         let is_tablet = |(_, server): &(&String, &Server)| server.role == Role::Tablet;
-        let heard = self.servers.iter().filter(is_tablet);
-        let heard = heard.map(|(name, _)| name.as_str());
-        heard
-            .chain(self.awaited.iter().map(String::as_str))
-            .collect()
+        let servers = self.servers.iter().filter(is_tablet);
+        servers.map(|(name, _)| name.as_str()).collect()
     }
 
     /// Nothing has to be kept any more of the tablets of this table: their owners report them, or they are gone. Whether
@@ -474,17 +418,15 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        let mut state = DirectoryState::rebuilt("c0ffee".into(), 7);
+        let mut state = DirectoryState::new("c0ffee".into(), 7);
+        state.leases_unknown = true;
         let table = Table {
             name: "a".into(),
             state: TableState::Deleting,
             drop_at: Some(7),
-            was_ready: true,
             given_up: false,
         };
         state.tables.insert(3, table);
-        state.deleted_tables.insert(2);
-        state.awaited.insert("tablet-1".into());
         let rows = Rows {
             start: (0..=255).collect(),
             end: Bytes::new(),
@@ -539,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_two_clusters_and_of_a_rebuilt_state_lie_apart() {
+    fn ids_of_two_clusters_lie_apart() {
         let ids = |state: &DirectoryState| (state.next_table_id, state.next_tablet_id);
         let new = |random| DirectoryState::new("c0ffee".into(), random);
         assert_ne!(ids(&new(1)).0, ids(&new(2)).0);
@@ -547,12 +489,10 @@ mod tests {
         for random in [0, u128::MAX, 0x1234_5678_9abc] {
             let (table, tablet) = ids(&new(random));
             assert!(table < 1 << 31 && tablet < 1 << 52, "{table} {tablet}");
-            let (table, tablet) = ids(&DirectoryState::rebuilt("c0ffee".into(), random));
-            assert!(table > 1 << 31, "{table}");
-            assert!((1 << 52..1 << 53).contains(&tablet), "{tablet}");
         }
         let (mut state, first) = (new(5), new(5).next_table_id);
-        state.met_table(first);
-        assert!(state.was_deleted(first) && !state.was_deleted(1));
+        assert!(!state.gave(first));
+        state.next_table_id += 1;
+        assert!(state.gave(first) && !state.gave(1));
     }
 }

@@ -68,8 +68,8 @@ pub enum PersistError {
     Load(#[from] LoadError),
     /// The register holds something else.
     #[error(
-        "the register of the master's state holds {bytes} bytes that are none: restore it from a copy, or remove it, and the \
-         master rebuilds its state from what its servers report"
+        "the register of the master's state holds {bytes} bytes that are none: restore it from a copy; or \
+         remove it, and see `percolator master rebuild`"
     )]
     NoState {
         /// How many.

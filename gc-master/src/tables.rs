@@ -38,7 +38,7 @@ impl Directory {
         if let Some(id) = state.table_named(name) {
             return self.going_on(state, id, cuts);
         }
-        // A master that loses its state would hear of it as of one that is in use.
+        // Of a table that isn't frozen, a rebuilt state wouldn't know that it was to be deleted.
         let unfrozen = state.deleting_named(name).find(|id| !self.is_frozen(*id));
         if let Some(id) = unfrozen {
             return Err(Refusal::BeingDeleted {
@@ -47,7 +47,6 @@ impl Directory {
             });
         }
         self.check_settled(now)?;
-        self.check_heard_all(now, name)?;
         let unmet = self.unmet_tablet_servers();
         if unmet > 0 && self.state()?.tables.is_empty() {
             let met = self.state()?.tablet_servers().len();
@@ -69,7 +68,6 @@ impl Directory {
             name: name.to_owned(),
             state: TableState::Creating,
             drop_at: None,
-            was_ready: false,
             given_up: false,
         };
         next.tables.insert(id, table);
@@ -111,18 +109,6 @@ impl Directory {
         Ok(id)
     }
 
-    /// Whether a rebuilt directory has heard everybody who may have a table of this name: the rows of that one would
-    /// come back under another name.
-    fn check_heard_all(&self, now: Duration, name: &str) -> Result<(), Refusal> {
-        if !self.may_lack_points(now) {
-            return Ok(());
-        }
-        Err(Refusal::UnheardOfTables {
-            name: name.to_owned(),
-            servers: self.unheard_described(now),
-        })
-    }
-
     /// Begins to delete a table, and answers with its id. Its tablets are frozen ([`Self::is_frozen`]), so that no transaction
     /// whose primary lies there commits any more; then its name is free. Those that did commit may have locks
     /// in other tables yet, and the table's tablets alone know that they did: so they are dropped when the safe point has
@@ -141,7 +127,6 @@ impl Directory {
             table,
             give_up_lost,
         } = *deletion;
-        // A rebuilt directory may not know it yet.
         self.check_settled(now)?;
         let state = self.state()?;
         let id = match table {
@@ -175,7 +160,6 @@ impl Directory {
                 table.drop_at = None;
             }
         }
-        // A rebuilt directory may know no tablet of it.
         self.settle(id);
         for owner in owners {
             let live = self.live.get(&owner);
@@ -195,9 +179,7 @@ impl Directory {
         self.state.as_ref()?.tables.get(&id)
     }
 
-    /// Whether every row of the table lies in a tablet that is frozen, and every server is known that may hold
-    /// locks of its transactions. Where a rebuilt directory has heard everybody, what it doesn't know of the
-    /// table was never made: nobody could use such a table.
+    /// Whether every row of the table lies in a tablet that is frozen.
     pub fn is_frozen(&self, id: u32) -> bool {
         let Some(state) = &self.state else {
             return false;
@@ -205,17 +187,8 @@ impl Directory {
         let Some(table) = state.tables.get(&id) else {
             return false;
         };
-        if table.drop_at.is_some() {
-            // All were when it was timed.
-            return true;
-        }
-        let complete = state.rebuilt && !table.was_ready && self.are_heard(state);
-        let is_frozen = if complete {
-            self.tablets.none_in_use(id)
-        } else {
-            self.tablets.is_frozen(id)
-        };
-        is_frozen && state.awaited.is_empty()
+        // All were when it was timed.
+        table.drop_at.is_some() || self.tablets.is_frozen(id)
     }
 
     /// Whether something of the table, which is being deleted, isn't frozen at its owner, or isn't there.
@@ -230,67 +203,11 @@ impl Directory {
                 .any(|(_, tablet)| tablet.state != TabletState::Frozen || self.is_absent(tablet))
     }
 
-    /// Whether a master that has lost its state will hear of every owner of this table, if only it hears one
-    /// owner of some table that is in use, and whomever that one and those know. It has to be so before
-    /// transactions write to the table: their locks could be overlooked when another table is deleted. The
-    /// owners of tables in use can be reached from each other that way, and stay so: a table's owners know of
-    /// all servers, and one that was among them before knows of the table's owners.
-    pub(crate) fn owners_are_known(&self, state: &DirectoryState, id: u32) -> bool {
-        self.ignorant(state, id).is_empty()
-    }
-
-    /// Whose knowledge that waits for: empty, if it is so.
-    fn ignorant<'a>(&'a self, state: &'a DirectoryState, id: u32) -> BTreeSet<&'a str> {
-        let owners = self.tablets.owners_of(id);
-        // Those that it knows are all of some version of the membership.
-        let knows = |server: &str, version: u64| {
-            let live = self.live.get(server);
-            live.is_some_and(|live| live.members_known >= version)
-        };
-        let since = |owner: &&str| self.member_since.get(*owner).copied().unwrap_or(1);
-        let with_owners = owners.iter().map(since).max().unwrap_or(1);
-        let is_used = |table: u32| {
-            let table = state.tables.get(&table).filter(|_| table != id);
-            table.is_some_and(|table| table.state != TableState::Creating)
-        };
-        let has_used = |owner: &&str| {
-            let mut tablets = self.tablets.of_owner(owner);
-            tablets.any(|(_, tablet)| is_used(tablet.table))
-        };
-        let before: BTreeSet<&str> = self.tablets.owners().filter(has_used).collect();
-        // Those of a table in use that were not heard since the start of this master are not known to be its owners.
-        let is_unknown = |table: &u32| is_used(*table) && !self.tablets.is_covered(*table);
-        if before.is_empty() && state.tables.keys().any(is_unknown) {
-            let unheard: BTreeSet<&str> = self.unheard_of(state).collect();
-            if !unheard.is_empty() {
-                return unheard;
-            }
-        }
-        let mut ignorant = owners.clone();
-        ignorant.retain(|owner| !knows(owner, self.members_version));
-        if ignorant.is_empty() && !before.iter().any(|server| knows(server, with_owners)) {
-            return before;
-        }
-        ignorant
-    }
-
-    /// After what a server knows of the others has changed.
-    pub(crate) fn settle_all(&mut self) {
-        let tables = self.state.iter().flat_map(|state| state.tables.keys());
-        for id in tables.copied().collect::<Vec<_>>() {
-            self.settle(id);
-        }
-    }
-
     /// A table is gone for good.
     pub(crate) fn remove_table(&mut self, id: u32) {
         let Some(state) = &mut self.state else { return };
         state.tables.remove(&id);
         state.forget_unreported(id);
-        state.met_table(id);
-        if state.rebuilt {
-            state.deleted_tables.insert(id);
-        }
         self.dirty = true;
     }
 
@@ -308,15 +225,10 @@ impl Directory {
         };
         let lacking = self.tablets.of_table(id);
         let lacking: Vec<_> = lacking.filter(|(_, tablet)| lacks(tablet)).collect();
-        let mut waits_for: BTreeSet<&str> = lacking
+        let waits_for: BTreeSet<&str> = lacking
             .iter()
             .map(|(_, tablet)| tablet.owner.as_str())
             .collect();
-        waits_for.extend(state.awaited.iter().map(String::as_str));
-        if waits_for.is_empty() && self.tablets.is_complete(id) {
-            let servers = self.describe(self.ignorant(state, id), now);
-            return format!("one of {servers} to take down the names of the other tablet servers");
-        }
         if waits_for.is_empty() && !self.are_heard(state) {
             return self.describe(self.unheard_of(state).collect(), now);
         }

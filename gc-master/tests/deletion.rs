@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Deletion, Refusal, SILENCE_MAX, TableState};
+use percolator_gc_master::{Deletion, Refusal, TableState};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TabletState, Timestamp};
 use world::World;
@@ -154,21 +154,18 @@ fn a_table_is_dropped_when_the_safe_point_has_passed_its_freezing_and_not_before
 }
 
 #[test]
-fn a_directory_that_has_lost_its_state_goes_on_with_a_frozen_table() {
+fn a_rebuilt_state_goes_on_with_a_frozen_table() {
     let mut world = World::new(2);
     world.create("a", &["m"]).unwrap();
     world.down.push("tablet-1".into());
     world.freeze("a").unwrap();
+    world.down.clear();
     world.lose_state();
-    world.beat_all();
-    world.now = 2 * SILENCE_MAX;
-    world.beat_all();
-    // One tablet says that it is frozen; of the other one nothing is known, so it isn't.
+    // One tablet says that it is frozen.
+    world.report_all();
+    assert!(world.rebuild(true).written);
     assert_eq!(world.state_of("a"), Some(TableState::Deleting));
     assert!(!world.directory.is_frozen(1));
-    world.pass_deletions();
-    assert_eq!(world.state().tables[&1].drop_at, None);
-    world.down.clear();
     world.beat_all();
     assert!(world.directory.is_frozen(1));
     world.pass_deletions();

@@ -233,43 +233,40 @@ fn nothing_is_waited_for_after_an_orderly_end_or_a_death_that_is_sure() {
     assert_eq!(leased.commits_above, Timestamp::ZERO);
 }
 
+/// Which start of a server was accepted is lost, and up to where it may answer.
 #[test]
-fn a_master_that_has_lost_its_state_waits_for_leases_that_it_doesnt_know() {
-    let mut cluster = Cluster::new();
-    let (first, second) = (cluster.tablet(), cluster.another());
-    cluster.beat(first.clone()).unwrap();
-    cluster.0.lose_state();
-    let refused = cluster.beat(second.clone()).unwrap_err();
-    assert!(matches!(refused, Refusal::StillLeased { .. }), "{refused}");
-    cluster.time(10).unwrap();
-    let refused = cluster.beat(second.clone()).unwrap_err();
-    assert!(matches!(refused, Refusal::StillLeased { .. }), "{refused}");
-    // One that says it was accepted before is believed, if it is the first.
-    cluster.beat(first.clone()).unwrap();
-    assert!(cluster.beat(second.clone()).is_err());
-    cluster.0.now += Duration::from_millis(1);
-    cluster.beat(first).unwrap();
-    let refused = cluster.beat(second.clone()).unwrap_err();
-    assert!(matches!(refused, Refusal::Duplicate { .. }), "{refused}");
-
-    cluster.0.lose_state();
-    assert!(cluster.beat(second.clone()).is_err());
-    // A heartbeat of the oracle that was long on its way says nothing of leases that were granted since.
-    cluster.time(5 * lease_ms()).unwrap();
-    assert!(cluster.beat(second.clone()).is_err());
-    cluster.asked(5 * lease_ms());
-    assert!(cluster.beat(second.clone()).is_err());
-    // That one of its own starts is dead says nothing of another machine's.
-    let again = Heartbeat {
-        incarnation: 3,
-        replaces: vec![2],
-        ..second.clone()
-    };
-    assert!(cluster.beat(again).is_err());
-    cluster.asked(7 * lease_ms());
-    let leased = cluster.beat(second).unwrap();
-    assert!(leased.commits_above > ts(6 * lease_ms()), "{leased:?}");
-    assert!(leased.until > leased.commits_above);
+fn a_rebuilt_state_waits_for_leases_that_it_doesnt_know() {
+    for was_accepted in [true, false] {
+        let mut cluster = Cluster::new();
+        let (first, second) = (cluster.tablet(), cluster.another());
+        cluster.beat(first.clone()).unwrap();
+        cluster.0.lose_state();
+        let reported = Heartbeat {
+            accepted: was_accepted,
+            ..first.clone()
+        };
+        cluster.beat(reported.clone()).unwrap_err();
+        assert!(cluster.0.rebuild(true).written);
+        cluster.time(10).unwrap();
+        // Its lease lasts if it says so; otherwise another one may have been accepted since.
+        assert_eq!(cluster.beat(reported.clone()).is_ok(), was_accepted);
+        let refused = cluster.beat(second.clone()).unwrap_err();
+        assert!(matches!(refused, Refusal::StillLeased { .. }), "{refused}");
+        // A heartbeat of the oracle that was long on its way says nothing of leases that were granted since.
+        cluster.time(5 * lease_ms()).unwrap();
+        assert!(cluster.beat(second.clone()).is_err());
+        cluster.asked(5 * lease_ms());
+        assert!(cluster.beat(second.clone()).is_err());
+        // The next start of the master knows as well.
+        cluster.0.restart();
+        cluster.time(5 * lease_ms() + 1).unwrap();
+        assert!(cluster.beat(second.clone()).is_err());
+        cluster.asked(7 * lease_ms());
+        let next = if was_accepted { second } else { reported };
+        let leased = cluster.beat(next).unwrap();
+        assert!(leased.commits_above > ts(6 * lease_ms()), "{leased:?}");
+        assert!(leased.until > leased.commits_above);
+    }
 }
 
 /// Found by the simulator: the tablets that it didn't have yet were taken for lost, and an older folder for better than that.

@@ -5,7 +5,7 @@ mod world;
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Directory, Heartbeat, Refusal, SILENCE_MAX, Settings, Start, TableState, directory_response,
+    Directory, Heartbeat, Refusal, Settings, Start, TableState, directory_response,
 };
 use world::{RANDOM, World, oracle, report};
 
@@ -25,7 +25,8 @@ fn a_server_of_another_cluster_is_refused() {
     assert_eq!(
         refused.to_string(),
         "tablet-0 belongs to cluster ffff, and this is the master of cluster \
-         123456789abcdef00fed000000000000"
+         123456789abcdef00fed000000000000: start tablet-0 with that one's master, or with an empty folder to join this one. If \
+         the other one's state was lost, see `percolator master rebuild`"
     );
 }
 
@@ -135,108 +136,74 @@ fn malformed_heartbeats_change_nothing() {
 }
 
 #[test]
-fn an_empty_master_waits_for_a_server_that_knows_the_cluster() {
-    let mut directory = Directory::open(
-        Start::Rebuild { cluster_id: None },
-        Settings::default(),
-        RANDOM,
-    )
-    .unwrap();
+fn a_master_without_a_state_refuses_everybody_and_writes_nothing() {
+    let start = Start::NoState { cluster_id: None };
+    let mut directory = Directory::open(start, Settings::default(), RANDOM).unwrap();
     let refused = directory.heartbeat(Duration::ZERO, oracle("oracle-0"));
     assert_eq!(refused, Err(Refusal::NoState));
     assert_eq!(
         directory.create_table(Duration::ZERO, "a", &[]),
         Err(Refusal::NoState)
     );
-    assert!(directory.take_effects().persist.is_none());
     let known = Heartbeat {
         cluster_id: Some("c0ffee".into()),
         accepted: true,
         ..oracle("oracle-0")
     };
+    let refused = directory
+        .heartbeat(Duration::ZERO, known.clone())
+        .unwrap_err();
     assert_eq!(
-        directory
-            .heartbeat(Duration::ZERO, known)
-            .unwrap()
-            .cluster_id,
-        "c0ffee"
+        refused.to_string(),
+        "this master has no state, and oracle-0 belongs to cluster c0ffee: the state was lost. Nothing is begun over it. \
+         Bring the master's folder or register back; or start all tablet servers, and name them to `percolator master rebuild`"
     );
-    assert!(directory.take_effects().persist.is_some());
+    assert!(directory.take_effects().persist.is_none());
+
+    // The master's folder may say which cluster it is.
+    let start = Start::NoState {
+        cluster_id: Some("beef".into()),
+    };
+    let mut directory = Directory::open(start, Settings::default(), RANDOM).unwrap();
+    let refused = directory.heartbeat(Duration::ZERO, known).unwrap_err();
+    assert!(matches!(refused, Refusal::OtherCluster { .. }), "{refused}");
 }
 
+/// A copy of a master's folder that is brought back may lack tables and servers.
 #[test]
-fn a_lost_directory_is_rebuilt_from_reports() {
-    let mut world = World::new(2);
-    world.create("accounts", &["g", "p"]).unwrap();
-    world.create("log", &[]).unwrap();
-    let mut before = world.rows();
-    world.lose_state();
-    world.beat("tablet-0").unwrap();
-    assert_eq!(world.state_of("accounts"), Some(TableState::Creating));
-    assert!(matches!(
-        world.create("other", &[]),
-        Err(Refusal::Settling { .. })
-    ));
-    world.beat("tablet-1").unwrap();
-    let mut after = world.rows();
-    before.sort();
-    after.sort();
-    assert_eq!(after, before);
-
-    // Its new ids are above all that were heard, and far from those that were not.
-    world.now = SILENCE_MAX;
-    world.beat_all();
-    let id = world.create("other", &[]).unwrap();
-    assert!(id > 65_535, "{id}");
-    world.restart();
-    world.beat_all();
-    assert_eq!(world.rows().len(), 5);
-    world.assert_agreement("after the rebuild");
-}
-
-/// The rule that drops leftovers must not take a server's data for a leftover.
-#[test]
-fn a_server_that_comes_late_to_a_rebuild_loses_nothing() {
-    let mut world = World::new(2);
-    world.create("early", &[]).unwrap();
-    world.create("late", &[]).unwrap();
-    world.delete("early").unwrap();
-    world.create("early", &[]).unwrap();
-    world.lose_state();
-    world.down.push("tablet-1".into());
-    world.beat_all();
-    world.now = SILENCE_MAX;
-    world.beat_all();
-    world.down.clear();
-    world.beat_all();
-    assert_eq!(world.state_of("early"), Some(TableState::Ready));
-    assert_eq!(world.state_of("late"), Some(TableState::Ready));
-    world.assert_agreement("both are there");
-    assert_eq!(world.delete("late"), Ok(2));
-    world.assert_agreement("one is gone");
-
-    // What a rebuilt directory deleted stays deleted, also after its next start.
-    let mut leftover = world.heartbeat_of("tablet-1");
-    leftover.tablets.push(report(2, 2, "late", ("", ""), 1));
-    world.restart();
-    world.directory.heartbeat(world.now, leftover).unwrap();
-    assert_eq!(world.directory.take_effects().commands.len(), 1);
-    assert_eq!(world.state_of("late"), None);
-}
-
-#[test]
-fn a_state_that_is_older_than_its_servers_drops_nothing() {
+fn a_state_that_is_older_than_its_servers_refuses_them_and_drops_nothing() {
     let mut world = World::new(1);
     world.create("old", &[]).unwrap();
     let backup = world.disk.clone();
     world.create("new", &[]).unwrap();
-    world.create("newer", &[]).unwrap();
+    world.disk = backup.clone();
+    world.restart();
+    let refused = world.beat("tablet-0").unwrap_err();
+    assert_eq!(
+        refused,
+        Refusal::TableNotInState {
+            server: "tablet-0".into(),
+            table: 2,
+            name: "new".into()
+        }
+    );
+    world.lose_state_and_rebuild();
+    assert_eq!(world.state_of("new"), Some(TableState::Ready));
+    world.assert_agreement("everything is back");
+
+    world.servers.insert("tablet-1".into(), Default::default());
+    world.beat("tablet-1").unwrap();
+    world.servers.get_mut("tablet-0").unwrap().remove(&2);
     world.disk = backup;
     world.restart();
-    world.beat_all();
-    assert_eq!(world.state_of("new"), Some(TableState::Ready));
-    assert_eq!(world.state_of("newer"), Some(TableState::Ready));
-    world.assert_agreement("everything is back");
+    world.beat("tablet-0").unwrap();
+    let refused = world.beat("tablet-1").unwrap_err();
+    assert_eq!(
+        refused,
+        Refusal::ServerNotInState {
+            server: "tablet-1".into()
+        }
+    );
 }
 
 #[test]

@@ -32,7 +32,6 @@ fn unchanged(beat: &Heartbeat) -> Heartbeat {
     Heartbeat {
         has_lists: false,
         tablets: Vec::new(),
-        peers: Default::default(),
         deleted_tables: Default::default(),
         ..beat.clone()
     }

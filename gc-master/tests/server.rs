@@ -54,6 +54,20 @@ impl Tablets for FakeTablets {
         Ok(Response::new(v1::CreateTabletResponse { groups: 0 }))
     }
 
+    async fn split_tablet(
+        &self,
+        _: Request<v1::SplitTabletRequest>,
+    ) -> Result<Response<v1::SplitTabletResponse>, Status> {
+        Err(Status::unimplemented("nothing is split here"))
+    }
+
+    async fn merge_tablets(
+        &self,
+        _: Request<v1::MergeTabletsRequest>,
+    ) -> Result<Response<v1::MergeTabletsResponse>, Status> {
+        Err(Status::unimplemented("nothing is merged here"))
+    }
+
     async fn drop_tablet(
         &self,
         request: Request<v1::DropTabletRequest>,
@@ -118,21 +132,14 @@ impl Fake {
             life,
         };
         let owned = self.owned.clone();
-        let peers = Arc::<Mutex<Vec<String>>>::default();
-        let known = peers.clone();
         let report = move || v1::HeartbeatRequest {
             tablets: owned.lock().unwrap().values().cloned().collect(),
-            peers: known.lock().unwrap().clone(),
             lists_version: 1,
             ..v1::HeartbeatRequest::default()
         };
         tokio::spawn(async move {
             let adopt = |_: &str| Ok::<(), Status>(());
-            let learn = |told: &v1::HeartbeatResponse| {
-                if !told.tablet_servers.is_empty() {
-                    *peers.lock().unwrap() = told.tablet_servers.clone();
-                }
-            };
+            let learn = |_: &v1::HeartbeatResponse| {};
             percolator_server::heartbeat::run(options, report, adopt, learn, pending())
                 .await
                 .expect("the master takes the heartbeats");
@@ -270,7 +277,14 @@ async fn tables_are_created_and_deleted() {
         let mut states = owned.values().map(v1::TabletInfo::state);
         assert!(states.all(|state| state == v1::TabletState::Frozen));
     }
-    let again = master.delete_table(delete).await.unwrap_err();
+    // Until its servers have reported their tablets once, the same deletion is meant.
+    let again = loop {
+        match master.delete_table(delete.clone()).await {
+            Ok(same) => assert_eq!(same.into_inner().table.unwrap().id, table.id),
+            Err(refused) => break refused,
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     assert_eq!(again.code(), Code::NotFound);
     assert_eq!(again.message(), "there is no table a");
     let same_name = master.create_table(create("a", &[])).await.unwrap();
@@ -278,7 +292,7 @@ async fn tables_are_created_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_master_without_a_state_waits_and_takes_over() {
+async fn a_master_without_a_state_waits_until_it_is_rebuilt() {
     let folder = tempfile::tempdir().unwrap();
     let address = in_process(folder.path(), false).await;
     let mut master = connect(address);
@@ -300,6 +314,21 @@ async fn a_master_without_a_state_waits_and_takes_over() {
     };
     fake.owned.lock().unwrap().insert(7, tablet);
     fake.beat(address, Some("c0ffee".into()));
+    let request = v1::RebuildRequest {
+        tablet_servers: vec!["tablet-0".into()],
+        write: true,
+        give_up_lost: true,
+    };
+    loop {
+        let rebuilt = master.rebuild(request.clone()).await.unwrap();
+        if rebuilt.into_inner().written {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let refused = master.rebuild(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("cluster c0ffee"), "{refused}");
     let seen = wait_for(&mut master, "the table is back", |seen| {
         seen.tables
             .iter()
@@ -323,7 +352,8 @@ async fn a_master_without_a_state_waits_and_takes_over() {
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert_eq!(
         refused.message(),
-        "tablet-1 belongs to cluster decaf, and this is the master of cluster c0ffee"
+        "tablet-1 belongs to cluster decaf, and this is the master of cluster c0ffee: start tablet-1 with that one's master, \
+         or with an empty folder to join this one. If the other one's state was lost, see `percolator master rebuild`"
     );
 }
 
@@ -443,7 +473,22 @@ async fn a_killed_master_goes_on_where_it_was() {
                 };
                 fake.permits.available_permits() == 0 || seen.tablets.iter().all(is_made)
             };
-            seen.tables.len() == tables && fakes.iter().all(is_done)
+            let is_owned = |place: &v1::TabletPlace| {
+                let id = place.tablet.as_ref().expect("the tablet is set").id;
+                fakes.iter().any(|fake| fake.ids().contains(&id))
+            };
+            // Whoever made it can have been answered.
+            let is_ready_or_partial = |table: &v1::TableInfo| {
+                let of_table = |place: &&v1::TabletPlace| {
+                    let tablet = place.tablet.as_ref().expect("the tablet is set");
+                    tablet.table_id == table.id
+                };
+                let mut places = seen.tablets.iter().filter(of_table);
+                table.state() == v1::TableState::Ready || !places.all(is_owned)
+            };
+            seen.tables.len() == tables
+                && fakes.iter().all(is_done)
+                && seen.tables.iter().all(is_ready_or_partial)
         })
         .await;
         running.child.start_kill().unwrap();

@@ -23,7 +23,7 @@ fn world() -> World {
         retention: Some(Duration::from_secs(10)),
         ..Change::default()
     };
-    world.directory.set_collection(world.now, change).unwrap();
+    world.directory.set_collection(change).unwrap();
     world.now = Duration::from_secs(100);
     world
 }
@@ -71,7 +71,7 @@ fn a_limit_ends_what_is_held_for_longer() {
         hold_max: Some(Duration::from_secs(30)),
         ..Change::default()
     };
-    world.directory.set_collection(world.now, limit).unwrap();
+    world.directory.set_collection(limit).unwrap();
     assert_eq!(barrier(&mut world), at(NOW_MS - 30_000));
 }
 
@@ -98,7 +98,7 @@ fn who_holds_the_barrier_is_named_and_nobody_whom_it_has_passed() {
         hold_max: Some(Duration::from_secs(30)),
         ..Change::default()
     };
-    world.directory.set_collection(world.now, limit).unwrap();
+    world.directory.set_collection(limit).unwrap();
     assert_eq!(barrier(&mut world), at(NOW_MS - 30_000));
     assert_eq!(holders(&world), []);
 }
@@ -188,7 +188,7 @@ fn a_lease_of_before_the_retention_was_shortened_is_waited_for_by_a_master_that_
         retention: Some(Duration::from_secs(1)),
         ..Change::default()
     };
-    world.directory.set_collection(world.now, change).unwrap();
+    world.directory.set_collection(change).unwrap();
     world.carry_out();
     world.restart();
     world.now = Duration::from_secs(30);

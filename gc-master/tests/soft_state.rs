@@ -52,7 +52,7 @@ fn obstacles(world: &World) -> Vec<String> {
 /// The server has a new, empty folder.
 fn empty(world: &mut World, server: &str) {
     world.servers.get_mut(server).unwrap().clear();
-    world.peers.remove(server);
+    world.members.remove(server);
     world.points.remove(server);
     world.groups.remove(server);
     world.resolved.remove(server);
@@ -331,32 +331,6 @@ fn a_table_that_was_timed_can_lose_a_tablet_and_be_given_up() {
     world.pass_deletions();
     assert_eq!(world.state_of("a"), None);
     world.assert_agreement("given up");
-}
-
-/// Nobody has written to rows of a table that was never ready. This one was.
-#[test]
-fn a_rebuilt_directory_does_not_take_a_lost_tablet_for_one_that_was_never_made() {
-    let mut world = World::new(2);
-    world.create("a", &["m"]).unwrap();
-    world.create("other", &["m"]).unwrap();
-    world.beat_all();
-    world.lose_state();
-    settle(&mut world);
-    assert!(world.state().rebuilt);
-    assert_eq!(world.state_of("a"), Some(TableState::Ready));
-    world.restart();
-    world.servers.get_mut("tablet-1").unwrap().remove(&2);
-    world.freeze("a").unwrap_err();
-    world.now += SILENCE_MAX;
-    world.beat_all();
-    world.freeze("a").unwrap();
-    settle(&mut world);
-    assert!(!world.directory.is_frozen(1));
-    world.time_deletions();
-    assert_eq!(world.state().tables[&1].drop_at, None);
-    world.give_up_lost("a").unwrap();
-    settle(&mut world);
-    assert!(world.directory.is_frozen(1));
 }
 
 /// Its server has an older folder: what was committed there since it was frozen must not be overlooked.

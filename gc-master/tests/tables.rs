@@ -303,11 +303,8 @@ fn a_failure_is_forgotten_with_its_tablet() {
     let mut world = World::new(1);
     world.create("t", &[]).unwrap();
     let id = world.freeze("t").unwrap();
-    // A master that knows of deleted tables by what servers say. One drops the tablet, and its answer is lost.
-    world.lose_state();
-    world.beat_all();
-    world.now = 2 * SILENCE_MAX;
-    world.beat_all();
+    // A rebuilt state. The tablet is dropped, and the answer is lost.
+    world.lose_state_and_rebuild();
     world.time_deletions();
     let now = world.oracle_time();
     let points = Points {

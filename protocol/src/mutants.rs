@@ -108,6 +108,12 @@ pub enum Mutant {
     LossForgotten,
     /// A scan goes on at the first row of the tablet that it was in, also where that tablet was split meanwhile.
     ScanGoesBack,
+    /// A lost state is rebuilt without the named servers that have not reported.
+    RebuildWithoutAll,
+    /// A rebuilt state gives ids that were given before.
+    RebuiltIdsTooLow,
+    /// A rebuilt state takes each start of a server that it hears for the one that was accepted.
+    RebuiltStartsAccepted,
     /// A tablet server reports locks below its barrier as resolved that it has not looked for.
     ResolvedWithoutLooking,
     /// A delete is collected before what it hides.
@@ -156,7 +162,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 72] = [
+    pub const ALL: [Self; 75] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -207,6 +213,9 @@ impl Mutant {
         Self::CoveredByThoseHeard,
         Self::LossForgotten,
         Self::ScanGoesBack,
+        Self::RebuildWithoutAll,
+        Self::RebuiltIdsTooLow,
+        Self::RebuiltStartsAccepted,
         Self::ResolvedWithoutLooking,
         Self::DeleteCollectedFirst,
         Self::CollectedAtTheBarrier,

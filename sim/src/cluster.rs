@@ -541,6 +541,9 @@ fn new_masters(
             die_ppm: Mutex::new(0),
             begun: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
+            tablet_servers: (0..plan.tablet_servers)
+                .map(|number| format!("tablet-{number}"))
+                .collect(),
             settings: Mutex::new(percolator_gc_master::Settings {
                 retention: plan.retention,
                 lease: plan.lease,

@@ -135,6 +135,15 @@ impl Mutation {
             // The server is brought back to what was committed, and goes on from there.
             S::Rule(M::ScanGoesBack) => &[READS, FATES, WRITERS],
             S::Rule(M::LossForgotten) => &[&["lost data is missed"]],
+            // The server that was left out is refused, and its rows are empty.
+            S::Rule(M::RebuildWithoutAll) => &[&["one owner"], LIVENESS, FATES, READS],
+            S::Rule(M::RebuiltIdsTooLow) => &[
+                LIVENESS,
+                &["again: one table", "stays dropped"],
+                FATES,
+                READS,
+            ],
+            S::Rule(M::RebuiltStartsAccepted) => &[READS, FATES, WRITERS],
             S::Rule(M::OlderFolderTaken) => &[READS, FATES, WRITERS, LIVENESS],
             S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],
             S::Rule(M::TablesNotPinned) => &[&["again: one table"]],

@@ -341,6 +341,31 @@ impl Mutation {
                     plan.timeout = Duration::from_secs(2);
                 }
             }
+            Self::Rule(Mutant::RebuildWithoutAll) => {
+                only(&[Fault::LoseMaster, Fault::KillServer]);
+                plan.workloads = vec!["bank", "tables"];
+            }
+            Self::Rule(Mutant::RebuiltIdsTooLow) => {
+                only(&[Fault::LoseMaster]);
+                plan.workloads = vec!["tables", "again"];
+                plan.retention = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+            }
+            // As for leases: the one that goes on is asked by clients that don't know of the other, of which alone the master
+            // that lost its state hears.
+            Self::Rule(Mutant::RebuiltStartsAccepted) => {
+                only(&[Fault::TwoProcesses, Fault::LoseMaster]);
+                plan.often = true;
+                plan.pause = Duration::from_millis(1_500);
+                plan.stall_max = Duration::from_secs(30);
+                plan.workloads = vec!["bank", "cycle"];
+                plan.clients = 3;
+                plan.think = Duration::from_millis(20);
+                plan.faulty = Duration::from_secs(15);
+                plan.lease = Duration::from_secs(10);
+                plan.timeout = Duration::from_secs(2);
+                plan.patience = Duration::from_secs(20);
+            }
             // Without a commit_ts that is stale they do no harm.
             Self::Rule(
                 Mutant::PrewriteIgnoresReads

@@ -2,7 +2,6 @@
 //!
 //! Counted are bytes, and placements that are looked at one by one. Times are printed for people; nothing depends on them.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -44,8 +43,6 @@ struct Measured {
     servers: usize,
     /// What does not grow with the cluster, by its name.
     constant: Vec<(&'static str, Cost)>,
-    /// Of a heartbeat with lists: they have the names of all servers.
-    names_bytes: usize,
     /// Placements looked at while all servers reported, for each tablet, in hundredths.
     startup_placements: usize,
     startup: Duration,
@@ -145,11 +142,6 @@ fn lines(small: &Measured, large: &Measured) -> Vec<String> {
     };
     let number = |it: usize| it.to_string();
     line(
-        "names in a heartbeat with lists, bytes",
-        number(small.names_bytes),
-        number(large.names_bytes),
-    );
-    line(
         "durable state, bytes",
         number(small.state_bytes),
         number(large.state_bytes),
@@ -197,7 +189,6 @@ fn state(servers: usize, tables: usize) -> DirectoryState {
             name: format!("table_{table}"),
             state: TableState::Ready,
             drop_at: None,
-            was_ready: true,
             given_up: false,
         };
         state.tables.insert(table as u32, known);
@@ -254,7 +245,6 @@ struct World {
     directory: Directory,
     servers: usize,
     tables: usize,
-    peers: BTreeSet<String>,
 }
 
 impl World {
@@ -263,7 +253,6 @@ impl World {
             cluster_id: Some(CLUSTER_ID.to_owned()),
             incarnation: incarnation(server),
             tablets: tablets(server, self.servers, self.tables),
-            peers: self.peers.clone(),
             groups: 1_000_001,
             high_ts: time(),
             accepted: true,
@@ -290,7 +279,6 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
         directory: directory.expect("the state is one of this program"),
         servers,
         tables,
-        peers: (0..servers).map(name).collect(),
     };
     let mut startup = Duration::ZERO;
     let mut startup_placements = 0;
@@ -309,7 +297,7 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
         let opened = world.directory.session(NOW, session_of(session));
         opened?;
     }
-    let (unchanged, with_lists, names_bytes) = heartbeats(&mut world)?;
+    let (unchanged, with_lists) = heartbeats(&mut world)?;
     let session = session_of(1);
     let sent_bytes = session.encoded_len();
     let (placements, renewed) = world.cost(|directory| directory.session(NOW, session));
@@ -334,12 +322,11 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
         servers,
         constant: vec![
             (UNCHANGED, unchanged),
-            ("heartbeat with lists, but names", with_lists),
+            ("heartbeat with lists", with_lists),
             ("session renewed", renewing),
             ("row located, and 16 tablets behind", locating(&mut world)?),
             ("step of collection", collecting),
         ],
-        names_bytes,
         startup_placements: startup_placements * 100 / (servers * TABLETS_EACH),
         startup,
         state_bytes,
@@ -354,10 +341,9 @@ fn session_of(session: usize) -> v1::SessionRequest {
     }
 }
 
-/// A heartbeat without lists, one with them, and how many bytes the names of all servers take in it.
-fn heartbeats(world: &mut World) -> Result<(Cost, Cost, usize), Refusal> {
+/// A heartbeat without lists, and one with them.
+fn heartbeats(world: &mut World) -> Result<(Cost, Cost), Refusal> {
     let full = world.with_lists(world.servers / 2);
-    let names_bytes: usize = full.peers.iter().map(|name| name.len() + 2).sum();
     let lists_bytes: usize = full
         .tablets
         .iter()
@@ -369,7 +355,6 @@ fn heartbeats(world: &mut World) -> Result<(Cost, Cost, usize), Refusal> {
     let unchanged = Heartbeat {
         has_lists: false,
         tablets: Vec::new(),
-        peers: BTreeSet::new(),
         ..full.clone()
     };
     let without_lists = request(&unchanged).encoded_len();
@@ -386,7 +371,7 @@ fn heartbeats(world: &mut World) -> Result<(Cost, Cost, usize), Refusal> {
         answered_bytes: answered(heard?),
         placements,
     };
-    Ok((first, second, names_bytes))
+    Ok((first, second))
 }
 
 fn request(beat: &Heartbeat) -> v1::HeartbeatRequest {
@@ -443,8 +428,6 @@ mod tests {
 
     #[test]
     fn what_grows_is_named() {
-        let (small, large) = (measure(3).unwrap(), measure(30).unwrap());
-        assert!(large.names_bytes > 9 * small.names_bytes);
         let grows = Grows {
             what: "it",
             small: 1,

@@ -39,7 +39,6 @@ pub(crate) enum TabletChange {
         table: u32,
     },
     Forget(u64),
-    Meet(Vec<String>),
     Keep(v1::GcSettings),
 }
 

@@ -227,7 +227,6 @@ impl<H: Host> Runner<H> {
         }
         if without_lists {
             beat.tablets.clear();
-            beat.peers.clear();
             beat.deleted_tables.clear();
             beat.gc = None;
         }
@@ -270,7 +269,6 @@ impl<H: Host> Runner<H> {
     pub fn heard(&mut self, now: Duration, told: &v1::HeartbeatResponse) {
         self.turn(now, |core, replies| {
             core.lease(told.into());
-            core.meet(&told.tablet_servers, replies);
             core.keep(told.gc, replies);
             core.reach(told.into(), replies);
         });

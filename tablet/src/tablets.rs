@@ -18,8 +18,6 @@ const FOLLOWING_MAX: usize = 16;
 const DROPPED_PREFIX: &[u8] = b"dropped/";
 /// Behind it, the number of a table that was deleted.
 const DELETED_PREFIX: &[u8] = b"deleted/";
-/// Behind it, the name of a tablet server.
-const PEER_PREFIX: &[u8] = b"peer/";
 /// Where the settings of garbage collection are.
 const SETTINGS: &[u8] = b"gc settings";
 
@@ -34,9 +32,7 @@ pub(crate) struct Tablets {
     /// Tables that were deleted, and had tablets here: a late order must not make one again. The ids of tables
     /// are never given twice. Eight bytes each, for every table that was ever deleted.
     deleted: BTreeSet<u32>,
-    /// The tablet servers of the cluster, for a master that has lost its state.
-    peers: BTreeSet<String>,
-    /// The settings of garbage collection, for a master that has lost its state.
+    /// The settings of garbage collection, for a master whose lost state is rebuilt.
     settings: v1::GcSettings,
     /// How often what [`Self::report`] has was changed since the start.
     changes: u64,
@@ -55,10 +51,6 @@ impl Tablets {
             deleted: load_set(engine, DELETED_PREFIX, |key| {
                 let bytes = key.try_into().map_err(|_| "a table's number has 4 bytes")?;
                 Ok(u32::from_be_bytes(bytes))
-            })?,
-            peers: load_set(engine, PEER_PREFIX, |key| {
-                let name = std::str::from_utf8(key).map_err(|_| "a server's name is text")?;
-                Ok(name.to_owned())
             })?,
             settings: match engine.get(Column::Meta, SETTINGS)? {
                 None => v1::GcSettings::default(),
@@ -150,7 +142,6 @@ impl Tablets {
     pub(crate) fn report(&self) -> v1::HeartbeatRequest {
         v1::HeartbeatRequest {
             tablets: self.serving.values().cloned().map(Into::into).collect(),
-            peers: self.peers.iter().cloned().collect(),
             deleted_tables: self.deleted.iter().copied().collect(),
             gc: Some(self.settings),
             lists_version: self.lists_version(),
@@ -166,17 +157,6 @@ impl Tablets {
     /// Whether the table was deleted, and had tablets here.
     pub(crate) fn is_deleted(&self, table: u32) -> bool {
         self.deleted.contains(&table)
-    }
-
-    /// Of these tablet servers, those that are new.
-    pub(crate) fn unmet(&self, mut servers: Vec<String>) -> Vec<String> {
-        servers.retain(|server| !self.peers.contains(server));
-        servers
-    }
-
-    pub(crate) fn meet(&mut self, servers: Vec<String>) {
-        self.changes += 1;
-        self.peers.extend(servers);
     }
 
     /// Whether these settings are newer than those that are kept.
@@ -266,16 +246,6 @@ pub(crate) fn drop_record(tablet: Option<&Tablet>, table: u32) -> Batch {
             key(DROPPED_PREFIX, tablet.id),
             v1::TabletInfo::from(tablet.clone()).encode_to_vec(),
         );
-    }
-    batch
-}
-
-/// The batch that keeps the names of tablet servers.
-pub(crate) fn meet_record(servers: &[String]) -> Batch {
-    let mut batch = Batch::default();
-    for server in servers {
-        let key = [PEER_PREFIX, server.as_bytes()].concat();
-        batch.put(Column::Meta, key, Vec::new());
     }
     batch
 }

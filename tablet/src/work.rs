@@ -54,7 +54,6 @@ enum Operation {
         value: Bytes,
     },
     Command(TabletCommand),
-    Meet(Vec<String>),
     Points(Points),
     Settings(v1::GcSettings),
     Collect(garbage::Piece),
@@ -180,14 +179,6 @@ impl Work {
         }
     }
 
-    /// Names of tablet servers to keep.
-    pub(crate) fn meet(servers: Vec<String>) -> Self {
-        Self {
-            tablets: Vec::new(),
-            operation: Operation::Meet(servers),
-        }
-    }
-
     /// Points to reach.
     pub(crate) fn points(points: Points) -> Self {
         Self {
@@ -258,8 +249,8 @@ impl Work {
             }
             Operation::RawPut { .. } => Vec::new(),
             Operation::Command(command) => command.latches(),
-            // Names are only ever added, and points only raised.
-            Operation::Meet(_) | Operation::Points(_) | Operation::Settings(_) => Vec::new(),
+            // Points are only raised.
+            Operation::Points(_) | Operation::Settings(_) => Vec::new(),
             Operation::Collect(piece) => garbage::rows(piece).collect(),
             Operation::Resolve(piece) => piece.rows().collect(),
         };
@@ -291,7 +282,6 @@ impl Work {
             Operation::CheckStatus(_, at) | Operation::KeepAlive { place: at, .. } => place(at),
             Operation::RawPut { key, value } => copy(key) + copy(value),
             Operation::Command(_)
-            | Operation::Meet(_)
             | Operation::Points(_)
             | Operation::Settings(_)
             | Operation::Collect(_) => 0,
@@ -311,9 +301,7 @@ impl Work {
             // These make room.
             | Operation::Points(_)
             | Operation::Settings(_)
-            | Operation::Collect(_)
-            // Without it no table can be deleted, and that makes room.
-            | Operation::Meet(_) => true,
+            | Operation::Collect(_) => true,
             Operation::Command(command) => command.makes_room(),
             Operation::Prewrite { .. } | Operation::RawPut { .. } => false,
         }
@@ -371,13 +359,6 @@ impl Work {
                 Ok(decision)
             }
             Operation::Command(command) => command.decide(state),
-            Operation::Meet(servers) => {
-                let mut decision = Decision::new();
-                let unmet = state.tablets.unmet(servers);
-                decision.batch = tablets::meet_record(&unmet);
-                decision.tablet_change = Some(TabletChange::Meet(unmet));
-                Ok(decision)
-            }
             Operation::Points(points) => {
                 let mut decision = Decision::new();
                 decision.raise(state.points.highest().raised(points));

@@ -334,13 +334,3 @@ fn what_is_meant_for_another_server_or_start_is_refused() {
     }
     assert_eq!(server.core.report().tablets.len(), 1);
 }
-
-#[test]
-fn the_names_of_other_servers_are_kept() {
-    let mut server = Server::new();
-    let names = ["tablet-0".to_owned(), "tablet-1".to_owned()];
-    server.core.meet(&names, &mut server.replies);
-    server.settle();
-    server.start_again_as(LIFE);
-    assert_eq!(server.core.report().peers, names);
-}

@@ -83,6 +83,20 @@ impl Tablets for FakeServer {
         Ok(Response::new(v1::CreateTabletResponse { groups: 0 }))
     }
 
+    async fn split_tablet(
+        &self,
+        _: Request<v1::SplitTabletRequest>,
+    ) -> Result<Response<v1::SplitTabletResponse>, Status> {
+        Err(Status::unimplemented("nothing is split here"))
+    }
+
+    async fn merge_tablets(
+        &self,
+        _: Request<v1::MergeTabletsRequest>,
+    ) -> Result<Response<v1::MergeTabletsResponse>, Status> {
+        Err(Status::unimplemented("nothing is merged here"))
+    }
+
     async fn drop_tablet(
         &self,
         request: Request<v1::DropTabletRequest>,
@@ -123,8 +137,6 @@ impl FakeServer {
             life: Incarnation::without_folder(),
         };
         let of = fake.clone();
-        let peers = Arc::<Mutex<Vec<String>>>::default();
-        let known = peers.clone();
         let report = move || match role {
             v1::Role::Oracle => v1::HeartbeatRequest {
                 time: now(),
@@ -133,7 +145,6 @@ impl FakeServer {
             },
             _ => v1::HeartbeatRequest {
                 tablets: of.owned.lock().unwrap().values().cloned().collect(),
-                peers: known.lock().unwrap().clone(),
                 barrier: of.barrier.load(Ordering::SeqCst),
                 lists_version: 1,
                 ..v1::HeartbeatRequest::default()
@@ -143,9 +154,6 @@ impl FakeServer {
         tokio::spawn(async move {
             let adopt = |_: &str| Ok::<(), Status>(());
             let learn = |heard: &v1::HeartbeatResponse| {
-                if !heard.tablet_servers.is_empty() {
-                    peers.lock().unwrap().clone_from(&heard.tablet_servers);
-                }
                 if told.barrier.swap(heard.barrier, Ordering::SeqCst) > heard.barrier {
                     told.has_gone_back.store(true, Ordering::SeqCst);
                 }

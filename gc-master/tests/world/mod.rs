@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use percolator_gc_master::{
     Action, Command, Deletion, Directory, DirectoryState, Done, HEARTBEAT_INTERVAL, Heartbeat,
-    HeartbeatAnswer, Note, Refusal, Role, Settings, Start, TableState,
+    HeartbeatAnswer, Note, Refusal, Role, SILENCE_MAX, Settings, Start, TableState,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
+use percolator_wire::v1;
 
 /// Its last bits are zero: so a new cluster's ids begin with 1, which is easy to read.
 pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_0000_0000_0000;
@@ -23,8 +24,8 @@ pub(crate) struct World {
     pub(crate) disk: Option<Vec<u8>>,
     /// What each tablet server durably owns.
     pub(crate) servers: BTreeMap<String, BTreeMap<u64, Tablet>>,
-    /// Whom each of them durably knows.
-    pub(crate) peers: BTreeMap<String, BTreeSet<String>>,
+    /// Those that durably belong to the cluster.
+    pub(crate) members: BTreeSet<String>,
     /// The tables of which each of them has dropped tablets.
     pub(crate) deleted: BTreeMap<String, BTreeSet<u32>>,
     /// How far each of them durably refuses and collects.
@@ -57,7 +58,7 @@ impl World {
             servers: (0..servers)
                 .map(|index| (format!("tablet-{index}"), BTreeMap::new()))
                 .collect(),
-            peers: BTreeMap::new(),
+            members: BTreeSet::new(),
             deleted: BTreeMap::new(),
             points: BTreeMap::new(),
             resolved: BTreeMap::new(),
@@ -73,7 +74,7 @@ impl World {
             answers_lost: false,
         };
         world.carry_out();
-        // By the second round everybody knows everybody.
+        // By the second round everybody belongs to the cluster.
         world.beat_all();
         world.now = Duration::ZERO;
         world.beat_all();
@@ -86,16 +87,57 @@ impl World {
         self.restart();
     }
 
-    pub(crate) fn restart(&mut self) {
-        self.restart_with(RANDOM);
+    /// The same, and the state is rebuilt from all servers that are up.
+    pub(crate) fn lose_state_and_rebuild(&mut self) {
+        self.lose_state();
+        self.report_all();
+        let rebuilt = self.rebuild(true);
+        assert!(rebuilt.written, "{rebuilt:?}");
+        self.beat_all();
+        self.now += SILENCE_MAX;
+        self.beat_all();
     }
 
-    pub(crate) fn restart_with(&mut self, random: u128) {
+    /// Every server that is up beats to a master without a state.
+    pub(crate) fn report_all(&mut self) {
+        let names: Vec<String> = self.servers.keys().cloned().collect();
+        for name in names {
+            if !self.down.contains(&name) {
+                let refused = self.beat(&name).unwrap_err();
+                assert!(matches!(refused, Refusal::LostState { .. }), "{refused}");
+            }
+        }
+    }
+
+    /// As a person asks who names all servers that are up.
+    pub(crate) fn rebuild(&mut self, give_up_lost: bool) -> v1::RebuildResponse {
+        let names = self.servers.keys().filter(|name| !self.down.contains(name));
+        let names: Vec<String> = names.cloned().collect();
+        self.rebuild_from(names, give_up_lost)
+    }
+
+    /// As a person asks. This world has no oracle, which is given up.
+    pub(crate) fn rebuild_from(
+        &mut self,
+        tablet_servers: Vec<String>,
+        give_up_lost: bool,
+    ) -> v1::RebuildResponse {
+        let request = v1::RebuildRequest {
+            tablet_servers,
+            write: true,
+            give_up_lost,
+        };
+        let rebuilt = self.directory.rebuild(self.now, &request).unwrap();
+        self.carry_out();
+        rebuilt
+    }
+
+    pub(crate) fn restart(&mut self) {
         let start = match &self.disk {
             Some(bytes) => Start::State(bytes.clone()),
-            None => Start::Rebuild { cluster_id: None },
+            None => Start::NoState { cluster_id: None },
         };
-        self.directory = Directory::open(start, self.settings, random).unwrap();
+        self.directory = Directory::open(start, self.settings, RANDOM).unwrap();
         self.now = Duration::ZERO;
         self.effects_left = usize::MAX;
         self.carry_out();
@@ -109,9 +151,8 @@ impl World {
         let points = self.points.get(server).copied().unwrap_or_default();
         let resolved = self.resolved.get(server).copied();
         Heartbeat {
-            cluster_id: Some(Self::cluster_id()),
+            cluster_id: self.members.contains(server).then(Self::cluster_id),
             tablets: self.servers[server].values().cloned().collect(),
-            peers: self.peers.get(server).cloned().unwrap_or_default(),
             deleted_tables: self.deleted.get(server).cloned().unwrap_or_default(),
             points,
             resolved_ts: resolved.map_or(points.barrier, |ts| ts.min(points.barrier)),
@@ -130,20 +171,20 @@ impl World {
         }
     }
 
-    /// A heartbeat; and another one where the first has told of other servers.
+    /// The server durably owns this tablet from now on.
+    pub(crate) fn own(&mut self, server: &str, tablet: Tablet) {
+        let tablets = self.servers.get_mut(server).unwrap();
+        tablets.insert(tablet.id, tablet);
+    }
+
+    /// A heartbeat.
     pub(crate) fn beat(&mut self, server: &str) -> Result<HeartbeatAnswer, Refusal> {
-        loop {
-            let beat = self.heartbeat_of(server);
-            let result = self.directory.heartbeat(self.now, beat);
-            self.carry_out();
-            let heard = result?;
-            if heard.tablet_servers.is_empty() {
-                return Ok(heard);
-            }
-            let peers: BTreeSet<String> = heard.tablet_servers.iter().cloned().collect();
-            assert_ne!(self.peers.get(server), Some(&peers), "it knows them");
-            self.peers.insert(server.to_owned(), peers);
-        }
+        let beat = self.heartbeat_of(server);
+        let result = self.directory.heartbeat(self.now, beat);
+        self.carry_out();
+        let heard = result?;
+        self.members.insert(server.to_owned());
+        Ok(heard)
     }
 
     /// Every server that is up beats once, and time goes on by one interval.

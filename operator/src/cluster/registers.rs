@@ -131,7 +131,7 @@ pub(crate) fn lost(cluster: &ClusterObject, observed: &Observed, role: Role) -> 
     Some(format!(
         "ConfigMap {register} has lost its value, the state of the masters, of which {server} leads in term {term}: tables can't \
          be created or found; restore its binaryData from a copy, and delete the masters' pods; without a copy the state is \
-         rebuilt then from what the tablet servers report"
+         rebuilt then by `percolator master rebuild`"
     ))
 }
 

@@ -57,6 +57,8 @@ pub struct Master {
     pub begun: AtomicBool,
     /// The cluster's id.
     pub cluster_id: Mutex<Option<String>>,
+    /// The names of its tablet servers.
+    pub tablet_servers: Vec<String>,
     /// How long versions are kept; a process has what it was started with.
     pub settings: Mutex<Settings>,
     /// What timestamps are checked against.
@@ -177,10 +179,11 @@ impl Master {
             Some(state) => Start::State(state),
             None if !self.begun.load(Ordering::Relaxed) => Start::NewCluster,
             // Its folder was lost with the state, or not.
-            None => Start::Rebuild {
+            None => Start::NoState {
                 cluster_id: self.cluster_id.lock().clone().filter(|_| random & 1 == 0),
             },
         };
+        let is_lost = matches!(start, Start::NoState { .. });
         let settings = *self.settings.lock();
         world.see(&Seen::Retention(settings.retention));
         let mut directory = match Directory::open(start, settings, random) {
@@ -210,6 +213,9 @@ impl Master {
             Box::new(move |_: &Arc<World>| master.disk.crash())
         };
         world.start(self.node, Some(handler), at_kill);
+        if is_lost {
+            self.rebuild(world, &running);
+        }
         self.collect(world, &running);
     }
 
@@ -219,7 +225,7 @@ impl Master {
 
     /// One step of the directory, with its effects. What it has found may be shown when this returns. `None`: it may not
     /// be shown, as the process has died over it, or leads no more.
-    async fn step<R>(
+    pub(super) async fn step<R>(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,

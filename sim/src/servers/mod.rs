@@ -6,6 +6,7 @@ mod candidate;
 pub mod master;
 pub mod oracle;
 mod own_locks;
+mod rebuild;
 pub mod register;
 pub mod replica;
 mod resolved;

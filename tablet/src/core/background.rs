@@ -97,14 +97,6 @@ impl Core {
         tablets.iter().filter(lacks).copied().collect()
     }
 
-    /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
-    pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
-        let unmet = self.state.tablets.unmet(servers.to_vec());
-        if !unmet.is_empty() {
-            self.enqueue(None, 0, Note::default(), Work::meet(unmet), out);
-        }
-    }
-
     /// Keeps the settings of garbage collection; [`Self::report`] has them when they are durable.
     pub fn keep(&mut self, settings: Option<v1::GcSettings>, out: &mut Vec<Reply>) {
         if let Some(settings) = settings.filter(|settings| self.state.tablets.are_news(settings)) {

@@ -71,7 +71,6 @@ impl Core {
                 self.gc.clearing.dropped(self.queue.next_ticket);
             }
             Some(TabletChange::Forget(id)) => self.state.tablets.forget(*id),
-            Some(TabletChange::Meet(servers)) => self.state.tablets.meet(servers.clone()),
             Some(TabletChange::Keep(settings)) => self.state.tablets.keep(*settings),
             None => {}
         }

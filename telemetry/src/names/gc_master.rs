@@ -56,7 +56,7 @@ declarations! {
     .by(&[METHOD]);
     HAS_STATE: Metric::gauge(
         "percolator_gc_master_has_state",
-        "1 where the master has its directory; 0 while one that has lost it waits for a server that knows the cluster.",
+        "1 where the master has its directory; 0 while one that has lost it refuses all servers.",
     );
     SERVERS: Metric::gauge(
         "percolator_gc_master_servers",

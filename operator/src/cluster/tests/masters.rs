@@ -258,7 +258,7 @@ fn a_register_of_masters_that_has_lost_its_value_is_reported_until_it_is_back() 
     let mut world = World::with_masters_ready(2);
     for (name, words) in [
         (REGISTER, "they begin it anew"),
-        (STATE, "the state is rebuilt then"),
+        (STATE, "percolator master rebuild"),
     ] {
         let before = world.config_map(name)["binaryData"].take();
         for _ in 0..2 {

@@ -1,0 +1,536 @@
+//! Rebuilds a lost state, once: at a person's command, from what the tablet servers report that the person names
+//! (`docs/design/rebuild.md`).
+//!
+//! A master without a state keeps what servers report, and refuses them. The list of names is the authority: nothing else says
+//! which servers there are, so rows that none of the named ones has are gone. What owners can't report is chosen so that it is
+//! safe: ids from a later block, leases and starts of servers that are unknown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::{Rows, Tablet, TabletState, Timestamp};
+use percolator_wire::v1;
+
+use crate::convert::table_info;
+use crate::core::Directory;
+use crate::events::{Heartbeat, Note};
+use crate::fencing::{AHEAD_MAX, JUMP_MAX, LEASE, later};
+use crate::ids;
+use crate::placements::Placements;
+use crate::refusal::Refusal;
+use crate::settings::StoredSettings;
+use crate::state::{
+    DirectoryState, Placement, Role, Server, Table, TableState, UNKNOWN_INCARNATION,
+};
+
+/// A report counts for so long. Servers that are refused send one a second.
+const FRESH: Duration = Duration::from_secs(10);
+/// So many names are listed in one message.
+const NAMES_MAX: usize = 20;
+
+/// What servers have reported to a master without a state.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// By name and incarnation.
+    by_start: BTreeMap<(String, u64), Report>,
+}
+
+#[derive(Debug)]
+struct Report {
+    beat: Heartbeat,
+    at: Duration,
+}
+
+impl Reports {
+    fn take(&mut self, now: Duration, beat: Heartbeat) {
+        let starts = (beat.server.clone(), 0)..=(beat.server.clone(), u64::MAX);
+        let starts: Vec<_> = self.by_start.range(starts).collect();
+        let is_over = |start: u64, report: &Report| {
+            beat.replaces.contains(&start)
+                || (start == beat.incarnation && beat.leaving)
+                || now.saturating_sub(report.at) >= FRESH
+        };
+        let over = starts
+            .into_iter()
+            .filter(|((_, start), report)| is_over(*start, report));
+        for start in over.map(|(start, _)| start.clone()).collect::<Vec<_>>() {
+            self.by_start.remove(&start);
+        }
+        // A server whose heartbeats aren't answered sends its lists each time.
+        if beat.leaving || !beat.has_lists {
+            return;
+        }
+        let start = (beat.server.clone(), beat.incarnation);
+        let is_late = |known: &Report| {
+            beat.groups < known.beat.groups || beat.lists_version < known.beat.lists_version
+        };
+        if !self.by_start.get(&start).is_some_and(is_late) {
+            self.by_start.insert(start, Report { beat, at: now });
+        }
+    }
+
+    /// Those that count now.
+    fn fresh(&self, now: Duration) -> impl Iterator<Item = &Heartbeat> {
+        let reports = self.by_start.values();
+        let fresh = reports.filter(move |report| now.saturating_sub(report.at) < FRESH);
+        fresh.map(|report| &report.beat)
+    }
+}
+
+/// What a state would be rebuilt from, and what speaks against it.
+#[derive(Default)]
+struct Plan<'a> {
+    cluster_id: Option<String>,
+    /// Named tablet servers that have reported as members of the cluster, by name.
+    members: BTreeMap<&'a str, &'a Heartbeat>,
+    oracles: BTreeMap<&'a str, &'a Heartbeat>,
+    problems: Vec<String>,
+    losses: Vec<String>,
+    servers: Vec<v1::RebuiltServer>,
+}
+
+impl Directory {
+    /// Takes in what a server reports while there is no state. Why it is refused.
+    pub(crate) fn report_without_state(&mut self, now: Duration, beat: Heartbeat) -> Refusal {
+        let server = beat.server.clone();
+        let refusal = match (&beat.cluster_id, &self.lost_cluster) {
+            (Some(theirs), Some(ours)) if theirs != ours => {
+                return Refusal::OtherCluster {
+                    server,
+                    theirs: theirs.clone(),
+                    ours: ours.clone(),
+                };
+            }
+            (Some(theirs), _) => Refusal::LostState {
+                server,
+                theirs: theirs.clone(),
+            },
+            (None, _) => Refusal::NoState,
+        };
+        self.reports.take(now, beat);
+        refusal
+    }
+
+    /// Says what a state would have that is rebuilt from these tablet servers' reports, and begins with it if that is asked
+    /// for and nothing speaks against it.
+    ///
+    /// # Errors
+    /// [`Refusal::HasState`].
+    pub fn rebuild(
+        &mut self,
+        now: Duration,
+        request: &v1::RebuildRequest,
+    ) -> Result<v1::RebuildResponse, Refusal> {
+        if let Some(state) = &self.state {
+            return Err(Refusal::HasState {
+                cluster: state.cluster_id.clone(),
+            });
+        }
+        let named: BTreeSet<&str> = request.tablet_servers.iter().map(String::as_str).collect();
+        let mut plan = Plan::new(&self.reports, now, &named, self.lost_cluster.as_ref());
+        let (state, mut response) = plan.state();
+        let may_write =
+            plan.problems.is_empty() && (plan.losses.is_empty() || request.give_up_lost);
+        response.problems = plan.problems;
+        response.losses = plan.losses;
+        response.servers = plan.servers;
+        if request.write && may_write {
+            response.written = true;
+            self.begin_with(now, state);
+        }
+        Ok(response)
+    }
+
+    fn begin_with(&mut self, now: Duration, state: DirectoryState) {
+        self.effects.notes.push(Note::Rebuilt {
+            cluster_id: state.cluster_id.clone(),
+            servers: state.tablet_servers().len(),
+            tables: state.tables.len(),
+        });
+        for (id, tablet) in &state.unreported {
+            self.tablets.place(*id, tablet.clone());
+        }
+        self.state = Some(state);
+        self.reports = Reports::default();
+        // From here on it is as any start with a state.
+        self.known_since = now;
+        self.distrust_leases();
+        self.dirty = true;
+    }
+}
+
+impl<'a> Plan<'a> {
+    fn new(
+        reports: &'a Reports,
+        now: Duration,
+        named: &BTreeSet<&'a str>,
+        lost_cluster: Option<&String>,
+    ) -> Self {
+        let mut plan = Self {
+            cluster_id: lost_cluster.cloned(),
+            ..Self::default()
+        };
+        let mut by_name: BTreeMap<&str, Vec<&Heartbeat>> = BTreeMap::new();
+        for beat in reports.fresh(now) {
+            by_name.entry(&beat.server).or_default().push(beat);
+        }
+        let with_cluster = named.iter().filter_map(|name| by_name.get(name)).flatten();
+        let clusters: BTreeSet<&String> = with_cluster
+            .filter_map(|beat| beat.cluster_id.as_ref())
+            .collect();
+        match clusters.first() {
+            _ if clusters.len() > 1 => plan.problems.push(format!(
+                "the named servers belong to several clusters: {}",
+                list(clusters.iter().map(|id| id.as_str()))
+            )),
+            Some(cluster) => plan.cluster_id = Some((*cluster).clone()),
+            None if named.is_empty() => plan
+                .problems
+                .push("no tablet server is named: name all of the cluster".to_owned()),
+            None => plan.problems.push(
+                "no named tablet server reports that belongs to a cluster: there is nothing to rebuild from"
+                    .to_owned(),
+            ),
+        }
+        plan.take_named(named, &by_name);
+        plan.take_others(named, &by_name);
+        plan
+    }
+
+    /// Sorts the named servers by what they report.
+    fn take_named(
+        &mut self,
+        named: &BTreeSet<&'a str>,
+        by_name: &BTreeMap<&str, Vec<&'a Heartbeat>>,
+    ) {
+        let (mut silent, mut twice, mut empty) = (Vec::new(), Vec::new(), Vec::new());
+        for name in named {
+            let mut server = v1::RebuiltServer {
+                server: (*name).to_owned(),
+                role: v1::Role::Tablet.into(),
+                ..v1::RebuiltServer::default()
+            };
+            match by_name.get(name).map(Vec::as_slice) {
+                None | Some([]) => silent.push(*name),
+                Some([beat]) => {
+                    server.address.clone_from(&beat.address);
+                    server.tablets = beat.tablets.len() as u64;
+                    if beat.role != Role::Tablet {
+                        let wrong = format!("{name} is {}, and is named", beat.role.describe());
+                        self.problems.push(wrong);
+                    } else if beat.cluster_id.is_none() {
+                        empty.push(*name);
+                    } else {
+                        self.members.insert(&beat.server, beat);
+                    }
+                }
+                Some([_, _, ..]) => twice.push(*name),
+            }
+            self.servers.push(server);
+        }
+        if !silent.is_empty() && !mutants::on(Mutant::RebuildWithoutAll) {
+            self.problems.push(format!(
+                "not heard in the last {} s: {}. Start them; or don't name those that are gone for good, with their rows",
+                FRESH.as_secs(),
+                list(silent)
+            ));
+        }
+        if !twice.is_empty() {
+            self.problems.push(format!(
+                "two processes have one name, or one was started again just now: {}",
+                list(twice)
+            ));
+        }
+        if !empty.is_empty() {
+            self.losses.push(format!(
+                "these have an empty folder, and join as new ones: what they had, if anything, is gone: {}",
+                list(empty)
+            ));
+        }
+    }
+
+    /// Takes the oracles in; and tablet servers of this cluster must be named.
+    fn take_others(
+        &mut self,
+        named: &BTreeSet<&str>,
+        by_name: &BTreeMap<&str, Vec<&'a Heartbeat>>,
+    ) {
+        let mut unnamed = Vec::new();
+        for beat in by_name.values().flatten() {
+            if beat.cluster_id.is_none() || beat.cluster_id != self.cluster_id {
+                continue;
+            }
+            let mut is_listed = false;
+            match beat.role {
+                Role::Tablet if !named.contains(&*beat.server) => unnamed.push(&*beat.server),
+                Role::Tablet => is_listed = true,
+                // Of two starts the limit alone counts, which each oracle checks by itself.
+                Role::Oracle => {
+                    is_listed = self.oracles.insert(&beat.server, beat).is_some();
+                }
+            }
+            if !is_listed {
+                let role: v1::Role = match beat.role {
+                    Role::Tablet => v1::Role::Tablet,
+                    Role::Oracle => v1::Role::Oracle,
+                };
+                self.servers.push(v1::RebuiltServer {
+                    server: beat.server.clone(),
+                    role: role.into(),
+                    address: beat.address.clone(),
+                    tablets: beat.tablets.len() as u64,
+                });
+            }
+        }
+        if !unnamed.is_empty() {
+            self.problems.push(format!(
+                "these report as tablet servers of the cluster, and are not named: {}. Name them, or stop them",
+                list(unnamed)
+            ));
+        }
+        if self.oracles.is_empty() {
+            self.losses.push(
+                "no oracle of the cluster reports: a new one goes on above the highest timestamp that any server has".to_owned(),
+            );
+        }
+        let alone: Vec<&str> = (self.oracles.values())
+            .filter(|beat| beat.oracle_register == 0)
+            .map(|beat| &*beat.server)
+            .collect();
+        if self.oracles.len() > 1 && !alone.is_empty() {
+            self.problems.push(format!(
+                "there may be only one oracle without a register: {}",
+                list(self.oracles.keys().copied())
+            ));
+        }
+    }
+
+    /// The state, with empty tablets in place of lost rows, and what it has for people.
+    fn state(&mut self) -> (DirectoryState, v1::RebuildResponse) {
+        let mut state = DirectoryState::empty(self.cluster_id.clone().unwrap_or_default());
+        let placements = self.place();
+        self.enter_tables(&mut state, &placements);
+        self.pick_ids(&mut state);
+        let gaps = self.fill_gaps(&mut state, &placements);
+        self.enter_servers(&mut state);
+        let mut points = Points::default();
+        for beat in self.members.values() {
+            points = points.raised(beat.points);
+        }
+        state.gc.barrier = points.barrier.as_u64();
+        state.gc.safe_point = points.safe_point.as_u64();
+        state.gc.resolved = points.resolved.as_u64();
+        let settings = self.members.values().map(|beat| &beat.settings);
+        let newest: Option<&StoredSettings> = settings.max_by_key(|set| set.revision);
+        state.gc.set = newest.cloned().unwrap_or_default();
+        let tables = state.tables.iter().map(|(id, table)| v1::RebuiltTable {
+            table: Some(table_info(*id, table)),
+            tablets: placements.count_of_table(*id) as u64,
+            gaps: gaps.get(id).copied().unwrap_or_default(),
+        });
+        let response = v1::RebuildResponse {
+            cluster_id: state.cluster_id.clone(),
+            tables: tables.collect(),
+            barrier: state.gc.barrier,
+            safe_point: state.gc.safe_point,
+            resolved_ts: state.gc.resolved,
+            gc: Some(state.gc.set.clone().into()),
+            next_table_id: state.next_table_id,
+            ..v1::RebuildResponse::default()
+        };
+        (state, response)
+    }
+
+    /// Where tablets are: of two with the same rows the one with the higher epoch.
+    fn place(&mut self) -> Placements {
+        let mut reports: Vec<(&str, &Tablet)> = (self.members.iter())
+            .flat_map(|(name, beat)| beat.tablets.iter().map(|tablet| (*name, tablet)))
+            .collect();
+        reports.sort_by_key(|(_, tablet)| tablet.epoch);
+        let mut placements = Placements::default();
+        for (owner, tablet) in reports {
+            let of_id = placements.get(tablet.id).map(|known| (tablet.id, known));
+            let overlapping = placements.overlapping(tablet.table.0, &tablet.rows);
+            let equal = (of_id.into_iter().chain(overlapping))
+                .find(|(_, known)| known.epoch == tablet.epoch);
+            if let Some((id, known)) = equal {
+                self.problems.push(format!(
+                    "{owner} and {} have the same rows of table {} ({}), in tablets {} and {id} with epoch {}: start one of \
+                     both with an empty folder",
+                    known.owner, tablet.table_name, tablet.table.0, tablet.id, tablet.epoch
+                ));
+            }
+            let placement = Placement {
+                table: tablet.table.0,
+                rows: tablet.rows.clone(),
+                epoch: tablet.epoch,
+                owner: owner.to_owned(),
+                made: true,
+                state: tablet.state,
+                listed: false,
+            };
+            placements.place(tablet.id, placement);
+        }
+        placements
+    }
+
+    /// A table with a frozen tablet was being deleted. If one of its tablets was dropped, all may go.
+    fn enter_tables(&mut self, state: &mut DirectoryState, placements: &Placements) {
+        let tablets = self.members.values().flat_map(|beat| &beat.tablets);
+        let names: BTreeMap<u32, &str> = tablets
+            .map(|tablet| (tablet.table.0, &*tablet.table_name))
+            .collect();
+        let mut by_name: BTreeMap<&str, u32> = BTreeMap::new();
+        for (id, name) in names {
+            let mut members = self.members.values();
+            let was_dropped = members.any(|beat| beat.deleted_tables.contains(&id));
+            let mut tablets = placements.of_table(id);
+            let is_frozen = tablets.any(|(_, tablet)| tablet.state == TabletState::Frozen);
+            let table = Table {
+                name: name.to_owned(),
+                state: if was_dropped || is_frozen {
+                    TableState::Deleting
+                } else {
+                    TableState::Ready
+                },
+                drop_at: was_dropped.then_some(0),
+                given_up: false,
+            };
+            if table.state == TableState::Ready
+                && let Some(other) = by_name.insert(name, id)
+            {
+                self.problems.push(format!(
+                    "tables {other} and {id} have the same name, {name}: start the servers of one of both with empty folders"
+                ));
+            }
+            state.tables.insert(id, table);
+        }
+    }
+
+    /// Ids above all that were ever seen, and above those that may be on their way.
+    fn pick_ids(&mut self, state: &mut DirectoryState) {
+        let tablets = self.members.values().flat_map(|beat| &beat.tablets);
+        let deleted = self.members.values().flat_map(|beat| &beat.deleted_tables);
+        let table = state.tables.keys().chain(deleted).max().copied();
+        let tablet = tablets.map(|tablet| tablet.id).max();
+        match ids::after(table.unwrap_or_default(), tablet.unwrap_or_default()) {
+            Some((table, tablet)) => {
+                (state.next_table_id, state.next_tablet_id) = (table, tablet);
+            }
+            None => self
+                .problems
+                .push("every table id has been used".to_owned()),
+        }
+        if mutants::on(Mutant::RebuiltIdsTooLow) {
+            let lowest = state.tables.keys().min().copied();
+            state.next_table_id = lowest.unwrap_or(1) + 1;
+        }
+    }
+
+    /// Enters empty tablets for rows that no server has, at those with the fewest. How many of which table.
+    fn fill_gaps(
+        &mut self,
+        state: &mut DirectoryState,
+        placements: &Placements,
+    ) -> BTreeMap<u32, u64> {
+        let mut counts = BTreeMap::new();
+        let counted = |name: &&str| (placements.count_of_owner(name), (*name).to_owned());
+        let mut loads: BTreeSet<(usize, String)> = self.members.keys().map(counted).collect();
+        for (id, table) in &mut state.tables {
+            if table.drop_at.is_some() {
+                continue;
+            }
+            for rows in placements.gaps(*id) {
+                let Some((load, owner)) = loads.pop_first() else {
+                    continue;
+                };
+                self.losses.push(format!(
+                    "no server has the rows {} of table {} ({id})",
+                    shown(&rows),
+                    table.name
+                ));
+                *counts.entry(*id).or_default() += 1;
+                if table.state == TableState::Ready {
+                    table.state = TableState::Creating;
+                }
+                let empty = Placement {
+                    table: *id,
+                    rows,
+                    epoch: 1,
+                    owner: owner.clone(),
+                    made: false,
+                    state: TabletState::Serving,
+                    listed: false,
+                };
+                loads.insert((load + 1, owner));
+                state.unreported.insert(state.next_tablet_id, empty);
+                state.next_tablet_id += 1;
+            }
+        }
+        counts
+    }
+
+    /// Enters the servers. Which start of each was accepted nobody knows, unless it says so.
+    fn enter_servers(&self, state: &mut DirectoryState) {
+        state.leases_unknown = true;
+        let beats = self.members.values().chain(self.oracles.values());
+        for beat in beats.clone() {
+            let is_accepted = beat.accepted
+                || beat.replaces_accepted
+                || mutants::on(Mutant::RebuiltStartsAccepted);
+            let server = Server {
+                role: beat.role,
+                address: beat.address.clone(),
+                emptied: false,
+                adopted: beat.role == Role::Oracle,
+                incarnation: if is_accepted {
+                    beat.incarnation
+                } else {
+                    UNKNOWN_INCARNATION
+                },
+                high_ts: beat.high_ts.as_u64(),
+                groups: beat.groups,
+                commits_above: 0,
+                oracle_register: beat.oracle_register,
+            };
+            state.servers.insert(beat.server.clone(), server);
+        }
+        let time = beats.clone().map(|beat| beat.time).max();
+        let time = time.unwrap_or_default();
+        // See `Directory::learn_time`.
+        let is_believed = |ts: &Timestamp| time == Timestamp::ZERO || *ts <= later(time, AHEAD_MAX);
+        let seen = self.members.values().map(|beat| beat.high_ts);
+        let seen = seen.filter(is_believed).max().unwrap_or_default();
+        let above = if self.oracles.is_empty() {
+            let points = self.members.values().map(|beat| beat.points.barrier);
+            let seen = points.max().unwrap_or_default().max(seen);
+            // The lost one may have granted so much more.
+            later(seen, LEASE + JUMP_MAX)
+        } else {
+            seen
+        };
+        state.highest_seen = above.as_u64();
+    }
+}
+
+/// Names, in a line.
+fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    match names.get(..NAMES_MAX) {
+        Some(first) if names.len() > NAMES_MAX => {
+            format!("{}, and {} more", first.join(", "), names.len() - NAMES_MAX)
+        }
+        _ => names.join(", "),
+    }
+}
+
+/// Rows, for people: `["m".."t")`, where an end that is left out is the table's.
+fn shown(rows: &Rows) -> String {
+    let text = |row: &[u8]| match row {
+        [] => String::new(),
+        row => format!("\"{}\"", row.escape_ascii()),
+    };
+    format!("[{}..{})", text(&rows.start), text(&rows.end))
+}

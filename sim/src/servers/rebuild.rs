@@ -1,0 +1,42 @@
+//! What a person does when the master has lost its state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use percolator_wire::v1;
+
+use crate::servers::master::Master;
+use crate::servers::served::Shared;
+use crate::world::World;
+
+/// A lost state is tried to be rebuilt so often.
+const REBUILD_PAUSE: Duration = Duration::from_secs(1);
+
+impl Master {
+    /// As a person does it: `percolator master rebuild` with the names of all tablet servers, until it is done.
+    pub(super) fn rebuild(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
+        let request = v1::RebuildRequest {
+            tablet_servers: self.tablet_servers.clone(),
+            write: true,
+            // Of a table whose creation was begun, the tablets that nobody has made.
+            give_up_lost: true,
+        };
+        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+        let asking = async move {
+            loop {
+                world2.sleep(REBUILD_PAUSE).await;
+                let rebuilt = master.step(&world2, &running, false, |directory, now| {
+                    directory.rebuild(now, &request)
+                });
+                match rebuilt.await {
+                    Some(Ok(answer)) if !answer.written => {
+                        world2.note(|| format!("not rebuilt yet: {:?}", answer.problems));
+                    }
+                    _ => return,
+                }
+            }
+        };
+        world.spawn(self.node, asking.boxed());
+    }
+}
