@@ -39,6 +39,7 @@ mod server;
 mod service;
 mod sessions;
 mod settings;
+mod standbys;
 mod startup;
 mod state;
 mod stored;

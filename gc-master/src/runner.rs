@@ -399,6 +399,7 @@ fn log(note: &Note) {
                 tracing::info!(left_out, "{note}");
             }
         }
+        Note::Departed { .. } => tracing::info!("{note}"),
         Note::Renamed { .. }
         | Note::Conflict { .. }
         | Note::Missing { .. }
