@@ -275,6 +275,7 @@ impl<'a> Bench<'a> {
         let mut bank = self.percolator();
         bank.args(["bank", "--accounts", "1000", "--clients", "8"]);
         bank.args(["--duration", &clients_run()]);
+        bank.stderr(Stdio::inherit());
         if let Some(recorded) = &self.recorded {
             bank.arg("--ledger").arg(&recorded.ledger);
         }
