@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use percolator_telemetry::endpoint;
-use support::{Cluster, block_on, wait_for};
+use support::{Cluster, block_on, lines, signal, wait_for};
 
 /// A volume that can be frozen: anyone who writes to it waits then.
 struct Volume(PathBuf);
@@ -57,6 +57,14 @@ fn has_ended(pid: u32) -> bool {
     stat.map_or(true, |stat| stat.contains(") Z "))
 }
 
+/// Moves the folder of a server that doesn't run to a volume.
+fn move_to(volume: &Volume, data_dir: &Path, server: &str) {
+    let (was, is) = (data_dir.join(server), volume.0.join(server));
+    run(Command::new("cp").arg("-a").args([&was, &is]));
+    std::fs::remove_dir_all(&was).expect("removed");
+    std::os::unix::fs::symlink(&is, &was).expect("a link");
+}
+
 #[test]
 fn a_server_whose_disk_stalls_says_so_and_ends() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -72,10 +80,7 @@ fn a_server_whose_disk_stalls_says_so_and_ends() {
         .to_owned();
     assert_eq!(cluster.stop().0, 0);
     let volume = Volume::make(folder.path());
-    let (was, is) = (data_dir.join(&owner), volume.0.join(&owner));
-    run(Command::new("cp").arg("-a").args([&was, &is]));
-    std::fs::remove_dir_all(&was).expect("removed");
-    std::os::unix::fs::symlink(&is, &was).expect("a link");
+    move_to(&volume, &data_dir, &owner);
 
     let settings = [
         ("PERCOLATOR_TABLET_DISK_STALL_MAX", "9s"),
@@ -117,5 +122,98 @@ fn a_server_whose_disk_stalls_says_so_and_ends() {
     assert_eq!(cluster.run(&["get", "t", "a", "c"]).ok(), "3\n");
     let log = std::fs::read_to_string(data_dir.join(format!("logs/{owner}.log"))).expect("a log");
     assert!(log.contains("error: ") && log.contains("the disk stalls"));
+    assert_eq!(cluster.stop().0, 0);
+}
+
+const SEVERAL: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
+                       spec: {oracle: {replicas: 2}, gcMaster: {replicas: 2}, tablets: {replicas: 1}}\n";
+
+/// Which oracle and which master lead, once all are there.
+fn leaders(cluster: &Cluster) -> [String; 2] {
+    wait_for("a leader of each role, with its standby", || {
+        let said = cluster.run(&["status", "-o", "json"]);
+        let status: serde_json::Value = serde_json::from_str(&said.out).ok()?;
+        let servers = status["servers"].as_array()?;
+        let standbys = servers.iter().filter(|it| it["standby"] == true).count();
+        let oracle = servers.iter().find(|it| !it["leads_term"].is_null())?;
+        let text = |name: &serde_json::Value| name.as_str().map(str::to_owned);
+        (standbys == 2).then_some([text(&oracle["server"])?, text(&status["master_name"])?])
+    })
+}
+
+/// The register has the limits and the state: the folders of leaders need not take anything. When one of them dies whose disk
+/// hangs, its process can't even end, and a standby goes on.
+#[test]
+fn leaders_go_on_without_their_disks_and_others_when_they_die() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data_dir = folder.path().join("data");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (manifest, ledger) = (path("cluster.yaml"), path("transfers.jsonl"));
+    std::fs::write(&manifest, SEVERAL).expect("written");
+    let arguments = ["--processes", "-f", &manifest];
+    let cluster = Cluster::start_in(&data_dir, &arguments);
+    assert_eq!(cluster.stop().0, 0);
+    let volumes = ["tso-0", "tso-1", "gc-master-0", "gc-master-1"].map(|server| {
+        let place = folder.path().join(format!("of-{server}"));
+        std::fs::create_dir(&place).expect("a folder");
+        let volume = Volume::make(&place);
+        move_to(&volume, &data_dir, server);
+        (server, volume)
+    });
+    let cluster = Cluster::start_in(&data_dir, &arguments);
+    let mut bank = cluster
+        .command(&["bank", "--accounts", "100", "--clients", "4"])
+        .args(["--duration", "10m", "--ledger", &ledger])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the bank runs");
+    let goes_on = |transfers: usize| {
+        let target = lines(&ledger) + transfers;
+        wait_for("more transfers", || (lines(&ledger) > target).then_some(()));
+    };
+    goes_on(100);
+    let before = leaders(&cluster);
+    let pids = before.each_ref().map(|server| cluster.pid(server));
+    let frozen = || {
+        volumes
+            .iter()
+            .filter(|(server, _)| before.contains(&(*server).to_owned()))
+    };
+    frozen().for_each(|(_, volume)| volume.freeze());
+    // Longer than a promise counts, and a right without the register.
+    let began = std::time::Instant::now();
+    while began.elapsed() < std::time::Duration::from_secs(6) {
+        goes_on(50);
+        cluster.run(&["gc", "set", "--retention", "11m"]).ok();
+    }
+    assert_eq!(leaders(&cluster), before);
+    cluster.without_restarts(|cluster| {
+        pids.iter().for_each(|pid| signal(*pid, "KILL"));
+        goes_on(50);
+        cluster.run(&["table", "create", "after"]).ok();
+    });
+    frozen().for_each(|(_, volume)| volume.go_on());
+    let after = leaders(&cluster);
+    assert!(
+        after.iter().all(|leader| !before.contains(leader)),
+        "{after:?}"
+    );
+    signal(bank.id(), "TERM");
+    bank.wait().expect("the bank ends");
+    let verify = [
+        "bank",
+        "--accounts",
+        "100",
+        "--verify",
+        &ledger,
+        "-o",
+        "json",
+    ];
+    let found = cluster.run(&verify).ok();
+    let found: serde_json::Value = serde_json::from_str(&found).expect("JSON");
+    for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
+        assert_eq!(found[wrong], 0, "{found}");
+    }
     assert_eq!(cluster.stop().0, 0);
 }

@@ -18,6 +18,14 @@ pub struct Cluster {
     pub master_term: u64,
     /// Where the master shows metrics, as it listens: an unspecified address stands for its host. Empty: nowhere.
     pub master_metrics_address: String,
+    /// How long it took that master to take over from another one, when it did so last.
+    pub master_takeover: Option<Duration>,
+    /// The other masters, as far as the one that leads has heard of them.
+    pub standby_masters: Vec<v1::StandbyMaster>,
+    /// How many masters the manifest has; 0: the master was not told.
+    pub masters_expected: u32,
+    /// The same of oracles.
+    pub oracles_expected: u32,
     /// The servers that have reported to the master, but for itself.
     pub servers: Vec<v1::ServerInfo>,
     /// How many tablet servers the manifest has; 0: the master was not told.
@@ -82,6 +90,10 @@ impl Cluster {
             id: listing.cluster_id,
             master: listing.master,
             master_term: listing.master_term,
+            master_takeover: listing.master_takeover_ms.map(Duration::from_millis),
+            standby_masters: listing.standby_masters,
+            masters_expected: listing.masters_expected,
+            oracles_expected: listing.oracles_expected,
             master_metrics_address: listing.master_metrics_address,
             servers: listing.servers,
             tablet_servers_expected: listing.tablet_servers_expected,

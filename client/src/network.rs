@@ -23,6 +23,11 @@ use crate::transport::{Apart, BoxFuture, Lost, MasterError, OneCluster, Replaced
 const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
 /// One of several masters that doesn't answer a request which takes no time is given up after this.
 const TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
+/// A connection to a master on which something waits is tried so often,
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// and given up if there is no answer for so long: its process stands still, or its network is cut. A master that is only busy
+/// answers these.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause when all masters were asked, and none leads.
 const NO_LEADER_PAUSE: Duration = Duration::from_millis(50);
 /// A directory may be this large: some hundred thousand tablets.
@@ -204,6 +209,8 @@ fn endpoint(address: &str) -> Result<Endpoint, MasterError> {
     Ok(endpoint
         .connect_timeout(Duration::from_secs(2))
         .timeout(MASTER_TIMEOUT)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
         .tcp_nodelay(true))
 }
 
@@ -369,7 +376,13 @@ impl MasterError {
                 "the server at {address} is not a master; `percolator up` shows where the master is"
             )),
             _ => {
-                let why = why_status(status, MASTER_TIMEOUT);
+                let has_expired = status.message() == tonic::TimeoutExpired(()).to_string();
+                let silence = if has_expired {
+                    MASTER_TIMEOUT
+                } else {
+                    PING_INTERVAL + PING_TIMEOUT
+                };
+                let why = why_status(status, silence);
                 Self::Unavailable(failed("master", address, &why))
             }
         }

@@ -68,6 +68,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             has_lists: !request.without_lists,
             oracle_register: request.oracle_register,
             leads_term: request.leads_term,
+            takeover_ms: request.takeover_ms,
         })
     }
 }
@@ -141,6 +142,10 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         master: String::new(),
         master_metrics_address: String::new(),
         master_term: 0,
+        standby_masters: Vec::new(),
+        master_takeover_ms: None,
+        masters_expected: directory.manifest.masters_expected(),
+        oracles_expected: directory.manifest.oracles_expected(),
     })
 }
 
@@ -172,6 +177,7 @@ fn server_info(
         failed_ms_ago: failed.map_or(0, |failed| millis(now.saturating_sub(failed.at))),
         failures: failed.map_or(0, |failed| failed.times),
         leads_term: directory.leads_term(name),
+        takeover_ms: directory.takeover_ms(name),
     }
 }
 

@@ -232,6 +232,9 @@ impl Directory {
         live.hear(now, &beat);
         let (server, role) = (beat.server.clone(), beat.role);
         self.learn_time(&beat);
+        if role == Role::Oracle {
+            self.forget_gone_oracles(now);
+        }
         if beat.leaving {
             self.leave(&beat);
             return Ok(heard);

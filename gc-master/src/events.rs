@@ -85,6 +85,8 @@ pub struct Heartbeat {
     pub oracle_register: u64,
     /// The term in which such an oracle leads; 0: it is a standby.
     pub leads_term: u64,
+    /// How long its last takeover took, in milliseconds.
+    pub takeover_ms: Option<u64>,
 }
 
 impl Heartbeat {
@@ -117,6 +119,7 @@ impl Heartbeat {
             has_lists: true,
             oracle_register: 0,
             leads_term: 0,
+            takeover_ms: None,
         }
     }
 }
@@ -295,6 +298,8 @@ pub enum Note {
         tablet: u64,
         table: String,
     },
+    #[error("{server} was not heard for long, and the other oracles are enough: it is forgotten")]
+    Departed { server: String },
     /// Told once for each change of the cause.
     #[error(
         "{server} has not carried out a command for tablet {tablet}, it is asked again: {cause}"

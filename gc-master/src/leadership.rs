@@ -8,14 +8,15 @@ use percolator_protocol::election::{
     Command, MasterReplica, Member, PromiseRecord, RoleKind, StoredLeadership, SwapResult, Timing,
 };
 use percolator_register::{Register, SwapError};
+use percolator_server::leadership::RegisterOutage;
 use percolator_server::{boot_time, leadership};
-use percolator_telemetry::Limited;
 use tokio::sync::{Notify, watch};
 use tonic::Status;
 
 use crate::copies::CopyFile;
 use crate::metrics::{Metrics, ShownRight};
 use crate::runner::Runner;
+use crate::standbys::Standbys;
 
 /// A hand-over is given up after so long; a standby takes over without one.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
@@ -39,6 +40,9 @@ pub(crate) struct Candidate {
     leads: watch::Sender<Option<u64>>,
     /// A term of it has begun: its folder is to keep that, and the others are to promise.
     pub(crate) begun: Notify,
+    outage: RegisterOutage,
+    /// The other masters, as far as this one has heard of them.
+    pub(crate) standbys: Standbys,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -137,6 +141,8 @@ impl Candidate {
             register,
             copies,
             timing,
+            outage: RegisterOutage::default(),
+            standbys: Standbys::new(member.name.clone()),
             member,
             leads: watch::Sender::default(),
             begun: Notify::new(),
@@ -326,17 +332,17 @@ impl leadership::Replica for Candidate {
     }
 
     fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
-        let result = result.map_err(|error| {
-            static LOGGED: Limited = Limited::new();
-            if let Some(left_out) = LOGGED.admit() {
-                tracing::warn!(error, left_out, "the masters' register can't be read");
-            }
-        });
+        self.outage.loaded("masters", &result);
+        let result = result.map_err(drop);
         let mut replica = self.replica();
         let found = result.as_ref().ok().and_then(Option::as_ref);
         let own = replica.election().member().incarnation;
         self.metrics.leadership.loaded(found, own);
-        replica.loaded(boot_ms(), result);
+        let now_ms = boot_ms();
+        if let Some(found) = found {
+            self.standbys.loaded(now_ms, found);
+        }
+        replica.loaded(now_ms, result);
         drop(replica);
         self.publish();
     }

@@ -41,6 +41,7 @@ mod server;
 mod service;
 mod sessions;
 mod settings;
+mod standbys;
 mod startup;
 mod state;
 mod stored;

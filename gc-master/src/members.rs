@@ -53,6 +53,10 @@ pub(crate) struct Live {
     failed: Option<Failed>,
     /// The term in which an oracle leads; 0: it doesn't.
     pub(crate) leads_term: u64,
+    /// How long its last takeover took, in milliseconds.
+    pub(crate) takeover_ms: Option<u64>,
+    /// It has said that it ends.
+    pub(crate) has_left: bool,
 }
 
 /// Starts of a server that have ended because its disk failed, or what it has stored is damaged.
@@ -87,6 +91,8 @@ impl Live {
             metrics_address: None,
             failed: None,
             leads_term: 0,
+            takeover_ms: None,
+            has_left: false,
         }
     }
 
@@ -100,6 +106,8 @@ impl Live {
         self.incarnation = beat.incarnation;
         self.heard_at = now;
         self.leads_term = beat.leads_term;
+        self.takeover_ms = beat.takeover_ms;
+        self.has_left = beat.leaving;
         self.disk_stalled_ms = beat.disk_stalled_ms;
         self.metrics_address = beat.metrics_address;
         self.points = beat.points;

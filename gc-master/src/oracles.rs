@@ -3,8 +3,10 @@
 //! Of several, the register says who grants (`protocol::election`). The master only knows which ones there are, so that
 //! clients find them. Its lease for oracles fences the starts of each of them, and decides nothing between them.
 
+use std::time::Duration;
+
 use crate::core::Directory;
-use crate::events::Heartbeat;
+use crate::events::{Heartbeat, Note};
 use crate::refusal::Refusal;
 use crate::state::{DirectoryState, Role};
 
@@ -42,10 +44,71 @@ impl Heartbeat {
     }
 }
 
+/// A server that is not needed any more is forgotten after this.
+const DEPARTED_AFTER: Duration = Duration::from_secs(60);
+/// The same if it isn't known how many servers there are to be.
+const DEPARTED_AFTER_AT_MOST: Duration = Duration::from_secs(600);
+
+/// Whether one of several servers that was silent for so long is not missed: `alive` are there, and `expected` are to be; 0: that
+/// isn't known. `has_left`: it has said that it ends.
+pub(crate) fn has_departed(silence: Duration, has_left: bool, alive: usize, expected: u32) -> bool {
+    match expected as usize {
+        0 if !has_left => silence >= DEPARTED_AFTER_AT_MOST,
+        expected => silence >= DEPARTED_AFTER && alive >= expected,
+    }
+}
+
 impl Directory {
+    /// Forgets oracles that were taken away from the register: that others of it are there, of which one leads, and as many as
+    /// there are to be. One that is forgotten and comes back is accepted as a new one.
+    pub(crate) fn forget_gone_oracles(&mut self, now: Duration) {
+        let Some(state) = &self.state else { return };
+        let oracles = || {
+            let servers = state.servers.iter();
+            servers.filter(|(_, server)| server.role == Role::Oracle)
+        };
+        if oracles().count() < 2 {
+            return;
+        }
+        let alive = oracles().filter(|(name, _)| self.is_alive(name, now));
+        let alive: Vec<&String> = alive.map(|(name, _)| name).collect();
+        if !alive.iter().any(|name| self.leads_term(name) > 0) {
+            return;
+        }
+        let expected = self.manifest.oracles_expected();
+        let is_gone = |name: &str| {
+            let live = self.live.get(name);
+            let heard_at = live.map_or(self.known_since, |live| live.heard_at);
+            let silence = now.saturating_sub(heard_at);
+            let has_left = live.is_some_and(|live| live.has_left);
+            let is_leased = silence < self.settings.lease;
+            !is_leased && has_departed(silence, has_left, alive.len(), expected)
+        };
+        let gone = oracles().filter(|(name, _)| is_gone(name));
+        let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            self.forget_oracle(name);
+        }
+    }
+
+    fn forget_oracle(&mut self, name: String) {
+        let Some(state) = &mut self.state else { return };
+        if let Some(server) = state.servers.remove(&name) {
+            state.highest_seen = state.highest_seen.max(server.high_ts);
+        }
+        self.live.remove(&name);
+        self.dirty = true;
+        self.effects.notes.push(Note::Departed { server: name });
+    }
+
     /// The term in which an oracle leads, as it said last; 0: it doesn't, or is alone.
     pub(crate) fn leads_term(&self, server: &str) -> u64 {
         self.live.get(server).map_or(0, |live| live.leads_term)
+    }
+
+    /// How long the last takeover of an oracle took, in milliseconds, as it said last.
+    pub(crate) fn takeover_ms(&self, server: &str) -> Option<u64> {
+        self.live.get(server)?.takeover_ms
     }
 }
 
@@ -57,6 +120,7 @@ mod tests {
     use crate::convert;
     use crate::core::Settings;
     use crate::events::Start;
+    use crate::settings::Manifest;
 
     fn beat(server: &str, oracle_register: u64, leads_term: u64) -> Heartbeat {
         Heartbeat {
@@ -84,6 +148,96 @@ mod tests {
         directory.heartbeat(now, beat("tso-0", 9, 5)).unwrap();
         assert_eq!(directory.leads_term("tso-0"), 5);
         assert_eq!(directory.leads_term("tso-1"), 0);
+    }
+
+    fn oracles_of(directory: &Directory) -> Vec<&str> {
+        let servers = directory.state().unwrap().servers.keys();
+        servers.map(String::as_str).collect()
+    }
+
+    fn expecting(oracles: Option<u32>) -> Directory {
+        let mut directory = cluster();
+        directory.take_manifest(Manifest {
+            oracles,
+            ..Manifest::default()
+        });
+        directory
+    }
+
+    #[test]
+    fn an_oracle_that_is_taken_away_is_forgotten_after_a_minute() {
+        let mut directory = expecting(Some(2));
+        let at = Duration::from_secs;
+        directory.heartbeat(at(0), beat("tso-0", 9, 4)).unwrap();
+        directory.heartbeat(at(0), beat("tso-1", 9, 0)).unwrap();
+        for seconds in [59, 3_600] {
+            directory
+                .heartbeat(at(seconds), beat("tso-0", 9, 4))
+                .unwrap();
+            assert_eq!(oracles_of(&directory), ["tso-0", "tso-1"], "it is missing");
+        }
+        directory.take_manifest(Manifest {
+            oracles: Some(1),
+            ..Manifest::default()
+        });
+        directory.take_effects();
+        // One that doesn't lead decides nothing.
+        directory.heartbeat(at(3_601), beat("tso-0", 9, 0)).unwrap();
+        assert_eq!(oracles_of(&directory), ["tso-0", "tso-1"]);
+        directory.heartbeat(at(3_602), beat("tso-0", 9, 4)).unwrap();
+        assert_eq!(oracles_of(&directory), ["tso-0"]);
+        assert!(directory.take_effects().has_changed);
+        // It may come back.
+        directory.heartbeat(at(3_603), beat("tso-1", 9, 0)).unwrap();
+        directory.heartbeat(at(3_662), beat("tso-0", 9, 4)).unwrap();
+        assert_eq!(oracles_of(&directory), ["tso-0", "tso-1"]);
+    }
+
+    #[test]
+    fn without_a_manifest_one_that_ends_is_forgotten_after_a_minute_and_others_after_ten() {
+        let mut directory = expecting(None);
+        let at = Duration::from_secs;
+        for server in ["tso-1", "tso-2"] {
+            directory.heartbeat(at(0), beat(server, 9, 0)).unwrap();
+        }
+        let leaving = Heartbeat {
+            leaving: true,
+            ..beat("tso-1", 9, 0)
+        };
+        directory.heartbeat(at(0), leaving).unwrap();
+        for (seconds, left) in [
+            (59, &["tso-0", "tso-1", "tso-2"][..]),
+            (60, &["tso-0", "tso-2"]),
+            (599, &["tso-0", "tso-2"]),
+            (600, &["tso-0"]),
+        ] {
+            directory
+                .heartbeat(at(seconds), beat("tso-0", 9, 4))
+                .unwrap();
+            assert_eq!(oracles_of(&directory), left, "after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn a_master_that_was_just_started_waits_for_oracles_that_it_has_not_heard() {
+        let mut before = expecting(None);
+        for server in ["tso-0", "tso-1"] {
+            before
+                .heartbeat(Duration::ZERO, beat(server, 9, 0))
+                .unwrap();
+        }
+        let state = Start::State(before.take_effects().persist.unwrap());
+        let mut directory = Directory::open(state, Settings::default(), 7).unwrap();
+        // It leaves out that there is one oracle.
+        directory.take_manifest(Manifest {
+            tablet_servers: Some(1),
+            ..Manifest::default()
+        });
+        for (seconds, left) in [(59, &["tso-0", "tso-1"][..]), (60, &["tso-0"])] {
+            let now = Duration::from_secs(seconds);
+            directory.heartbeat(now, beat("tso-0", 9, 4)).unwrap();
+            assert_eq!(oracles_of(&directory), left, "after {seconds} s");
+        }
     }
 
     #[test]

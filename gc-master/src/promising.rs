@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::election::{
-    CopyRequest, Peer, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound, StateNumber,
+    CopyRequest, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound, StateNumber,
 };
 use percolator_server::SmallFile;
-use percolator_server::promises::{CopyRefusal, Introduction, LeaderRight, Promiser, send_copy};
+use percolator_server::promises::{
+    CopyRefusal, IntroducedStandby, Introduction, LeaderRight, Promiser, send_copy,
+};
 use tokio::task::JoinSet;
 
 use crate::leadership::{Candidate, boot_ms};
@@ -45,21 +47,23 @@ impl Promiser for Candidate {
     fn introduction(&self) -> Option<Introduction> {
         let replica = self.replica();
         let election = replica.election();
-        let member = election.member();
         Some(Introduction {
             leader: election.introduces_to()?.to_owned(),
-            register: replica.register()?,
-            standby: Peer {
-                replica: member.replica,
-                address: member.address.clone(),
-            },
+            standby: IntroducedStandby::new(replica.register()?, election.member()),
         })
     }
 
-    fn introduced(&self, register: u64, standby: &Peer) {
+    fn introduced(&self, standby: &IntroducedStandby) {
+        let now_ms = boot_ms();
         let mut replica = self.replica();
-        if replica.register() == Some(register) {
-            replica.introduced(boot_ms(), standby);
+        if replica.register() != Some(standby.register) {
+            return;
+        }
+        if standby.is_leaving {
+            self.standbys.left(&standby.server);
+        } else {
+            replica.introduced(now_ms, &standby.peer);
+            self.standbys.introduced(now_ms, standby);
         }
     }
 

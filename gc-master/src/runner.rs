@@ -393,6 +393,7 @@ fn log(note: &Note) {
     match note {
         // Once in a life of the master.
         Note::Rebuilt { .. } => tracing::warn!("{note}"),
+        Note::Departed { .. } => tracing::info!("{note}"),
         Note::Conflict { .. } | Note::Missing { .. } | Note::Failed { .. } => {
             if let Some(left_out) = NOTES.admit() {
                 tracing::warn!(left_out, "{note}");

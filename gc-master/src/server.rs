@@ -22,7 +22,7 @@ use crate::core::{Directory, Settings};
 use crate::driver::drive;
 use crate::facts::Facts;
 use crate::joining::JoinedMaster;
-use crate::leadership::Serving;
+use crate::leadership::{Candidate, Serving};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
@@ -307,6 +307,7 @@ impl Server {
                         () = shutdown => {}
                         error = terms.take_part() => failure = Some(error),
                     }
+                    terms.leave().await;
                     // While connections are open: whoever asks is sent to the next leader.
                     serving.set(None);
                     serving.hand_over().await;
@@ -388,12 +389,7 @@ impl Terms {
                 }
             }
         };
-        let promising = async {
-            let folder = self.folder.clone();
-            let (replica, promises) = (candidate.clone(), joined.promises.clone());
-            let task = PromiseTask::new(replica, promises, folder, candidate.timing());
-            task.run().await
-        };
+        let promising = async { self.promise_task(candidate, joined).run().await };
         let taking_part = async {
             if joined.begins_late {
                 let begun =
@@ -410,6 +406,22 @@ impl Terms {
         tokio::select! {
             never = promising => match never {},
             error = taking_part => error,
+        }
+    }
+
+    fn promise_task(
+        &self,
+        candidate: &Arc<Candidate>,
+        joined: &JoinedMaster,
+    ) -> PromiseTask<Candidate> {
+        let (replica, promises) = (candidate.clone(), joined.promises.clone());
+        PromiseTask::new(replica, promises, self.folder.clone(), candidate.timing())
+    }
+
+    /// Tells the leader, if this is a standby, that it ends.
+    async fn leave(&self) {
+        if let Some((candidate, joined)) = self.serving.candidate().zip(self.joined.as_ref()) {
+            self.promise_task(candidate, joined).leave().await;
         }
     }
 

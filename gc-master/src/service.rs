@@ -20,6 +20,10 @@ use crate::refusal::Refusal;
 use crate::runner::Runner;
 use crate::settings::Change;
 
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The most transactions that are named at a time.
 const NAMED_MAX: usize = 10_000;
 
@@ -103,12 +107,17 @@ impl Master for Service {
             return Ok(Response::new(oracles));
         }
         let runner = self.runner()?;
-        Ok(Response::new(v1::DirectoryResponse {
+        let mut response = v1::DirectoryResponse {
             master: self.server.clone(),
             master_metrics_address: convert::text(self.metrics_address),
             master_term: runner.term(),
             ..runner.look(convert::directory).await??
-        }))
+        };
+        if let Some(candidate) = self.serving.candidate() {
+            response.standby_masters = candidate.standby_masters(response.masters_expected);
+            response.master_takeover_ms = candidate.metrics.leadership.last_takeover().map(millis);
+        }
+        Ok(Response::new(response))
     }
 
     async fn session(

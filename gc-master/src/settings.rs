@@ -100,6 +100,22 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// How many masters there are to be; 0: that isn't known.
+    pub(crate) fn masters_expected(&self) -> u32 {
+        self.of_role(self.masters)
+    }
+
+    /// How many oracles there are to be; 0: that isn't known.
+    pub(crate) fn oracles_expected(&self) -> u32 {
+        self.of_role(self.oracles)
+    }
+
+    /// A manifest that says how many servers there are to be leaves out roles of which there is one.
+    fn of_role(&self, said: Option<u32>) -> u32 {
+        let one = self.tablet_servers.map(|_| 1);
+        said.or(one).unwrap_or(0)
+    }
+
     /// The names of the fields of `spec.gc` that it sets.
     pub(crate) fn fields(&self) -> impl Iterator<Item = &'static str> {
         let fields = [

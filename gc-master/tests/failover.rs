@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use masters::{BOUND, FakeServer, Masters, connect, name, start, table};
-use percolator_client::{Admin, Client, GcChange};
+use percolator_client::{Admin, Client, GcChange, Options};
 use percolator_wire::{leader_of, v1};
 
 mod masters;
@@ -205,4 +205,82 @@ async fn a_client_that_knows_a_standby_alone_finds_the_leader() {
     // The standby that it knows either leads by now, or names the leader.
     assert_eq!(client.cluster_id().await.unwrap(), cluster_id);
     assert_eq!(client.cluster().await.unwrap().master, name(now));
+}
+
+/// What the leader says of the other masters, once that is so.
+async fn others(
+    masters: &Masters,
+    leader: usize,
+    is_so: impl Fn(&v1::DirectoryResponse) -> bool,
+) -> v1::DirectoryResponse {
+    let mut master = connect(&masters.addresses[leader]);
+    let mut last = None;
+    let found = async {
+        loop {
+            let asked = master.directory(v1::DirectoryRequest::default()).await;
+            let said = asked.unwrap().into_inner();
+            if is_so(&said) {
+                return said;
+            }
+            last = Some(said);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let found = tokio::time::timeout(BOUND, found).await;
+    found.unwrap_or_else(|_| panic!("the last answer: {last:?}"))
+}
+
+fn listed(said: &v1::DirectoryResponse) -> Vec<(&str, bool)> {
+    let standbys = said.standby_masters.iter();
+    standbys.map(|it| (&*it.server, it.alive)).collect()
+}
+
+#[tokio::test]
+async fn the_leader_names_its_standbys_and_the_leader_before() {
+    let mut masters = Masters::start(MASTERS).await;
+    let leader = masters.leader(None).await;
+    let [first, second] = [1, 2].map(|next| (leader + next) % MASTERS);
+    let mut both = [name(first), name(second)];
+    both.sort();
+    let are_there = [(&*both[0], true), (&*both[1], true)];
+    let said = others(&masters, leader, |said| listed(said) == are_there).await;
+    let addresses: BTreeSet<&str> = said.standby_masters.iter().map(|it| &*it.address).collect();
+    let expected = [first, second].map(|number| &*masters.addresses[number]);
+    assert_eq!(addresses, BTreeSet::from(expected));
+
+    // One that is asked to end says so, and one that is killed is missing.
+    masters.signal(second, "TERM");
+    masters.processes[second].wait().await.unwrap();
+    let left = name(first);
+    others(&masters, leader, |said| listed(said) == [(&*left, true)]).await;
+    masters.restart(second).await;
+    others(&masters, leader, |said| listed(said) == are_there).await;
+    masters.processes[leader].kill().await.unwrap();
+    let next = masters.leader(Some(leader)).await;
+    let (before, third) = (name(leader), name(first + second - next));
+    let mut expected = [(&*before, false), (&*third, true)];
+    expected.sort_unstable();
+    let said = others(&masters, next, |said| listed(said) == expected).await;
+    assert!(said.master_takeover_ms.is_some(), "{said:?}");
+}
+
+/// The leader stands still while a table is being created.
+#[tokio::test]
+async fn a_request_to_a_leader_that_stands_still_goes_to_the_next_one() {
+    let masters = Masters::start(2).await;
+    let list = masters.addresses.join(",");
+    let _oracle = FakeServer::start(v1::Role::Oracle, "tso-0", list.clone());
+    let _tablet = FakeServer::start(v1::Role::Tablet, "tablet-0", list.clone());
+    let leader = masters.leader(None).await;
+    let options = Options {
+        patience: BOUND,
+        ..Options::default()
+    };
+    let client = Client::connect_with(&list, options).await.unwrap();
+    client.create_table("before", &[]).await.unwrap();
+    masters.stop(leader).await;
+    let began = Instant::now();
+    client.create_table("after", &[]).await.unwrap();
+    eprintln!("a table is created {:?} after SIGSTOP", began.elapsed());
+    assert_eq!(client.cluster().await.unwrap().master, name(1 - leader));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use percolator_protocol::election::{Command, Leadership, RoleKind, StoredLeadership, SwapResult};
 use percolator_register::{Register, RegisterVersion, SwapError};
 use percolator_telemetry::names::leadership as names;
-use percolator_telemetry::{Gauge, IntCounter, IntGauge, Registry, Set};
+use percolator_telemetry::{Gauge, IntCounter, IntGauge, Outage, Registry, Set};
 
 /// One replica of an election, with its clock. Each method reads the clock.
 pub trait Replica: Sync {
@@ -19,6 +19,39 @@ pub trait Replica: Sync {
 
     /// The swap under way has ended, after so long.
     fn swapped(&self, result: SwapResult, cause: Option<&SwapError>, took: Duration);
+}
+
+/// Logs that the register of a role can't be read, as "oracles": once, then each minute, and when it can be read again.
+#[derive(Debug, Default)]
+pub struct RegisterOutage(Outage);
+
+impl RegisterOutage {
+    /// A load has ended with this.
+    pub fn loaded<T>(&self, role: &'static str, result: &Result<T, String>) {
+        match result {
+            Ok(_) => {
+                if let Some(line) = self.0.ended() {
+                    let (attempts, lasted) = (line.attempts, line.lasted.as_secs());
+                    tracing::info!(
+                        attempts,
+                        lasted_s = lasted,
+                        "the {role}' register is read again"
+                    );
+                }
+            }
+            Err(error) => {
+                if let Some(line) = self.0.failed() {
+                    let (attempts, lasted) = (line.attempts, line.lasted.as_secs());
+                    tracing::warn!(
+                        error,
+                        attempts,
+                        lasted_s = lasted,
+                        "the {role}' register can't be read"
+                    );
+                }
+            }
+        }
+    }
 }
 
 /// Carries out all commands that are due. When this is dropped, the command under way was given up on: see
@@ -82,6 +115,8 @@ struct Observed {
     of_other: Option<(u64, Instant)>,
     /// The last term in which this server led.
     led: Option<u64>,
+    /// How long the last takeover from another server took.
+    took: Option<Duration>,
     has_handed_over: bool,
 }
 
@@ -132,7 +167,9 @@ impl LeadershipMetrics {
             observed.has_handed_over = false;
             self.takeovers.inc();
             if let Some((_, since)) = observed.of_other.take() {
-                self.takeover_seconds.set(since.elapsed().as_secs_f64());
+                let took = since.elapsed();
+                self.takeover_seconds.set(took.as_secs_f64());
+                observed.took = Some(took);
             }
         }
         let hands_over = role == RoleKind::HandingOver;
@@ -140,6 +177,11 @@ impl LeadershipMetrics {
             self.handovers.inc();
         }
         observed.has_handed_over |= hands_over;
+    }
+
+    /// How long it took this server to take over from another one, when it did so last.
+    pub fn last_takeover(&self) -> Option<Duration> {
+        self.observed().took
     }
 
     fn observed(&self) -> MutexGuard<'_, Observed> {
@@ -169,6 +211,7 @@ mod tests {
         assert_eq!(metrics.leader.get(), 1, "alone");
         metrics.show(RoleKind::Standby, 4, false);
         assert_eq!((metrics.leader.get(), metrics.term.get()), (0, 4));
+        assert_eq!(metrics.last_takeover(), None);
         metrics.loaded(Some(&stored(7, 9)), 5);
         let since = metrics.observed().of_other;
         // The same value, and one of its own, are no sign of the other one.
@@ -181,6 +224,7 @@ mod tests {
         }
         assert_eq!(metrics.takeovers.get(), 1);
         assert!(metrics.takeover_seconds.get() > 0.0);
+        assert!(metrics.last_takeover().is_some());
         for role in [RoleKind::HandingOver, RoleKind::HandingOver, RoleKind::Left] {
             metrics.show(role, 5, false);
         }

@@ -11,9 +11,10 @@ use percolator_wire::v1::master_server::{Master, MasterServer};
 use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
     DirectoryRequest, DirectoryResponse, GcStatusRequest, GcStatusResponse, HeartbeatRequest,
-    HeartbeatResponse, LocateRequest, LocateResponse, ReleaseGcLockRequest, ReleaseGcLockResponse,
-    Role, SessionRequest, SessionResponse, SetGcRequest, SetGcResponse, TabletInfo,
-    TransactionsRequest, TransactionsResponse,
+    HeartbeatResponse, LocateRequest, LocateResponse, MergeTableRequest, MergeTableResponse,
+    RebuildRequest, RebuildResponse, ReleaseGcLockRequest, ReleaseGcLockResponse, Role,
+    SessionRequest, SessionResponse, SetGcRequest, SetGcResponse, SplitTableRequest,
+    SplitTableResponse, TabletInfo, TransactionsRequest, TransactionsResponse,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -56,6 +57,27 @@ impl Master for FakeMaster {
         &self,
         _: Request<CreateTableRequest>,
     ) -> Result<Response<CreateTableResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn split_table(
+        &self,
+        _: Request<SplitTableRequest>,
+    ) -> Result<Response<SplitTableResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn merge_table(
+        &self,
+        _: Request<MergeTableRequest>,
+    ) -> Result<Response<MergeTableResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn rebuild(
+        &self,
+        _: Request<RebuildRequest>,
+    ) -> Result<Response<RebuildResponse>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

@@ -34,21 +34,14 @@ impl FolderProgress {
             let malformed = || Error::Reached {
                 bytes: stored.len(),
             };
-            let (numbers, rest) = stored.as_chunks();
-            let numbers: Vec<u64> = numbers
-                .iter()
-                .map(|bytes| u64::from_be_bytes(*bytes))
-                .collect();
-            // Folders of before it was kept have two.
-            let (high_ts, groups, read_ts) = match (&*numbers, rest) {
-                ([high_ts, groups], []) => (*high_ts, *groups, 0),
-                ([high_ts, groups, read_ts], []) => (*high_ts, *groups, *read_ts),
-                _ => return Err(malformed()),
+            let (numbers, rest) = stored.as_chunks::<8>();
+            let ([high_ts, groups, read_ts], []) = (numbers, rest) else {
+                return Err(malformed());
             };
             return Ok(Self {
-                high_ts: Timestamp::from_u64(high_ts),
-                groups,
-                read_ts: Timestamp::from_u64(read_ts),
+                high_ts: Timestamp::from_u64(u64::from_be_bytes(*high_ts)),
+                groups: u64::from_be_bytes(*groups),
+                read_ts: Timestamp::from_u64(u64::from_be_bytes(*read_ts)),
             });
         }
         // Records of before it was kept may be as new as any.

@@ -18,6 +18,7 @@ mod memory;
 pub mod names;
 #[cfg(feature = "otlp")]
 pub mod otlp;
+mod outage;
 #[cfg(feature = "endpoint")]
 mod process;
 mod set;
@@ -31,6 +32,7 @@ pub use bind::bind;
 pub use declare::{Kind, Label, Metric, Values};
 pub use document::markdown;
 pub use limited::Limited;
+pub use outage::{Outage, OutageLine};
 pub use prometheus::local::{LocalHistogram, LocalIntCounter};
 pub use prometheus::{Error, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec};
 pub use prometheus::{IntGauge, IntGaugeVec, Registry};

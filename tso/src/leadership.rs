@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use percolator_protocol::election::{Command, Member, RoleKind, StoredLeadership, SwapResult};
 use percolator_register::{Register, SwapError};
+use percolator_server::leadership::RegisterOutage;
 use percolator_server::{Folder, SmallFile, leadership};
-use percolator_telemetry::Limited;
 
 use crate::Error;
 use crate::register;
@@ -24,6 +24,7 @@ pub(crate) struct LeadershipTask {
     /// Of this start of the oracle.
     incarnation: u64,
     poll: Duration,
+    outage: RegisterOutage,
     /// If the register could not be read at the start.
     begins: Option<LateBeginning>,
 }
@@ -70,6 +71,7 @@ impl LeadershipTask {
             register,
             incarnation,
             poll,
+            outage: RegisterOutage::default(),
             begins,
         }
     }
@@ -171,12 +173,8 @@ impl leadership::Replica for LeadershipTask {
     }
 
     fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
-        let result = result.map_err(|error| {
-            static LOGGED: Limited = Limited::new();
-            if let Some(left_out) = LOGGED.admit() {
-                tracing::warn!(error, left_out, "the oracles' register can't be read");
-            }
-        });
+        self.outage.loaded("oracles", &result);
+        let result = result.map_err(drop);
         let found = result.as_ref().ok().and_then(Option::as_ref);
         let metrics = &self.shared.metrics.leadership;
         metrics.loaded(found, self.incarnation);

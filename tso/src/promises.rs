@@ -1,9 +1,11 @@
 //! Promises between the oracles of one register: by these the leader goes on while the register is away.
 
 use percolator_protocol::election::{
-    CopyRequest, Peer, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound,
+    CopyRequest, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound,
 };
-use percolator_server::promises::{CopyRefusal, Introduction, LeaderRight, Promiser};
+use percolator_server::promises::{
+    CopyRefusal, IntroducedStandby, Introduction, LeaderRight, Promiser,
+};
 
 use crate::service::Shared;
 
@@ -38,23 +40,18 @@ impl Promiser for Shared {
 
     fn introduction(&self) -> Option<Introduction> {
         let introduction = self.replica(|replica, _| {
-            let member = replica.member();
             Some(Introduction {
                 leader: replica.introduces_to()?.to_owned(),
-                register: replica.register()?,
-                standby: Peer {
-                    replica: member.replica,
-                    address: member.address.clone(),
-                },
+                standby: IntroducedStandby::new(replica.register()?, replica.member()),
             })
         });
         introduction.flatten()
     }
 
-    fn introduced(&self, register: u64, standby: &Peer) {
+    fn introduced(&self, standby: &IntroducedStandby) {
         self.replica(|replica, now| {
-            if replica.register() == Some(register) {
-                replica.introduced(now, standby);
+            if replica.register() == Some(standby.register) && !standby.is_leaving {
+                replica.introduced(now, &standby.peer);
             }
         });
     }

@@ -310,6 +310,7 @@ impl Server {
                 disk_stalled_ms: stall.stalled_ms(),
                 oracle_register: register_id,
                 leads_term: beating.leads_term(),
+                takeover_ms: beating.takeover_ms(),
                 ..HeartbeatRequest::default()
             }
         };

@@ -164,6 +164,12 @@ impl Shared {
         term.flatten().unwrap_or(0)
     }
 
+    /// How long this oracle's last takeover from another one took, in milliseconds.
+    pub(crate) fn takeover_ms(&self) -> Option<u64> {
+        let took = self.metrics.leadership.last_takeover()?;
+        u64::try_from(took.as_millis()).ok()
+    }
+
     /// Requests that wait are looked at again.
     pub(crate) fn look_again(&self) {
         self.extended.notify_waiters();

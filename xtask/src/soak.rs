@@ -11,6 +11,8 @@ use std::{
 use anyhow::Context as _;
 use serde_json::json;
 
+mod takeovers;
+
 use crate::{
     cmd::Cmd,
     context::Context,
@@ -25,6 +27,7 @@ Examples:
   cargo xtask soak                     an hour
   cargo xtask soak --hours 12          a night
   cargo xtask soak --hours 2 --no-e2e  without a Kubernetes
+  cargo xtask soak --takeovers 100     takeovers of oracles and masters alone, on clusters of this machine
 
 The report has one JSON object a line for each step: the commit, the step, when it began, how long it took, what was run
 and, if it failed, how. It grows from run to run, so that weeks can be compared:
@@ -37,6 +40,13 @@ pub(crate) struct Args {
     /// Leave out the tests on a real Kubernetes.
     #[arg(long)]
     no_e2e: bool,
+    /// In place of all that: so many takeovers, while a bank and a history are recorded, which are checked then. As root, also
+    /// disks that hang.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    takeovers: Option<u32>,
+    /// Folder of the programs for --takeovers. Default: they are built for release.
+    #[arg(long, value_name = "FOLDER", requires = "takeovers")]
+    programs: Option<PathBuf>,
     /// Where the report goes. Default: soak.jsonl in the folder of builds.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -56,6 +66,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         "--hours {} is no length of time",
         args.hours
     );
+    if let Some(takeovers) = args.takeovers {
+        let programs = match &args.programs {
+            Some(programs) => programs.clone(),
+            None => programs::build_for_release(context)?,
+        };
+        return takeovers::run(&programs, takeovers).map(|()| ExitCode::SUCCESS);
+    }
     let began = Instant::now();
     let whole = Duration::from_secs_f64(args.hours * 3600.0);
     let left = || whole.saturating_sub(began.elapsed());

@@ -6,6 +6,7 @@
 pub(crate) mod bundle;
 mod kubernetes;
 pub(crate) mod metrics;
+mod missing;
 mod page;
 mod problems;
 mod redact;

@@ -69,8 +69,29 @@ pub(crate) fn text(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
 pub(crate) fn master_state(survey: &Survey) -> String {
     match survey.master_term {
         0 => "up".to_owned(),
-        term => format!("up, leads in term {term}"),
+        term => format!("up, {}", leads(term, survey.master_takeover)),
     }
+}
+
+/// Of a leader, and how long it took to take over.
+fn leads(term: u64, takeover: Option<Duration>) -> String {
+    match takeover {
+        None => format!("leads in term {term}"),
+        Some(took) => format!(
+            "leads in term {term}, took over in {:.1} s",
+            took.as_secs_f64()
+        ),
+    }
+}
+
+/// Whether it could take over from the leader of its role.
+fn is_standby(survey: &Survey, server: &Server) -> bool {
+    let is_one_of_several = match server.role {
+        "master" => true,
+        "oracle" => survey.last_oracle_term() > 0,
+        _ => false,
+    };
+    is_one_of_several && server.alive && survey.leads(server).is_none()
 }
 
 pub(crate) fn state(survey: &Survey, server: &Server) -> String {
@@ -79,11 +100,10 @@ pub(crate) fn state(survey: &Survey, server: &Server) -> String {
         (false, Some(silence)) => format!("down for {} s", silence.as_secs()),
         (false, None) => "down, not heard since the master's start".to_owned(),
     };
-    if server.role == "oracle" && server.alive && survey.last_oracle_term() > 0 {
-        state += &match survey.leads(server) {
-            Some(term) => format!(", leads in term {term}"),
-            None => ", standby".to_owned(),
-        };
+    if let Some(term) = survey.leads(server).filter(|_| server.alive) {
+        state += &format!(", {}", leads(term, server.takeover));
+    } else if is_standby(survey, server) {
+        state += ", standby";
     }
     if server.role == "oracle" && server.alive && survey.oracle.is_err() {
         state += ", no timestamp was got from here";
@@ -134,6 +154,8 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "address": server.address,
             "up": server.alive,
             "leads_term": survey.leads(server),
+            "standby": is_standby(survey, server),
+            "takeover_ms": server.takeover.map(millis),
             "silent_ms": server.silence.map(millis),
             "tablets": survey.owned_by(&server.name),
             "lost_tablets": server.lost,
@@ -158,6 +180,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
         "master": survey.master,
         "master_name": survey.master_name,
         "master_term": (survey.master_term > 0).then_some(survey.master_term),
+        "master_takeover_ms": survey.master_takeover.map(millis),
         "servers": servers.collect::<Vec<_>>(),
         "tables": tables.collect::<Vec<_>>(),
         "oracle": match &survey.oracle {
@@ -204,6 +227,8 @@ fn millis(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::problems::{find, tests};
 
     #[test]
@@ -243,19 +268,38 @@ sessions             0"
         let mut standby = survey.servers[0].clone();
         // It has led before, and has not said anything else since.
         (standby.name, standby.leads_term) = ("tso-1".into(), 6);
+        survey.servers[0].takeover = Some(Duration::from_millis(3_049));
+        let mut master = standby.clone();
+        (master.role, master.name, master.leads_term) = ("master", "gc-master-1".into(), 0);
         survey.servers.insert(1, standby);
+        survey.servers.insert(0, master.clone());
+        (master.name, master.alive) = ("gc-master-2".into(), false);
+        master.silence = Some(Duration::from_secs(7));
+        survey.servers.insert(1, master);
+        survey.master_takeover = Some(Duration::from_millis(35));
         let page = super::text(&survey, &[], &[]);
         for line in [
-            "master   gc-master-0   127.0.0.1:7400   up, leads in term 4",
-            "oracle   tso-0         127.0.0.1:7401   up, leads in term 7",
+            "master   gc-master-0   127.0.0.1:7400   up, leads in term 4, took over in 0.0 s",
+            "master   gc-master-1   127.0.0.1:7401   up, standby",
+            "master   gc-master-2   127.0.0.1:7401   down for 7 s",
+            "oracle   tso-0         127.0.0.1:7401   up, leads in term 7, took over in 3.0 s",
             "oracle   tso-1         127.0.0.1:7401   up, standby",
         ] {
             assert!(page.lines().any(|it| it == line), "{line}: {page}");
         }
         let json = super::json(&survey, &[], &[]);
         assert_eq!(json["master_term"], 4);
-        assert_eq!(json["servers"][0]["leads_term"], 7);
-        assert_eq!(json["servers"][1]["leads_term"], serde_json::Value::Null);
+        assert_eq!(json["master_takeover_ms"], 35);
+        let of = |field: &str| -> Vec<serde_json::Value> {
+            let servers = json["servers"].as_array().expect("a list").iter();
+            servers.map(|server| server[field].clone()).collect()
+        };
+        let null = serde_json::Value::Null;
+        let terms = [null.clone(), null.clone(), 7.into(), null.clone()];
+        assert_eq!(of("leads_term")[..4], terms);
+        assert_eq!(of("takeover_ms")[2], 3_049);
+        let standbys = [true, false, false, true, false, false];
+        assert_eq!(of("standby"), standbys.map(serde_json::Value::from));
     }
 
     #[test]

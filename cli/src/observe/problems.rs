@@ -7,6 +7,7 @@ use percolator_client::Table;
 use serde_json::{Value, json};
 
 use super::metrics::Page;
+use super::missing;
 use super::survey::{Failed, Server, Survey};
 use crate::gc;
 
@@ -17,7 +18,7 @@ const CLOCK_MAX: f64 = 1.0;
 /// Something that isn't well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// For programs: `server-down`, `servers-missing`, `oracle`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
+    /// For programs: `server-down`, `servers-missing`, `standby-missing`, `oracle`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
     /// `table-deleting`, or what `gc why-blocked` calls it.
     pub(crate) kind: &'static str,
     /// What it is about: a server, a table, a point.
@@ -73,25 +74,7 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
             action: "start one, percolator-tablet, with the master's address".into(),
         });
     }
-    let joined = survey
-        .servers
-        .iter()
-        .filter(|it| it.role == "tablet")
-        .count();
-    if joined < survey.tablet_servers_expected {
-        found.push(Problem {
-            kind: "servers-missing",
-            about: "tablet servers".into(),
-            what: format!(
-                "{joined} of the {} tablet servers that the manifest has joined the cluster: a table that is made now lies \
-                 on those alone",
-                survey.tablet_servers_expected
-            ),
-            action: "nothing while they start; else see why they don't: the log of `percolator up`, or `kubectl describe \
-                     pod` of those that aren't Running"
-                .into(),
-        });
-    }
+    found.extend(missing::find(survey));
     let lost = survey.servers.iter().filter(|it| !it.lost.is_empty());
     found.extend(lost.map(lost_tablets));
     let stalled = |it: &&Server| it.alive && !it.disk_stalled.is_zero();
@@ -130,7 +113,9 @@ pub(crate) fn unseen(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Str
              exec demo-gc-master-0 -- percolator status`"
         ));
     }
-    let servers = survey.servers.iter().filter(|it| it.alive);
+    // Where a standby master shows its metrics the leader doesn't know.
+    let servers = survey.servers.iter();
+    let servers = servers.filter(|it| it.alive && it.role != "master");
     let without: Vec<&str> = servers
         .map(|server| &*server.name)
         .filter(|name| !pages.contains_key(*name))
@@ -337,13 +322,14 @@ pub(crate) mod tests {
         Timestamp::from_u64((seconds * 1000) << 18)
     }
 
-    fn server(role: &'static str, name: &str, port: u16) -> Server {
+    pub(crate) fn server(role: &'static str, name: &str, port: u16) -> Server {
         Server {
             role,
             name: name.into(),
             address: format!("127.0.0.1:{port}"),
             alive: true,
             leads_term: 0,
+            takeover: None,
             silence: Some(Duration::ZERO),
             lost: BTreeSet::new(),
             disk_stalled: Duration::ZERO,
@@ -366,6 +352,9 @@ pub(crate) mod tests {
             master: "127.0.0.1:7400".into(),
             master_name: "gc-master-0".into(),
             master_term: 0,
+            master_takeover: None,
+            masters_expected: 1,
+            oracles_expected: 1,
             cluster_id: "c1".into(),
             tablet_servers_expected: 2,
             metrics: BTreeMap::new(),

@@ -16,12 +16,18 @@ pub(crate) struct Survey {
     pub(crate) master_name: String,
     /// The term in which it leads; 0: it is alone.
     pub(crate) master_term: u64,
+    /// How long it took to take over from another master.
+    pub(crate) master_takeover: Option<Duration>,
+    /// How many masters the manifest has; 0: the master was not told.
+    pub(crate) masters_expected: usize,
+    /// The same of oracles.
+    pub(crate) oracles_expected: usize,
     pub(crate) cluster_id: String,
     /// How many tablet servers the manifest has; 0: the master was not told.
     pub(crate) tablet_servers_expected: usize,
     /// Where servers show metrics, by name, as far as the master knows.
     pub(crate) metrics: BTreeMap<String, String>,
-    /// Without the master itself; in order of role and name.
+    /// Without the master that leads; in order of role and name.
     pub(crate) servers: Vec<Server>,
     pub(crate) tables: Vec<Table>,
     pub(crate) gc: GcStatus,
@@ -38,6 +44,8 @@ pub(crate) struct Server {
     pub(crate) alive: bool,
     /// Of an oracle: the last term in which it led, as it said last; 0: none.
     pub(crate) leads_term: u64,
+    /// Of an oracle: how long its last takeover from another one took.
+    pub(crate) takeover: Option<Duration>,
     /// `None`: not heard since the master's start.
     pub(crate) silence: Option<Duration>,
     /// Tablets that it had, and has no more.
@@ -88,12 +96,17 @@ impl Survey {
         let gc = admin.gc_status().await?;
         let master = admin.master_address();
         let metrics = metrics(&cluster, &master);
+        let standbys = cluster.standby_masters.into_iter().map(standby_master);
         let mut servers: Vec<Server> = cluster.servers.into_iter().map(server).collect();
+        servers.extend(standbys);
         servers.sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
         Ok(Self {
             master,
             master_name: cluster.master,
             master_term: cluster.master_term,
+            master_takeover: cluster.master_takeover,
+            masters_expected: usize::try_from(cluster.masters_expected)?,
+            oracles_expected: usize::try_from(cluster.oracles_expected)?,
             cluster_id: cluster.id,
             tablet_servers_expected: usize::try_from(cluster.tablet_servers_expected)?,
             metrics,
@@ -204,6 +217,7 @@ fn server(info: v1::ServerInfo) -> Server {
         address: info.address,
         alive: info.alive,
         leads_term: info.leads_term,
+        takeover: info.takeover_ms.map(Duration::from_millis),
         silence: info.silent_ms.map(Duration::from_millis),
         lost: info.lost_tablets.into_iter().collect(),
         disk_stalled: Duration::from_millis(info.disk_stalled_ms.into()),
@@ -212,6 +226,21 @@ fn server(info: v1::ServerInfo) -> Server {
             why: info.failure,
             ago: Duration::from_millis(info.failed_ms_ago),
         }),
+    }
+}
+
+fn standby_master(master: v1::StandbyMaster) -> Server {
+    Server {
+        role: "master",
+        name: master.server,
+        address: master.address,
+        alive: master.alive,
+        leads_term: 0,
+        takeover: None,
+        silence: Some(Duration::from_millis(master.silent_ms)),
+        lost: BTreeSet::new(),
+        disk_stalled: Duration::ZERO,
+        failed: None,
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) fn not_served() -> Refused {
         asked_epoch: 1,
         known_epoch: 2,
         frozen: false,
+        tablets: Vec::new(),
     })
 }
 
@@ -26,6 +27,7 @@ pub(crate) fn frozen() -> Refused {
         asked_epoch: 1,
         known_epoch: 1,
         frozen: true,
+        tablets: Vec::new(),
     })
 }
 

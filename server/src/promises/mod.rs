@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::election::{
-    CopyRequest, Peer, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound, Timing,
+    CopyRequest, Member, Peer, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound, Timing,
 };
 use percolator_protocol::types::Timestamp;
 use percolator_telemetry::Limited;
 use percolator_wire::v1::promises_client::PromisesClient;
 use percolator_wire::v1::promises_server::{Promises, PromisesServer};
 use percolator_wire::{check_cluster, of_cluster, v1};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tonic::transport::{Channel, Endpoint};
@@ -44,10 +45,36 @@ const REQUEST_BYTES_MAX: usize = 4 << 10;
 pub struct Introduction {
     /// The leader's address.
     pub leader: String,
+    /// The standby.
+    pub standby: IntroducedStandby,
+}
+
+/// A standby, as it introduces itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntroducedStandby {
     /// The id in the register's value.
     pub register: u64,
-    /// The standby.
-    pub standby: Peer,
+    /// Its stable name.
+    pub server: String,
+    /// Its folder, and where it is asked for promises.
+    pub peer: Peer,
+    /// It ends, and is no standby any more.
+    pub is_leaving: bool,
+}
+
+impl IntroducedStandby {
+    /// This member of a register.
+    pub fn new(register: u64, member: &Member) -> Self {
+        Self {
+            register,
+            server: member.name.clone(),
+            peer: Peer {
+                replica: member.replica,
+                address: member.address.clone(),
+            },
+            is_leaving: false,
+        }
+    }
 }
 
 /// What the right of a leader rests on.
@@ -84,8 +111,8 @@ pub trait Promiser: Send + Sync + 'static {
     /// Its introduction to the leader, if it is a standby.
     fn introduction(&self) -> Option<Introduction>;
 
-    /// A standby of this register has introduced itself.
-    fn introduced(&self, register: u64, standby: &Peer);
+    /// A standby has introduced itself. It may be one of another register.
+    fn introduced(&self, standby: &IntroducedStandby);
 
     /// What its right rests on now.
     fn right(&self) -> LeaderRight;
@@ -150,6 +177,7 @@ impl<P: Promiser> PromiseTask<P> {
         let mut rounds = tokio::time::interval(Duration::from_millis(self.timing.promise_ms));
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut channels, mut calls) = (Channels::default(), JoinSet::new());
+        let writes = Arc::new(Semaphore::new(1));
         let (mut introduced, mut was_by_promises) = (None, false);
         loop {
             tokio::select! {
@@ -157,7 +185,7 @@ impl<P: Promiser> PromiseTask<P> {
                 () = self.replica.term_begun() => {}
             }
             while calls.try_join_next().is_some() {}
-            self.round(&mut channels, &mut calls);
+            self.round(&mut channels, &mut calls, &writes);
             let is_due = |at: &tokio::time::Instant| at.elapsed() >= INTRODUCTION;
             if introduced.as_ref().is_none_or(is_due) {
                 introduced = Some(tokio::time::Instant::now());
@@ -171,17 +199,21 @@ impl<P: Promiser> PromiseTask<P> {
         }
     }
 
-    fn round(&self, channels: &mut Channels, calls: &mut JoinSet<()>) {
+    fn round(&self, channels: &mut Channels, calls: &mut JoinSet<()>, writes: &Arc<Semaphore>) {
         let Some(round) = self.replica.ask_promises() else {
             return;
         };
-        let (replica, promises) = (self.replica.clone(), self.promises.clone());
-        calls.spawn(async move {
-            match promises.keep(&*replica).await {
-                Ok(record) => replica.kept(&record),
-                Err(error) => log_failed_write::<P>(&error),
-            }
-        });
+        // While its disk hangs, no further writes wait for it: the next round's has what this one's would have.
+        if let Ok(turn) = writes.clone().try_acquire_owned() {
+            let (replica, promises) = (self.replica.clone(), self.promises.clone());
+            calls.spawn(async move {
+                match promises.keep(&*replica).await {
+                    Ok(record) => replica.kept(&record),
+                    Err(error) => log_failed_write::<P>(&error),
+                }
+                drop(turn);
+            });
+        }
         channels.retain(round.calls.iter().map(|call| &*call.address));
         for call in round.calls {
             let Some(channel) = channels.of(&call.address) else {
@@ -202,19 +234,41 @@ impl<P: Promiser> PromiseTask<P> {
         let Some(channel) = channels.of(&leader) else {
             return;
         };
-        let request = self.of_cluster(v1::IntroduceRequest {
-            register: introduction.register,
-            replica: introduction.standby.replica,
-            address: introduction.standby.address,
-        });
+        let request = self.of_cluster(introduce(introduction.standby));
         calls.spawn(async move {
             // It is sent again. One that isn't known to the leader has no part in promises, and takes nothing from it.
             let _ = PromisesClient::new(channel).introduce(request).await;
         });
     }
 
+    /// Tells the leader, if this is a standby, that it ends.
+    pub async fn leave(&self) {
+        let Some(introduction) = self.replica.introduction() else {
+            return;
+        };
+        let Some(channel) = channel(&introduction.leader, CALL_TIMEOUT) else {
+            return;
+        };
+        let request = self.of_cluster(introduce(IntroducedStandby {
+            is_leaving: true,
+            ..introduction.standby
+        }));
+        // A leader that doesn't get this shows the standby as down for a while.
+        let _ = PromisesClient::new(channel).introduce(request).await;
+    }
+
     fn of_cluster<T>(&self, message: T) -> Request<T> {
         of_cluster(message, &self.folder.cluster_id().unwrap_or_default())
+    }
+}
+
+fn introduce(standby: IntroducedStandby) -> v1::IntroduceRequest {
+    v1::IntroduceRequest {
+        register: standby.register,
+        replica: standby.peer.replica,
+        address: standby.peer.address,
+        server: standby.server,
+        leaving: standby.is_leaving,
     }
 }
 
@@ -450,12 +504,17 @@ impl<P: Promiser> Promises for PromiseService<P> {
         request: Request<v1::IntroduceRequest>,
     ) -> Result<Response<v1::IntroduceResponse>, Status> {
         let message = self.check(request)?;
-        let standby = Peer {
-            replica: message.replica,
-            address: message.address,
+        let standby = IntroducedStandby {
+            register: message.register,
+            server: message.server,
+            peer: Peer {
+                replica: message.replica,
+                address: message.address,
+            },
+            is_leaving: message.leaving,
         };
         if let Some((replica, _)) = &self.replica {
-            replica.introduced(message.register, &standby);
+            replica.introduced(&standby);
         }
         Ok(Response::new(v1::IntroduceResponse {}))
     }

@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::{
     Args,
     cluster::{Cluster, signal},
+    volume::Volume,
 };
 
 const PORT: u16 = 17_400;
@@ -28,72 +29,90 @@ const BEFORE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What becomes of a leader.
-#[derive(Clone, Copy)]
-enum Fault {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
     /// SIGTERM: it hands over.
     Ended,
     /// SIGKILL, and no new process until the clients are done.
     Killed,
     /// SIGSTOP, and SIGCONT when the clients are done.
     StandsStill,
+    /// Its folder takes no write until the clients are done.
+    DiskHangs,
 }
 
 impl Fault {
-    const ALL: [Self; 3] = [Self::Ended, Self::Killed, Self::StandsStill];
+    /// Those that need no volumes.
+    pub(crate) const OF_PROCESSES: [Self; 3] = [Self::Ended, Self::Killed, Self::StandsStill];
 
-    fn about(self) -> &'static str {
+    pub(crate) fn about(self) -> &'static str {
         match self {
             Self::Ended => "ends (SIGTERM)",
             Self::Killed => "is killed (SIGKILL)",
             Self::StandsStill => "stands still (SIGSTOP)",
-        }
-    }
-
-    fn signal(self) -> &'static str {
-        match self {
-            Self::Ended => "TERM",
-            Self::Killed => "KILL",
-            Self::StandsStill => "STOP",
+            Self::DiskHangs => "has a disk that hangs",
         }
     }
 }
 
+/// A leader: its name and its process.
+struct Leader {
+    name: String,
+    pid: String,
+}
+
 /// Whose leader it is.
-#[derive(Clone, Copy)]
-enum Role {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
     /// Transfers stop without it.
     Oracle,
     /// No setting can be changed without it.
     Master,
 }
 
+impl Role {
+    pub(crate) const ALL: [Self; 2] = [Self::Oracle, Self::Master];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Oracle => "oracle",
+            Self::Master => "master",
+        }
+    }
+}
+
+/// The median, the 99th percentile and the longest of some gaps in milliseconds.
+pub(crate) fn distribution(gaps: &mut [u128]) -> [u128; 3] {
+    gaps.sort_unstable();
+    // Of fewer than a hundred, the 99th percentile is the longest.
+    [50, 99, 100].map(|percent| gaps[(gaps.len() * percent).div_ceil(100) - 1])
+}
+
 pub(super) fn run(programs: &Path, args: &Args) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let turns = usize::try_from(args.turns)?;
     throughput(programs, folder.path(), args)?;
-    let bench = Bench::start(programs, folder.path())?;
+    let bench = Bench::start(programs, folder.path(), false)?;
     println!("for how long nothing went on, {turns} faults of each kind, milliseconds");
     println!("{:<62}{:>8}{:>8}{:>8}", "", "median", "p99", "longest");
     let mut results = BTreeMap::new();
-    for (role, name) in [(Role::Oracle, "oracle"), (Role::Master, "master")] {
-        for fault in Fault::ALL {
+    for role in Role::ALL {
+        for fault in Fault::OF_PROCESSES {
             let mut gaps = Vec::with_capacity(turns);
             for _ in 0..turns {
                 gaps.push(bench.gap(role, fault)?.as_millis());
             }
-            gaps.sort_unstable();
-            // Of fewer than a hundred, the 99th percentile is the longest.
-            let at = |percent: usize| gaps[(gaps.len() * percent).div_ceil(100) - 1];
+            let [median, p99, longest] = distribution(&mut gaps);
             let what = match role {
                 Role::Oracle => "no transfer: the leading oracle",
                 Role::Master => "no setting changed: the leading master",
             };
             let what = format!("{what} {}", fault.about());
-            println!("{what:<62}{:>8}{:>8}{:>8}", at(50), at(99), at(100));
-            results.insert(format!("{name} {}", fault.about()), gaps);
+            println!("{what:<62}{median:>8}{p99:>8}{longest:>8}");
+            results.insert(format!("{} {}", role.name(), fault.about()), gaps);
         }
     }
-    bench.cluster.stop()?;
+    bench.stop()?;
     if let Some(file) = &args.json {
         std::fs::write(file, serde_json::to_vec(&results)?)?;
     }
@@ -147,21 +166,50 @@ fn throughput(programs: &Path, folder: &Path, args: &Args) -> anyhow::Result<()>
     Ok(())
 }
 
-struct Bench<'a> {
+pub(crate) struct Bench<'a> {
     programs: &'a Path,
     data: PathBuf,
     /// Their addresses.
     masters: String,
+    /// Under the folders of all that can lead; by server.
+    volumes: BTreeMap<&'static str, Volume>,
+    /// What was answered to the bank, once all clients are recorded.
+    recorded: Option<Recorded>,
     cluster: Cluster,
 }
 
+/// Where clients record what they were told.
+pub(crate) struct Recorded {
+    /// Of the bank.
+    pub(crate) ledger: PathBuf,
+    pub(crate) history: PathBuf,
+}
+
+const REPLICAS: [&str; 4] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1"];
+
 impl<'a> Bench<'a> {
-    fn start(programs: &'a Path, folder: &Path) -> anyhow::Result<Self> {
+    /// `on_volumes`: each server that can lead has its folder on a volume of its own, which needs root.
+    pub(crate) fn start(
+        programs: &'a Path,
+        folder: &Path,
+        on_volumes: bool,
+    ) -> anyhow::Result<Self> {
         let (manifest, data) = (folder.join("failover.yaml"), folder.join("data"));
         std::fs::write(&manifest, SEVERAL)?;
         let (file, folder) = (manifest.to_string_lossy(), data.to_string_lossy());
         let arguments = ["-f", &*file, "--data-dir", &*folder];
-        let cluster = Cluster::start(&programs.join("percolator"), PORT, &arguments)?;
+        let start = || Cluster::start(&programs.join("percolator"), PORT, &arguments);
+        let mut cluster = start()?;
+        let mut volumes = BTreeMap::new();
+        if on_volumes {
+            cluster.stop()?;
+            let place = manifest.with_file_name("volumes");
+            for server in REPLICAS {
+                let moved = Volume::under(&data.join(server), &place.join(server))?;
+                volumes.insert(server, moved);
+            }
+            cluster = start()?;
+        }
         let masters = running(&data)?.into_iter();
         let masters = masters.filter(|running| running["role"] == "master");
         let addresses = masters.filter_map(|master| Some(master["address"].as_str()?.to_owned()));
@@ -169,8 +217,69 @@ impl<'a> Bench<'a> {
             programs,
             masters: addresses.collect::<Vec<_>>().join(","),
             data,
+            volumes,
+            recorded: None,
             cluster,
         })
+    }
+
+    /// From now on clients record what they are told.
+    pub(crate) fn record(&mut self, recorded: Recorded) {
+        self.recorded = Some(recorded);
+    }
+
+    pub(crate) fn stop(self) -> anyhow::Result<()> {
+        self.cluster.stop()
+    }
+
+    /// What clients were told is there, and snapshot isolation explains it.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let recorded = self.recorded.as_ref().context("nothing was recorded")?;
+        let mut verify = self.percolator();
+        verify.args(["bank", "--accounts", "1000", "--verify"]);
+        let said = verify.arg(&recorded.ledger).output()?;
+        let found: Value = serde_json::from_slice(&said.stdout)?;
+        for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
+            anyhow::ensure!(found[wrong] == 0, "the bank: {found}");
+        }
+        println!("the bank: {found}");
+        let mut check = self.percolator();
+        check.args(["history", "check"]).arg(&recorded.history);
+        let said = check.output()?;
+        let report = String::from_utf8_lossy(&said.stdout).into_owned();
+        anyhow::ensure!(said.status.success(), "the history: {report}");
+        println!("the history: {}", report.trim());
+        Ok(())
+    }
+
+    /// Clients beside those that measure.
+    fn beside(&self, role: Role) -> anyhow::Result<Vec<std::process::Child>> {
+        let Some(recorded) = &self.recorded else {
+            return Ok(Vec::new());
+        };
+        let mut history = self.percolator();
+        history.args(["history", "record", "--duration", &clients_run()]);
+        let mut clients = vec![
+            history
+                .arg(&recorded.history)
+                .stdout(Stdio::null())
+                .spawn()?,
+        ];
+        if role == Role::Master {
+            clients.push(self.bank().stdout(Stdio::null()).spawn()?);
+        }
+        Ok(clients)
+    }
+
+    fn bank(&self) -> Command {
+        let mut bank = self.percolator();
+        bank.args(["bank", "--accounts", "1000", "--clients", "8"]);
+        bank.args(["--duration", &clients_run()]);
+        bank.stderr(Stdio::inherit());
+        if let Some(recorded) = &self.recorded {
+            bank.arg("--ledger").arg(&recorded.ledger);
+        }
+        bank
     }
 
     fn percolator(&self) -> Command {
@@ -188,8 +297,8 @@ impl<'a> Bench<'a> {
             let status: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
             let servers = status["servers"].as_array();
             let is_up = |server: &Value| server["up"] == true;
-            // Two oracles and a tablet server.
-            if servers.is_some_and(|servers| servers.len() == 3 && servers.iter().all(is_up)) {
+            // A standby master, two oracles and a tablet server.
+            if servers.is_some_and(|servers| servers.len() == 4 && servers.iter().all(is_up)) {
                 return Ok(status);
             }
             if began.elapsed() > PATIENCE {
@@ -199,8 +308,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The process of the leader.
-    fn leader(&self, role: Role) -> anyhow::Result<String> {
+    fn leader(&self, role: Role) -> anyhow::Result<Leader> {
         let status = self.status()?;
         let name = match role {
             Role::Master => status["master_name"].as_str(),
@@ -214,11 +322,28 @@ impl<'a> Bench<'a> {
         let mut running = running(&self.data)?.into_iter();
         let process = running.find(|running| running["server"] == name);
         let pid = process.and_then(|process| process["pid"].as_u64());
-        Ok(pid.context("it has no process")?.to_string())
+        Ok(Leader {
+            name: name.to_owned(),
+            pid: pid.context("it has no process")?.to_string(),
+        })
+    }
+
+    /// What begins the fault, or ends it.
+    fn set(&self, fault: Fault, leader: &Leader, is_there: bool) -> anyhow::Result<()> {
+        let volume = || self.volumes.get(&*leader.name).context("it has no volume");
+        match (fault, is_there) {
+            (Fault::Ended, true) => signal(&leader.pid, "TERM"),
+            (Fault::Killed, true) => signal(&leader.pid, "KILL"),
+            (Fault::StandsStill, true) => signal(&leader.pid, "STOP"),
+            (Fault::StandsStill, false) => signal(&leader.pid, "CONT"),
+            (Fault::DiskHangs, true) => volume()?.freeze(),
+            (Fault::DiskHangs, false) => volume()?.go_on(),
+            (Fault::Ended | Fault::Killed, false) => Ok(()),
+        }
     }
 
     /// The longest time without a success while this happens to the leader of this role.
-    fn gap(&self, role: Role, fault: Fault) -> anyhow::Result<Duration> {
+    pub(crate) fn gap(&self, role: Role, fault: Fault) -> anyhow::Result<Duration> {
         // One that was just started is a standby only after it has seen its leader, and promised not to take over.
         self.status()?;
         sleep(Duration::from_secs(4));
@@ -228,26 +353,24 @@ impl<'a> Bench<'a> {
             sleep(BEFORE);
             // Otherwise the same one may be there again before another one takes over.
             signal(&up, "STOP")?;
-            signal(&leader, fault.signal())
+            self.set(fault, &leader, true)
         };
+        let beside = self.beside(role)?;
         let gap = match role {
             Role::Oracle => self.transfers(strike),
             Role::Master => self.settings(strike),
         };
-        if matches!(fault, Fault::StandsStill) {
-            signal(&leader, "CONT")?;
-        }
+        self.set(fault, &leader, false)?;
         signal(&up, "CONT")?;
+        for mut client in beside {
+            let ended = client.wait()?;
+            anyhow::ensure!(ended.success(), "a client beside failed: {ended}");
+        }
         gap
     }
 
     fn transfers(&self, strike: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
-        let bank = self
-            .percolator()
-            .args(["bank", "--accounts", "1000", "--clients", "8"])
-            .args(["--duration", &format!("{}s", CLIENTS_RUN.as_secs())])
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let bank = self.bank().stdout(Stdio::piped()).spawn()?;
         strike()?;
         let said = bank.wait_with_output()?;
         let summary: Value = serde_json::from_slice(&said.stdout)?;
@@ -285,6 +408,10 @@ impl<'a> Bench<'a> {
                 .map_err(|_| anyhow::anyhow!("the client panicked"))?
         })
     }
+}
+
+fn clients_run() -> String {
+    format!("{}s", CLIENTS_RUN.as_secs())
 }
 
 /// What `percolator up` says of its processes.

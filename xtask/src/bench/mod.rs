@@ -2,10 +2,11 @@
 
 mod cluster;
 mod engines;
-mod failover;
+pub(crate) mod failover;
 mod scrape;
 mod starts;
 mod turns;
+mod volume;
 
 use std::{
     path::{Path, PathBuf},
