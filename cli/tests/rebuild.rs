@@ -43,6 +43,24 @@ fn rebuild<'a>(servers: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
     command.chain(more.iter().copied()).collect()
 }
 
+/// The master's folder goes, and it and the servers say what is wrong.
+fn lose_folder(cluster: &Cluster) {
+    let folder = cluster.data_dir.join("gc-master-0");
+    std::fs::remove_dir_all(folder).expect("removed");
+    cluster.kill("gc-master-0");
+    for server in SERVERS {
+        wait_for(&format!("the word of {server}"), || {
+            let says = "was lost. Nothing is begun over it";
+            let log = log(cluster, server);
+            (log.contains(says) && log.contains("percolator master rebuild")).then_some(())
+        });
+    }
+    cluster.run(&["table", "create", "new"]).refused(
+        5,
+        &["this master has no state", "percolator master rebuild"],
+    );
+}
+
 #[test]
 fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
     let cluster = Cluster::processes();
@@ -66,21 +84,7 @@ fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
     });
     let before = tables(&cluster);
 
-    let folder = cluster.data_dir.join("gc-master-0");
-    std::fs::remove_dir_all(folder).expect("removed");
-    cluster.kill("gc-master-0");
-    // Both sides say what is wrong.
-    for server in SERVERS {
-        wait_for(&format!("the word of {server}"), || {
-            let says = "was lost. Nothing is begun over it";
-            let log = log(&cluster, server);
-            (log.contains(says) && log.contains("percolator master rebuild")).then_some(())
-        });
-    }
-    cluster.run(&["table", "create", "new"]).refused(
-        5,
-        &["this master has no state", "percolator master rebuild"],
-    );
+    lose_folder(&cluster);
 
     let shown = wait_for("all servers to report", || {
         let said = cluster.run(&rebuild(&SERVERS, &[]));

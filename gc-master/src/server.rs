@@ -248,12 +248,8 @@ impl Server {
             alone,
             joined,
         } = self;
-        let pages = pages(
-            &metrics,
-            &serving,
-            folder.path().to_owned(),
-            state.file.clone(),
-        );
+        let file = state.file.clone();
+        let pages = pages(&metrics, &serving, folder.path().to_owned(), file);
         let _endpoint = endpoint.map(|listener| listener.serve(pages)).transpose()?;
         let measured = Measured {
             service: Service::new(serving.clone(), options.server.clone(), metrics_address),

@@ -202,7 +202,7 @@ pub struct Server {
     #[serde(default, skip_serializing_if = "is_false")]
     pub adopted: bool,
     /// The incarnation that was accepted last: another one is only taken for the server when it can't answer any more.
-    /// Zero: it has ended in order, or there was none. [`UNKNOWN_INCARNATION`]: one that a lost state had.
+    /// Zero: it has ended in order, or there was none. `UNKNOWN_INCARNATION`: one that a lost state had.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub incarnation: u64,
     /// The highest timestamp of its durable records that it has reported, about: kept with other changes.

@@ -11,11 +11,10 @@ use parking_lot::Mutex;
 use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Action, Command, Creation, Directory, Heartbeat, Merging, Pending, Refusal, Removal, Settings,
+    Command, Creation, Directory, Heartbeat, Merging, Pending, Refusal, Removal, Settings,
     Splitting, Start, directory_response, drive, locate,
 };
 use percolator_server::{DurableValue, SmallFile};
-use percolator_tablet::core::TabletCommand;
 use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
 
@@ -24,6 +23,7 @@ use crate::messages::{Answer, Ask, Caller};
 use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
 use crate::servers::candidate::Candidate;
+use crate::servers::commands::command_of;
 use crate::servers::replica::Replicated;
 use crate::servers::served::{Served, Shared};
 use crate::servers::{STEPS, cant_read, exit};
@@ -305,36 +305,7 @@ impl Master {
     }
 
     fn dispatch(self: &Arc<Self>, world: &Arc<World>, running: &Shared, command: Command) {
-        let order = match &command.action {
-            Action::Create {
-                tablet,
-                made,
-                barrier,
-            } => TabletCommand::Create {
-                tablet: tablet.clone(),
-                made: *made,
-                barrier: *barrier,
-            },
-            Action::Drop { tablet, table } => TabletCommand::Drop {
-                id: *tablet,
-                table: *table,
-            },
-            Action::Split {
-                tablet,
-                epoch,
-                row,
-                sibling,
-            } => TabletCommand::Split {
-                id: *tablet,
-                epoch: *epoch,
-                row: row.clone(),
-                sibling: *sibling,
-            },
-            Action::Merge { first, second } => TabletCommand::Merge {
-                first: *first,
-                second: *second,
-            },
-        };
+        let order = command_of(&command.action);
         let meant = v1::Addressee {
             server: command.server.clone(),
             incarnation: command.incarnation,

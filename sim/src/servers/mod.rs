@@ -2,7 +2,9 @@
 //! here over the simulated one.
 
 mod around;
+mod asked;
 mod candidate;
+mod commands;
 pub mod master;
 pub mod oracle;
 mod own_locks;

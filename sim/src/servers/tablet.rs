@@ -16,7 +16,6 @@ use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
 };
-use percolator_gc_master::Done;
 use percolator_protocol::types::Tablet as Owned;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core};
@@ -29,13 +28,13 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
 use crate::servers::around::Around;
+use crate::servers::asked::Asked;
 use crate::servers::own_locks::ProcessLocks;
 use crate::servers::resolved::left;
 use crate::servers::{Lives, Way, exit, heartbeats, stall};
 use crate::store::{Image, SimStore};
 use crate::transport::{Highest, SimTransport};
 use crate::watch::Seen;
-use crate::words;
 use crate::world::{NodeId, World};
 
 /// Small, so that there are many segments.
@@ -48,29 +47,6 @@ pub const LAST_RESERVE_BYTES: u64 = 64 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
 /// Old values for snapshots, which the server holds for one request.
 const HISTORY_BYTES: u64 = 1 << 20;
-
-/// What somebody waits for.
-enum Asked {
-    Request,
-    /// A command of the master, which cuts these tablets.
-    Order(Vec<u64>),
-}
-
-impl Asked {
-    fn answer(self, core: &Core, response: v1::Response) -> Answer {
-        match (self, response.body) {
-            (Self::Request, body) => Answer::Tablet(v1::Response { body, ..response }),
-            (Self::Order(_), Some(Body::Error(error))) => Answer::Done(Err(words::refusal(&error))),
-            (Self::Order(cuts), _) => Answer::Done(Ok(Done {
-                groups: core.groups(),
-                tablets: cuts
-                    .iter()
-                    .filter_map(|id| core.tablet(*id).cloned())
-                    .collect(),
-            })),
-        }
-    }
-}
 
 /// A tablet server: what outlives its processes.
 pub struct Tablet {
