@@ -15,7 +15,9 @@ impl Directory {
         let tablet_id = command.action.tablet();
         self.effects.wakes |= command.action.cuts();
         let asked = (command.server.clone(), tablet_id);
-        self.in_flight.remove(&asked);
+        for id in command.action.tablets() {
+            self.in_flight.remove(&(command.server.clone(), id));
+        }
         let done = outcome.is_ok();
         let mut changed = Vec::new();
         match outcome {
@@ -48,6 +50,11 @@ impl Directory {
                     now = now.max(asked.state);
                 }
                 self.tablets.hear(tablet_id, true, now);
+                // What its list says of locks holds for this one too, which was made to refuse what is below the barrier.
+                let is_same = self.incarnation(&command.server) == command.incarnation;
+                if is_same && self.reported(&command.server).is_some() {
+                    self.tablets.set_listed(tablet_id, true);
+                }
             }
             Action::Drop { .. } => self.forget_tablet(tablet_id),
             // Of another start its heartbeats tell.
@@ -131,8 +138,11 @@ impl Directory {
         let Some(known) = state.servers.get(server) else {
             return false;
         };
-        let is_new = self.in_flight.insert((server.to_owned(), action.tablet()));
+        let asked = action.tablets().map(|id| (server.to_owned(), id));
+        let asked: Vec<_> = asked.collect();
+        let is_new = !asked.iter().any(|it| self.in_flight.contains(it));
         if is_new {
+            self.in_flight.extend(asked);
             self.effects.commands.push(Command {
                 cluster_id: state.cluster_id.clone(),
                 server: server.to_owned(),

@@ -49,6 +49,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             incarnation: request.incarnation,
             tablets,
             deleted_tables: request.deleted_tables.into_iter().collect(),
+            highest_tablet_id: request.highest_tablet_id,
             points,
             resolved_ts: Timestamp::from_u64(request.resolved_ts),
             obstacle: request.obstacle,

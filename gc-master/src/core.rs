@@ -214,7 +214,8 @@ impl Directory {
         };
         beat.check_cluster(state)?;
         beat.check_role(state)?;
-        beat.check_known(state)?;
+        let has_joined = self.incarnation(&beat.server) == beat.incarnation;
+        beat.check_known(state, has_joined)?;
         if has_said_more(state, &beat) {
             let server = beat.server.clone();
             return Err(Refusal::LateHeartbeat { server });
@@ -270,6 +271,11 @@ impl Directory {
 
     /// Takes in the lists of a tablet server.
     fn take_lists(&mut self, now: Duration, beat: Heartbeat) {
+        if let Some(state) = &mut self.state {
+            let next = state.next_tablet_id;
+            state.met_tablet(beat.highest_tablet_id);
+            self.dirty |= state.next_tablet_id != next;
+        }
         self.take_dropped(&beat.server, &beat.deleted_tables, &beat.tablets);
         if let Some(live) = self.live.get_mut(&beat.server) {
             live.lists_version = beat.lists_version;

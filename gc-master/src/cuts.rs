@@ -50,15 +50,18 @@ impl Asked {
         (id, tablet): (u64, &Placement),
         action: impl FnOnce(&mut Directory) -> Result<Action, Refusal>,
     ) -> Result<(), Refusal> {
-        if self.at.get(&id) == Some(&tablet.epoch) {
+        let owner = || tablet.owner.clone();
+        let is_asked = self.at.get(&id) == Some(&tablet.epoch);
+        // Also for somebody else: this goes on when that is finished.
+        if is_asked || directory.in_flight.contains(&(owner(), id)) {
             return Ok(());
         }
         if !directory.is_alive(&tablet.owner, now) {
-            let server = tablet.owner.clone();
+            let server = owner();
             return Err(Refusal::OwnerAway { tablet: id, server });
         }
         // Of the time before.
-        directory.failures.remove(&(tablet.owner.clone(), id));
+        directory.failures.remove(&(owner(), id));
         let action = action(directory)?;
         if directory.ask(&tablet.owner, action) {
             self.at.insert(id, tablet.epoch);

@@ -47,6 +47,8 @@ pub struct Heartbeat {
     pub tablets: Vec<Tablet>,
     /// Tables of which it has dropped tablets.
     pub deleted_tables: BTreeSet<u32>,
+    /// The highest id of a tablet that it ever had; zero: it had none.
+    pub highest_tablet_id: u64,
     /// How far it refuses and collects.
     pub points: Points,
     /// Up to where the locks in its tablets are resolved.
@@ -100,6 +102,7 @@ impl Heartbeat {
             incarnation: 1,
             tablets: Vec::new(),
             deleted_tables: BTreeSet::new(),
+            highest_tablet_id: 0,
             points: Points::default(),
             resolved_ts: Timestamp::ZERO,
             obstacle: None,
@@ -259,6 +262,15 @@ impl Action {
         matches!(self, Self::Split { .. } | Self::Merge { .. })
     }
 
+    /// The tablets that it changes: nothing else is asked for them meanwhile.
+    pub(crate) fn tablets(&self) -> impl Iterator<Item = u64> + use<> {
+        let second = match self {
+            Self::Merge { second, .. } => Some(second.0),
+            _ => None,
+        };
+        std::iter::once(self.tablet()).chain(second)
+    }
+
     pub(crate) fn tablet(&self) -> u64 {
         match self {
             Self::Create { tablet, .. } => tablet.id,
@@ -347,6 +359,10 @@ impl Heartbeat {
                 return malformed(format!("tablet {} (at {index}) is no tablet", report.id));
             }
         }
+        if self.highest_tablet_id > TABLET_ID_MAX {
+            let id = self.highest_tablet_id;
+            return malformed(format!("its highest tablet, {id}, is no tablet"));
+        }
         if self.resolved_ts > self.points.barrier {
             return malformed(format!(
                 "its locks are resolved up to {}, which is above its barrier, {}",
@@ -380,7 +396,14 @@ impl Heartbeat {
 
     /// Whether the state has what the server has. It is older than the server otherwise, or was rebuilt without it: what
     /// else it lacks nobody knows.
-    pub(crate) fn check_known(&self, state: &DirectoryState) -> Result<(), Refusal> {
+    ///
+    /// `has_joined`: this start of it was accepted by this master, and had nothing then that the state lacks. What it has now
+    /// was made by a late command.
+    pub(crate) fn check_known(
+        &self,
+        state: &DirectoryState,
+        has_joined: bool,
+    ) -> Result<(), Refusal> {
         if self.role != Role::Tablet {
             return Ok(());
         }
@@ -393,7 +416,7 @@ impl Heartbeat {
             let table = tablet.table.0;
             !state.tables.contains_key(&table) && !state.gave(table)
         });
-        match unknown {
+        match unknown.filter(|_| !has_joined) {
             Some(tablet) => Err(Refusal::TableNotInState {
                 server: self.server.clone(),
                 table: tablet.table.0,

@@ -52,7 +52,7 @@ pub fn locate(
             } else {
                 tablets.extend(placements.from_row(table, &row.row).take(count));
             }
-        } else if table < state.next_table_id {
+        } else if state.is_gone(table) {
             deleted.insert(table);
         }
     }

@@ -130,7 +130,8 @@ impl Directory {
         }
         let named: BTreeSet<&str> = request.tablet_servers.iter().map(String::as_str).collect();
         let mut plan = Plan::new(&self.reports, now, &named, self.lost_cluster.as_ref());
-        let (state, mut response) = plan.state();
+        let (mut state, mut response) = plan.state();
+        state.unknown_are_gone = request.give_up_lost;
         let may_write =
             plan.problems.is_empty() && (plan.losses.is_empty() || request.give_up_lost);
         response.problems = plan.problems;
@@ -413,11 +414,16 @@ impl<'a> Plan<'a> {
     fn pick_ids(&mut self, state: &mut DirectoryState) {
         let tablets = self.members.values().flat_map(|beat| &beat.tablets);
         let deleted = self.members.values().flat_map(|beat| &beat.deleted_tables);
-        let table = state.tables.keys().chain(deleted).max().copied();
-        let tablet = tablets.map(|tablet| tablet.id).max();
+        let gone = deleted.filter(|id| !state.tables.contains_key(id)).copied();
+        state.deleted = gone.collect();
+        let table = state.tables.keys().chain(&state.deleted).max().copied();
+        // Those that were merged or dropped count too.
+        let highest = self.members.values().map(|beat| beat.highest_tablet_id);
+        let tablet = tablets.map(|tablet| tablet.id).chain(highest).max();
         match ids::after(table.unwrap_or_default(), tablet.unwrap_or_default()) {
             Some((table, tablet)) => {
                 (state.next_table_id, state.next_tablet_id) = (table, tablet);
+                state.first_table_id = table;
             }
             None => self
                 .problems
@@ -426,6 +432,7 @@ impl<'a> Plan<'a> {
         if mutants::on(Mutant::RebuiltIdsTooLow) {
             let lowest = state.tables.keys().min().copied();
             state.next_table_id = lowest.unwrap_or(1) + 1;
+            state.first_table_id = state.next_table_id;
         }
     }
 

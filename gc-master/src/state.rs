@@ -16,7 +16,7 @@ use crate::ids;
 use crate::settings::StoredSettings;
 
 /// The format of the bytes that this program reads and writes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Some start of a server that nobody knows any more: a rebuilt state takes another one for the server only when a lease is
 /// over.
@@ -36,6 +36,13 @@ pub struct DirectoryState {
     /// The ids from here to the next were given by this cluster's masters.
     #[serde(default)]
     pub first_table_id: u32,
+    /// Tables that were deleted, with ids below that one: as far as the servers knew from which this state was rebuilt.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub deleted: BTreeSet<u32>,
+    /// Tables with ids below that one that aren't known are gone: the cluster began with this state, or they were given up when it
+    /// was rebuilt.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unknown_are_gone: bool,
     /// By id.
     pub tables: BTreeMap<u32, Table>,
     /// Tablets of which no owner can report, by id: those that it has still to make, and those that it has lost. All others are
@@ -269,6 +276,7 @@ impl DirectoryState {
         let (table, tablet) = ids::first(random);
         (state.next_table_id, state.next_tablet_id) = (table, tablet);
         state.first_table_id = table;
+        state.unknown_are_gone = true;
         state
     }
 
@@ -280,6 +288,8 @@ impl DirectoryState {
             next_table_id: 0,
             next_tablet_id: 0,
             first_table_id: 0,
+            deleted: BTreeSet::new(),
+            unknown_are_gone: false,
             tables: BTreeMap::new(),
             unreported: BTreeMap::new(),
             servers: BTreeMap::new(),
@@ -299,7 +309,23 @@ impl DirectoryState {
 
     /// Whether the table got its id from this cluster's masters. If it isn't known then, it was deleted.
     pub(crate) fn gave(&self, table: u32) -> bool {
-        (self.first_table_id..self.next_table_id).contains(&table)
+        (self.first_table_id..self.next_table_id).contains(&table) || self.deleted.contains(&table)
+    }
+
+    /// Whether there is no such table any more. Of a state that was rebuilt without giving anything up, a table that it doesn't
+    /// know may be there all the same.
+    pub(crate) fn is_gone(&self, table: u32) -> bool {
+        let is_older = self.unknown_are_gone && table < self.next_table_id;
+        !self.tables.contains_key(&table) && (self.gave(table) || is_older)
+    }
+
+    /// A table is gone.
+    pub(crate) fn remove_table(&mut self, table: u32) {
+        self.tables.remove(&table);
+        self.forget_unreported(table);
+        if table < self.first_table_id {
+            self.deleted.insert(table);
+        }
     }
 
     /// The state in bytes: JSON, compressed by gzip. In a large cluster it is mostly the same fields again and again.
@@ -463,13 +489,13 @@ mod tests {
             encoder.write_all(json).unwrap();
             encoder.finish().unwrap()
         };
-        let bytes = compressed(br#"{"format":2,"anything":[]}"#);
+        let bytes = compressed(br#"{"format":3,"anything":[]}"#);
         let error = DirectoryState::decode(&bytes).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the directory has format 2, and this program knows format 1"
+            "the directory has format 3, and this program knows format 2"
         );
-        for json in [&b""[..], b"{}", br#"{"format":1}"#] {
+        for json in [&b""[..], b"{}", br#"{"format":2}"#] {
             let bytes = compressed(json);
             let decoded = DirectoryState::decode(&bytes);
             assert!(matches!(decoded, Err(StateError::Malformed(_))));

@@ -206,8 +206,7 @@ impl Directory {
     /// A table is gone for good.
     pub(crate) fn remove_table(&mut self, id: u32) {
         let Some(state) = &mut self.state else { return };
-        state.tables.remove(&id);
-        state.forget_unreported(id);
+        state.remove_table(id);
         self.dirty = true;
     }
 

@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Heartbeat, Note, Refusal, TableState};
+use percolator_gc_master::{Heartbeat, Note, Refusal, TableState, locate};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -104,7 +104,21 @@ fn a_server_that_was_left_out_is_refused_and_loses_nothing() {
     world.down.push("tablet-1".into());
     world.lose_state();
     world.report_all();
-    assert!(world.rebuild(true).written);
+    report_oracle(&mut world, "tso-0", 0);
+    assert!(world.rebuild(false).written);
+    // Nobody is told that its table is gone: transactions may have committed there.
+    let located = |world: &World| {
+        let row = v1::RowToLocate {
+            table_id: 2,
+            ..v1::RowToLocate::default()
+        };
+        let request = v1::LocateRequest {
+            rows: vec![row],
+            ..v1::LocateRequest::default()
+        };
+        locate(&world.directory, &request).unwrap().deleted_tables
+    };
+    assert_eq!(located(&world), [0; 0]);
     world.down.clear();
     for _ in 0..2 {
         let refused = world.beat("tablet-1").unwrap_err();
@@ -448,4 +462,27 @@ fn why_an_order_fails_is_told_once_for_each_change() {
         ["tablet-0 has not carried out a command for tablet 1, it is asked again: it is down"]
     );
     assert!(world.sent.len() > 5, "it was asked again");
+}
+
+/// Servers remember the ids of tablets that were merged: clients may still name them.
+#[test]
+fn ids_of_tablets_that_are_gone_are_not_given_again() {
+    let mut world = World::new(1);
+    world.create("a", &[]).unwrap();
+    world.lose_state();
+    let beat = Heartbeat {
+        highest_tablet_id: 1 << 33,
+        ..world.heartbeat_of("tablet-0")
+    };
+    world.directory.heartbeat(world.now, beat).unwrap_err();
+    report_oracle(&mut world, "tso-0", 0);
+    assert!(world.rebuild_from(names(&["tablet-0"]), true).written);
+    assert!(world.state().next_tablet_id > 1 << 33);
+    // A state that is older than what a server reports goes on above that, too.
+    let beat = Heartbeat {
+        highest_tablet_id: 1 << 40,
+        ..world.heartbeat_of("tablet-0")
+    };
+    world.directory.heartbeat(world.now, beat).unwrap();
+    assert!(world.state().next_tablet_id > 1 << 40);
 }

@@ -204,3 +204,23 @@ fn who_waits_is_told_for_whom() {
     let words = "tablet 1 is to be split: it waits for tablet-0";
     assert_eq!(said.to_string(), words);
 }
+
+/// Somebody else who asks for the same waits for the same command, and no id is taken meanwhile.
+#[test]
+fn two_who_ask_for_one_split_share_it() {
+    let mut world = world();
+    let mut both = [splitting(&["c"]), splitting(&["c"])];
+    both[0].go_on(&mut world.directory, world.now).unwrap();
+    let next = world.state().next_tablet_id;
+    for _ in 0..5 {
+        let waits = both[1].go_on(&mut world.directory, world.now).unwrap();
+        assert!(matches!(waits, Pending::Wait { .. }));
+    }
+    assert_eq!(world.state().next_tablet_id, next);
+    world.carry_out();
+    for splitting in &mut both {
+        let done = splitting.go_on(&mut world.directory, world.now).unwrap();
+        assert!(matches!(done, Pending::Done(_)));
+    }
+    assert_eq!(world.rows().len(), 3);
+}

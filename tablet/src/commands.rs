@@ -145,6 +145,12 @@ fn create(
                 tablet.table.0, tablet.id
             )));
         }
+        if let Some(other) = state.tablets.overlapping(tablet.table.0, &tablet.rows) {
+            return Err(invalid(format!(
+                "tablet {} is not made: its rows are those of tablet {}, with which it was merged",
+                tablet.id, other.id
+            )));
+        }
         if made {
             return Err(invalid(format!(
                 "tablet {} of table {} ({}) is lost: this server has said that it has it, and its folder is \
@@ -178,6 +184,7 @@ fn create(
     let mut decision = Decision::new();
     if let Some(tablet) = new {
         decision.batch = tablets::record(&tablet);
+        tablets::note_id(&mut decision.batch, &state.tablets, tablet.id);
         decision.tablet_change = Some(TabletChange::Insert(tablet));
         let raised = state.points.highest().raised(Points {
             barrier,
@@ -227,6 +234,7 @@ fn split(
     let mut decision = Decision::new();
     decision.batch = tablets::record(&first);
     tablets::add_record(&mut decision.batch, &second);
+    tablets::note_id(&mut decision.batch, &state.tablets, sibling);
     decision.tablet_change = Some(TabletChange::Split { first, second });
     Ok(decision)
 }

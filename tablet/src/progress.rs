@@ -92,6 +92,15 @@ impl Progress {
         }
     }
 
+    /// What of tablets that aren't here is counted for none.
+    pub(crate) fn retain(&mut self, here: &Tablets) {
+        let is_gone = |id: &u64| *id != 0 && here.get(*id).is_none();
+        let gone: Vec<u64> = self.tablets.keys().copied().filter(is_gone).collect();
+        for id in gone {
+            self.dropped(id);
+        }
+    }
+
     /// The tablet is no longer here: what it left goes with its rows.
     pub(crate) fn dropped(&mut self, tablet: u64) {
         if let Some(gone) = self.tablets.remove(&tablet) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::{Tablet, key};
+use percolator_protocol::types::{Rows, Tablet, key};
 use percolator_wire::v1;
 use prost::Message as _;
 
@@ -18,6 +18,8 @@ const FOLLOWING_MAX: usize = 16;
 const DROPPED_PREFIX: &[u8] = b"dropped/";
 /// Behind it, the number of a table that was deleted.
 const DELETED_PREFIX: &[u8] = b"deleted/";
+/// Where the highest id of a tablet is.
+const HIGHEST: &[u8] = b"highest tablet";
 /// Where the settings of garbage collection are.
 const SETTINGS: &[u8] = b"gc settings";
 
@@ -34,6 +36,8 @@ pub(crate) struct Tablets {
     deleted: BTreeSet<u32>,
     /// The settings of garbage collection, for a master whose lost state is rebuilt.
     settings: v1::GcSettings,
+    /// The highest id that a tablet here ever had.
+    highest: u64,
     /// How often what [`Self::report`] has was changed since the start.
     changes: u64,
 }
@@ -58,6 +62,16 @@ impl Tablets {
                     v1::GcSettings::decode(value).map_err(|source| Error::TabletRecord {
                         detail: source.to_string(),
                     })?
+                }
+            },
+            highest: match engine.get(Column::Meta, HIGHEST)? {
+                None => 0,
+                Some(value) => {
+                    let bytes = value.as_ref().try_into().map_err(|_| Error::MetaKey {
+                        key: HIGHEST.to_vec(),
+                        detail: "a tablet's id has 8 bytes",
+                    })?;
+                    u64::from_be_bytes(bytes)
                 }
             },
             changes: 0,
@@ -128,6 +142,16 @@ impl Tablets {
         self.serving.get(&id)
     }
 
+    /// A tablet that has some of these rows of the table.
+    pub(crate) fn overlapping(&self, table: u32, rows: &Rows) -> Option<&Tablet> {
+        let start = (table, rows.start.clone());
+        let before = self.by_start.range(..=start.clone()).next_back();
+        let behind = self.by_start.range(start..).next();
+        let found = before.into_iter().chain(behind);
+        let mut found = found.filter_map(|(_, id)| self.serving.get(id));
+        found.find(|tablet| tablet.table.0 == table && tablet.rows.overlaps(rows))
+    }
+
     /// How many there are, without those that were dropped.
     pub(crate) fn len(&self) -> usize {
         self.serving.len()
@@ -143,6 +167,7 @@ impl Tablets {
         v1::HeartbeatRequest {
             tablets: self.serving.values().cloned().map(Into::into).collect(),
             deleted_tables: self.deleted.iter().copied().collect(),
+            highest_tablet_id: self.highest,
             gc: Some(self.settings),
             lists_version: self.lists_version(),
             ..v1::HeartbeatRequest::default()
@@ -182,6 +207,7 @@ impl Tablets {
     }
 
     pub(crate) fn insert(&mut self, tablet: Tablet) {
+        self.highest = self.highest.max(tablet.id);
         self.remove(tablet.id);
         let start = (tablet.table.0, tablet.rows.start.clone());
         self.by_start.insert(start, tablet.id);
@@ -221,6 +247,13 @@ pub(crate) fn record(tablet: &Tablet) -> Batch {
     let mut batch = Batch::default();
     add_record(&mut batch, tablet);
     batch
+}
+
+/// The batch makes a tablet ours that has this id, which may be the highest so far.
+pub(crate) fn note_id(batch: &mut Batch, known: &Tablets, id: u64) {
+    if id > known.highest {
+        batch.put(Column::Meta, HIGHEST.to_vec(), id.to_be_bytes().to_vec());
+    }
 }
 
 /// The batch makes this tablet ours as well.

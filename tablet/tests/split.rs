@@ -262,3 +262,21 @@ fn what_can_t_be_cut_says_why() {
         assert!(why.contains(words), "{why}");
     }
 }
+
+#[test]
+fn a_tablet_that_was_merged_does_not_come_back_by_a_late_order() {
+    let mut server = Server::new();
+    server.create(2, "m", "p");
+    merge(&mut server, (1, 1), (2, 1));
+    for restarts in [false, true] {
+        let late = server.own(tablet(2, 5, "m", "p"));
+        let why = why(late);
+        assert!(why.contains("its rows are those of tablet 1"), "{why}");
+        assert_eq!(tablets(&server), ["1@2 [a..p)"]);
+        // Its id isn't given again.
+        assert_eq!(server.core.report().highest_tablet_id, 2);
+        if !restarts {
+            server.start_again_as(LIFE);
+        }
+    }
+}

@@ -237,6 +237,8 @@ impl Core {
         if is_empty(entries) && is_empty(fates) {
             self.gc.progress.nothing_waits();
         }
+        // What was decided before a merge is counted for the tablet that is gone.
+        self.gc.progress.retain(&self.state.tablets);
     }
 
     /// What waits, and what was collected.

@@ -119,7 +119,8 @@ impl Server {
             // What the server keeps whatever it owns.
             pairs
                 .filter(|pair| {
-                    !matches!(pair, Ok((key, _)) if &**key == b"reached" || key.starts_with(b"deleted/"))
+                    !matches!(pair, Ok((key, _)) if [&b"reached"[..], b"highest tablet"].contains(&&**key)
+                        || key.starts_with(b"deleted/"))
                 })
                 .count()
         };
