@@ -174,7 +174,7 @@ pub(crate) fn least_memory(least: &str, message: &str) -> serde_json::Value {
     serde_json::json!([{
         "rule": format!(
             "!has(self.pod) || !has(self.pod.resources) || !has(self.pod.resources.limits) || \
-             !('memory' in self.pod.resources.limits) || {limit}.sign() == 0 || {limit}.compareTo({least}) >= 0"
+             !('memory' in self.pod.resources.limits) || {limit}.compareTo(quantity('0')) == 0 || {limit}.compareTo({least}) >= 0"
         ),
         "message": format!("pod.resources.limits.memory must be at least {message}, or 0 for none: with less the kernel kills the server"),
         "fieldPath": ".pod.resources.limits",
