@@ -117,34 +117,29 @@ fn an_application_runs_through_everything() {
         "another definition and another operator, as docs/kubernetes.md upgrades, and nobody restarts",
     );
     let tag = kube.other_image.rsplit_once(':').expect("a tag").1;
-    let crds = format!("{}/crds", kube.chart());
-    let name = "percolatorclusters.yaml";
-    let text = std::fs::read_to_string(format!("{crds}/{name}")).expect("the definition");
+    let folder = tempfile::tempdir().expect("a folder");
+    let chart = folder.path().join("chart");
+    let chart = chart.to_str().expect("a path of text").to_owned();
+    let copied = Command::new("cp")
+        .args(["-r", &kube.chart(), &chart])
+        .status();
+    assert!(copied.expect("cp runs").success());
+    let file = format!("{chart}/files/percolatorclusters.yaml");
+    let text = std::fs::read_to_string(&file).expect("the definition");
     let (old, new) = ("A cluster of Percolator:", "A newer cluster of Percolator:");
     assert!(text.contains(old), "{text}");
-    let newer = tempfile::tempdir().expect("a folder");
-    std::fs::write(newer.path().join(name), text.replace(old, new)).expect("a definition");
-    let apply = |folder: &str| {
-        let command = ["apply", "--server-side", "--field-manager=helm"];
-        let of = ["--force-conflicts", "-f", folder];
-        kubectl(&[&command[..], &of].concat()).expect("the definition is taken");
+    std::fs::write(&file, text.replace(old, new)).expect("a definition");
+    let definition = || {
+        let name = "percolatorclusters.percolator.dev";
+        kubectl(&["get", "crd", name, "-o", "json"]).expect("the definition")
     };
-    apply(&newer.path().display().to_string());
-    let definition = [
-        "get",
-        "crd",
-        "percolatorclusters.percolator.dev",
-        "-o",
-        "json",
-    ];
-    let definition = kubectl(&definition).expect("the definition");
-    assert!(definition.contains(new), "{definition}");
-    let (chart, tag_is) = (kube.chart(), format!("image.tag={tag}"));
+    let tag_is = format!("image.tag={tag}");
     let upgrade = ["upgrade", "percolator", &chart, "-n", OPERATOR];
     let reuse = ["--reset-then-reuse-values", "--wait", TIMEOUT];
     let values = ["--set", "log.level=debug", "--set", &tag_is];
     kube.helm(&[&upgrade[..], &reuse, &values].concat())
         .expect("helm upgrade");
+    assert!(definition().contains(new), "{}", definition());
     space
         .change("demo", r#"{"service":{"labels":{"team":"b"}}}"#)
         .expect("a label");
@@ -155,6 +150,7 @@ fn an_application_runs_through_everything() {
     say("and back to the operator before, and nobody restarts");
     let rollback = ["rollback", "percolator", "-n", OPERATOR, "--wait", TIMEOUT];
     kube.helm(&rollback).expect("helm rollback");
+    assert!(!definition().contains(new), "{}", definition());
     space
         .change("demo", r#"{"service":{"labels":{"team":"c"}}}"#)
         .expect("a label");
@@ -163,7 +159,6 @@ fn an_application_runs_through_everything() {
     assert_eq!(space.lives("demo"), lives);
     application.goes_on();
 
-    apply(&crds);
     say("another image");
     let image = format!(r#"{{"image":"{}"}}"#, kube.other_image);
     space.change("demo", &image).expect("an image");

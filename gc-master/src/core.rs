@@ -322,6 +322,7 @@ impl Directory {
             role: beat.role,
             address: beat.address.clone(),
             emptied: known.is_some_and(|known| known.emptied),
+            taken_in: known.is_some_and(|known| known.taken_in),
             adopted: was_adopted || (beat.role == Role::Oracle && beat.cluster_id.is_some()),
             incarnation: beat.incarnation,
             high_ts: known.map_or(0, |known| known.high_ts),

@@ -416,7 +416,12 @@ impl Heartbeat {
             let table = tablet.table.0;
             !state.tables.contains_key(&table) && !state.gave(table)
         });
-        match unknown.filter(|_| !has_joined) {
+        let taken_in = state
+            .servers
+            .get(&self.server)
+            .is_some_and(|it| it.taken_in);
+        let is_late = |tablet: &&Tablet| taken_in && tablet.table.0 < state.first_table_id;
+        match unknown.filter(|tablet| !has_joined && !is_late(tablet)) {
             Some(tablet) => Err(Refusal::TableNotInState {
                 server: self.server.clone(),
                 table: tablet.table.0,

@@ -492,6 +492,7 @@ impl<'a> Plan<'a> {
                 address: beat.address.clone(),
                 emptied: false,
                 adopted: beat.role == Role::Oracle,
+                taken_in: beat.role == Role::Tablet,
                 incarnation: if is_accepted {
                     beat.incarnation
                 } else {

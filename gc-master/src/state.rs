@@ -208,6 +208,10 @@ pub struct Server {
     /// the limit of its timestamps: an oracle that knows of no cluster has lost both.
     #[serde(default, skip_serializing_if = "is_false")]
     pub adopted: bool,
+    /// This state was rebuilt from all that the server had. What else it has of a table with an id below the first of this state was
+    /// made by a late command of the master before, and is empty.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub taken_in: bool,
     /// The incarnation that was accepted last: another one is only taken for the server when it can't answer any more.
     /// Zero: it has ended in order, or there was none. `UNKNOWN_INCARNATION`: one that a lost state had.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -472,6 +476,7 @@ mod tests {
             address: "oracle-0:7401".into(),
             emptied: true,
             adopted: true,
+            taken_in: false,
             incarnation: u64::MAX,
             high_ts: u64::MAX,
             groups: u64::MAX,

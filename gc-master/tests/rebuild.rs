@@ -368,6 +368,9 @@ fn late_commands_of_the_master_before_do_no_harm() {
     world.beat_all();
     let late = report(9, 2, "late", ("", ""), 1);
     world.servers.get_mut("tablet-0").unwrap().insert(9, late);
+    // Also by a start that comes after it, and to a master that has started again.
+    world.restart();
+    world.incarnations.insert("tablet-0".into(), 77);
     world.beat_all();
     assert_eq!(world.state_of("late"), None);
     world.assert_agreement("it was never there");

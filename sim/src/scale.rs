@@ -175,6 +175,7 @@ fn state(servers: usize, tables: usize) -> DirectoryState {
             address: address(server),
             emptied: false,
             adopted: false,
+            taken_in: false,
             incarnation: incarnation(server),
             // What differs from server to server compresses badly.
             high_ts: time().as_u64() - (incarnation(server) >> 36),
