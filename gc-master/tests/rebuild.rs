@@ -106,7 +106,7 @@ fn a_server_that_was_left_out_is_refused_and_loses_nothing() {
     world.report_all();
     report_oracle(&mut world, "tso-0", 0);
     assert!(world.rebuild(false).written);
-    // Nobody is told that its table is gone: transactions may have committed there.
+    // No answer says that its table is gone: transactions may have committed there.
     let located = |world: &World| {
         let row = v1::RowToLocate {
             table_id: 2,
@@ -370,6 +370,15 @@ fn late_commands_of_the_master_before_do_no_harm() {
     world.servers.get_mut("tablet-0").unwrap().insert(9, late);
     // Also by a start that comes after it, and to a master that has started again.
     world.restart();
+    let beat = Heartbeat {
+        incarnation: 77,
+        accepted: false,
+        replaces: vec![1],
+        replaces_accepted: true,
+        ..world.heartbeat_of("tablet-0")
+    };
+    world.directory.heartbeat(world.now, beat).unwrap();
+    world.carry_out();
     world.incarnations.insert("tablet-0".into(), 77);
     world.beat_all();
     assert_eq!(world.state_of("late"), None);
