@@ -29,6 +29,8 @@ pub(crate) struct Change {
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     tablets: BTreeMap<u64, v1::GcTablet>,
+    /// A tablet was split since the index was last empty: what waits in each is an estimate.
+    is_estimate: bool,
 }
 
 impl Progress {
@@ -73,6 +75,7 @@ impl Progress {
         let half = known.waiting / 2;
         known.waiting -= half;
         self.of(sibling).waiting += half;
+        self.is_estimate = true;
     }
 
     /// The tablet has the rows of another one as well, which is gone.
@@ -90,15 +93,12 @@ impl Progress {
         for known in self.tablets.values_mut() {
             known.waiting = 0;
         }
+        self.is_estimate = false;
     }
 
-    /// What of tablets that aren't here is counted for none.
-    pub(crate) fn retain(&mut self, here: &Tablets) {
-        let is_gone = |id: &u64| *id != 0 && here.get(*id).is_none();
-        let gone: Vec<u64> = self.tablets.keys().copied().filter(is_gone).collect();
-        for id in gone {
-            self.dropped(id);
-        }
+    /// Whether what waits in each tablet is an estimate.
+    pub(crate) fn is_estimate(&self) -> bool {
+        self.is_estimate
     }
 
     /// The tablet is no longer here: what it left goes with its rows.

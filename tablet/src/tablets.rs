@@ -273,7 +273,7 @@ pub(crate) fn drop_record(tablet: Option<&Tablet>, table: u32) -> Batch {
     let deleted = [DELETED_PREFIX, &table.to_be_bytes()].concat();
     batch.put(Column::Meta, deleted, Vec::new());
     if let Some(tablet) = tablet {
-        batch.delete(Column::Meta, key(TABLET_PREFIX, tablet.id));
+        remove_record(&mut batch, tablet.id);
         batch.put(
             Column::Meta,
             key(DROPPED_PREFIX, tablet.id),

@@ -229,23 +229,22 @@ impl Core {
         }
     }
 
-    /// Of tablets that were split it is only known about what waits there, until nothing does.
+    /// Ends the estimates of what waits in tablets that were split, once nothing waits.
     pub(crate) fn correct_progress(&mut self) {
+        if !self.gc.progress.is_estimate() {
+            return;
+        }
         let engine = &*self.state.engine;
-        let (entries, fates) = (&self.gc.front, &self.gc.fates);
         let is_empty = |front: &garbage::Front| matches!(front.oldest(engine), Ok(None));
-        if is_empty(entries) && is_empty(fates) {
+        if is_empty(&self.gc.front) && is_empty(&self.gc.fates) {
             self.gc.progress.nothing_waits();
         }
-        // What was decided before a merge is counted for the tablet that is gone.
-        self.gc.progress.retain(&self.state.tablets);
     }
 
     /// What waits, and what was collected.
     pub(super) fn gc_progress(&self) -> v1::GcProgress {
         // An engine that can't be read is noticed by others.
-        let engine = &*self.state.engine;
-        let oldest = self.gc.front.oldest(engine).ok().flatten();
+        let oldest = self.gc.front.oldest(&*self.state.engine).ok().flatten();
         v1::GcProgress {
             oldest: oldest.unwrap_or_default().as_u64(),
             tablets: self.gc.progress.report(),

@@ -92,6 +92,9 @@ impl Core {
         }
         for (tablet, change) in std::mem::take(&mut decision.garbage) {
             self.pace.made(change.made as usize);
+            // It may have been decided before the tablet was merged or dropped.
+            let is_here = self.state.tablets.get(tablet).is_some();
+            let tablet = if is_here { tablet } else { 0 };
             self.gc.progress.changed(tablet, change);
         }
     }
