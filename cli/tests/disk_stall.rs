@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use percolator_telemetry::endpoint;
-use support::{Cluster, block_on, lines, signal, wait_for};
+use support::{Cluster, block_on, signal, wait_for, wait_for_transfers};
 
 /// A volume that can be frozen: anyone who writes to it waits then.
 struct Volume(PathBuf);
@@ -168,10 +168,7 @@ fn leaders_go_on_without_their_disks_and_others_when_they_die() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the bank runs");
-    let goes_on = |transfers: usize| {
-        let target = lines(&ledger) + transfers;
-        wait_for("more transfers", || (lines(&ledger) > target).then_some(()));
-    };
+    let goes_on = |transfers| wait_for_transfers(&ledger, transfers);
     goes_on(100);
     let before = leaders(&cluster);
     let pids = before.each_ref().map(|server| cluster.pid(server));
@@ -201,19 +198,6 @@ fn leaders_go_on_without_their_disks_and_others_when_they_die() {
     );
     signal(bank.id(), "TERM");
     bank.wait().expect("the bank ends");
-    let verify = [
-        "bank",
-        "--accounts",
-        "100",
-        "--verify",
-        &ledger,
-        "-o",
-        "json",
-    ];
-    let found = cluster.run(&verify).ok();
-    let found: serde_json::Value = serde_json::from_str(&found).expect("JSON");
-    for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
-        assert_eq!(found[wrong], 0, "{found}");
-    }
+    cluster.bank_holds(&["--accounts", "100"], &ledger);
     assert_eq!(cluster.stop().0, 0);
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use percolator_protocol::election::{Leadership, Member};
 use percolator_register::VersionedFile;
 use serde_json::Value;
-use support::{Cluster, lines, signal, wait_for};
+use support::{Cluster, signal, wait_for, wait_for_transfers};
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
                         spec: {oracle: {replicas: 3}, tablets: {replicas: 1}}\n";
@@ -49,10 +49,7 @@ impl Fixture {
 
     /// Waits until so many more transfers were answered.
     fn goes_on(&self, transfers: usize) {
-        let target = lines(&self.ledger) + transfers;
-        wait_for("more transfers", || {
-            (lines(&self.ledger) > target).then_some(())
-        });
+        wait_for_transfers(&self.ledger, transfers);
     }
 
     /// Who leads, by the register.
@@ -74,13 +71,8 @@ impl Fixture {
     fn answers_hold(mut self) {
         signal(self.bank.id(), "TERM");
         self.bank.wait().expect("the bank ends");
-        let verify = ["bank", "--accounts", "100", "--verify", &self.ledger];
-        let said = self.cluster.run(&[&verify[..], &["-o", "json"]].concat());
-        eprintln!("{}{}", said.err, said.out);
-        let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
-        for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
-            assert_eq!(found[wrong], 0, "{found}");
-        }
+        self.cluster
+            .bank_holds(&["--accounts", "100"], &self.ledger);
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use percolator_protocol::election::{Leadership, Member};
 use percolator_register::VersionedFile;
 use serde_json::Value;
-use support::{Cluster, lines, signal, wait_for};
+use support::{Cluster, end_bank, signal, wait_for, wait_for_transfers};
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
                         spec: {gcMaster: {replicas: 2}, tablets: {replicas: 2}}\n";
@@ -34,12 +34,6 @@ fn bank(cluster: &Cluster, ledger: &str) -> Child {
         .expect("the bank runs")
 }
 
-/// Waits until so many more transfers were answered.
-fn goes_on(ledger: &str, transfers: usize) {
-    let target = lines(ledger) + transfers;
-    wait_for("more transfers", || (lines(ledger) > target).then_some(()));
-}
-
 /// Ends the leader, and makes a table by another one. How long that took.
 fn take_over(cluster: &Cluster, fault: &str, table: &str, ledger: &str) -> Duration {
     let before = leader(cluster).name;
@@ -53,7 +47,7 @@ fn take_over(cluster: &Cluster, fault: &str, table: &str, ledger: &str) -> Durat
         let status = cluster.run(&["status", "-o", "json"]);
         let status: Value = serde_json::from_str(&status.out).expect("JSON");
         assert_ne!(status["master_name"], before.as_str(), "{status}");
-        goes_on(ledger, 50);
+        wait_for_transfers(ledger, 50);
         took
     });
     if fault == "STOP" {
@@ -73,31 +67,22 @@ fn a_bank_goes_on_when_the_leading_master_is_killed_stands_still_or_ends() {
     let (manifest, ledger) = (path("cluster.yaml"), path("transfers.jsonl"));
     std::fs::write(&manifest, MANIFEST).expect("written");
     let cluster = Cluster::start(&["--processes", "-f", &manifest]);
-    let mut bank = bank(&cluster, &ledger);
-    goes_on(&ledger, 100);
+    let bank = bank(&cluster, &ledger);
+    wait_for_transfers(&ledger, 100);
     let faults = ["KILL", "STOP", "TERM", "KILL"];
     for (number, fault) in faults.into_iter().enumerate() {
         let table = format!("after-{number}");
         let took = take_over(&cluster, fault, &table, &ledger);
         // Of a lease's 10 s nothing may be left to chance: tablet servers have to find the new leader in that time.
         assert!(took < Duration::from_secs(30), "{fault} took {took:?}");
-        goes_on(&ledger, 50);
+        wait_for_transfers(&ledger, 50);
     }
     for number in 0..faults.len() {
         let table = format!("after-{number}");
         cluster.run(&["put", &table, "row", "column", "1"]).ok();
     }
-    signal(bank.id(), "TERM");
-    let summary = std::io::read_to_string(bank.stdout.take().expect("a pipe")).expect("text");
-    bank.wait().expect("the bank ends");
-    let summary: Value = serde_json::from_str(&summary).expect("JSON");
-    assert_eq!(summary["failed"], 0, "{summary}");
-    let verify = ["bank", "--accounts", "100", "--verify", &ledger];
-    let said = cluster.run(&[&verify[..], &["-o", "json"]].concat());
-    let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
-    for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
-        assert_eq!(found[wrong], 0, "{found}");
-    }
+    end_bank(bank);
+    cluster.bank_holds(&["--accounts", "100"], &ledger);
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod support;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
-use support::{Choices, Cluster, lines, signal, wait_for};
+use support::{Choices, Cluster, end_bank, wait_for_transfers};
 
 const ACCOUNTS: &str = "200";
 /// Splits and merges; half of them again after each server was killed.
@@ -35,11 +35,6 @@ fn bank(cluster: &Cluster, table: &str, ledger: &str) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("the bank runs")
-}
-
-fn goes_on(ledger: &str, transfers: usize) {
-    let target = lines(ledger) + transfers;
-    wait_for("more transfers", || (lines(ledger) > target).then_some(()));
 }
 
 /// The tablets of a table: their first rows and their servers.
@@ -116,7 +111,7 @@ fn money_moves_while_tablets_are_split_and_merged_and_their_servers_killed() {
     let start = |(table, ledger): (&str, &String)| bank(&cluster, table, ledger);
     let banks: Vec<Child> = TABLES.into_iter().zip(&ledgers).map(start).collect();
     for ledger in &ledgers {
-        goes_on(ledger, 50);
+        wait_for_transfers(ledger, 50);
     }
     for number in 0..CUTS {
         let table = TABLES[(number % 2) as usize];
@@ -126,27 +121,10 @@ fn money_moves_while_tablets_are_split_and_merged_and_their_servers_killed() {
             cluster.kill(&server);
         }
     }
-    for ((mut bank, ledger), table) in banks.into_iter().zip(&ledgers).zip(TABLES) {
-        goes_on(ledger, 50);
-        signal(bank.id(), "TERM");
-        let summary = std::io::read_to_string(bank.stdout.take().expect("a pipe")).expect("text");
-        bank.wait().expect("the bank ends");
-        let summary: Value = serde_json::from_str(&summary).expect("JSON");
-        assert_eq!(summary["failed"], 0, "{summary}");
-        let verify = [
-            "bank",
-            "--accounts",
-            ACCOUNTS,
-            "--table",
-            table,
-            "--verify",
-            ledger,
-        ];
-        let said = cluster.run(&[&verify[..], &["-o", "json"]].concat());
-        let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
-        for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
-            assert_eq!(found[wrong], 0, "{found}");
-        }
+    for ((bank, ledger), table) in banks.into_iter().zip(&ledgers).zip(TABLES) {
+        wait_for_transfers(ledger, 50);
+        end_bank(bank);
+        cluster.bank_holds(&["--accounts", ACCOUNTS, "--table", table], ledger);
     }
     cluster.run(&["gc", "verify"]).ok();
     for table in TABLES {

@@ -182,6 +182,18 @@ impl Cluster {
         percolator_with(&[&["-c", self.master.as_str()], arguments].concat(), input)
     }
 
+    /// Checks what the bank of these accounts and options answered against what is there, and returns what was found.
+    pub(crate) fn bank_holds(&self, bank: &[&str], ledger: &str) -> Value {
+        let verify = ["--verify", ledger, "-o", "json"];
+        let said = self.run(&[&["bank"], bank, &verify].concat());
+        eprintln!("{}{}", said.err, said.out);
+        let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
+        for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
+            assert_eq!(found[wrong], 0, "{found}");
+        }
+        found
+    }
+
     /// A command against the cluster, to be started by the caller.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PERCOLATOR);
@@ -444,4 +456,19 @@ pub(crate) fn lines(file: &str) -> usize {
     std::fs::read(file).map_or(0, |bytes| {
         bytes.iter().filter(|byte| **byte == b'\n').count()
     })
+}
+
+/// Waits until so many more transfers were answered, each of which is a line of the ledger.
+pub(crate) fn wait_for_transfers(ledger: &str, transfers: usize) {
+    let target = lines(ledger) + transfers;
+    wait_for("more transfers", || (lines(ledger) > target).then_some(()));
+}
+
+/// Ends a bank, whose output is a pipe: none of its transfers failed.
+pub(crate) fn end_bank(mut bank: Child) {
+    signal(bank.id(), "TERM");
+    let summary = std::io::read_to_string(bank.stdout.take().expect("a pipe")).expect("text");
+    bank.wait().expect("the bank ends");
+    let summary: Value = serde_json::from_str(&summary).expect("JSON");
+    assert_eq!(summary["failed"], 0, "{summary}");
 }
