@@ -128,7 +128,7 @@ impl Kube {
         let mut arguments = vec!["upgrade", "--install", release, &chart, "-n", namespace];
         arguments.extend(["--set", &repository]);
         if release != RELEASE {
-            // Whoever installs the first release has it.
+            // The first release has it.
             arguments.extend(["--set", "crds.create=false"]);
         }
         // No autoscaler adds a node here.

@@ -43,6 +43,7 @@ impl Directory {
             return;
         }
         let table = tablet.table;
+        let is_same_start = self.incarnation(&command.server) == command.incarnation;
         match &command.action {
             Action::Create { tablet: asked, .. } => {
                 let mut now = tablet.state;
@@ -51,18 +52,16 @@ impl Directory {
                 }
                 self.tablets.hear(tablet_id, true, now);
                 // What its list says of locks holds for this one too, which was made to refuse what is below the barrier.
-                let is_same = self.incarnation(&command.server) == command.incarnation;
-                if is_same && self.reported(&command.server).is_some() {
+                if is_same_start && self.reported(&command.server).is_some() {
                     self.tablets.set_listed(tablet_id, true);
                 }
             }
             Action::Drop { .. } => self.forget_tablet(tablet_id),
             // Of another start its heartbeats tell.
-            Action::Split { .. } | Action::Merge { .. } => {
-                if self.incarnation(&command.server) == command.incarnation {
-                    self.take_in(&command.server, changed);
-                }
+            Action::Split { .. } | Action::Merge { .. } if is_same_start => {
+                self.take_in(&command.server, changed);
             }
+            Action::Split { .. } | Action::Merge { .. } => {}
         }
         self.settle(table);
         self.command(now, &command.server);

@@ -68,8 +68,8 @@ pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<
                     made: *made,
                     barrier: barrier.as_u64(),
                 };
-                let done = tablets.create_tablet(request).await?.into_inner();
-                Ok(done_with(done.groups, Vec::new()))
+                let done = tablets.create_tablet(request).await?;
+                Ok(Done::of(done.into_inner().groups))
             }
             Action::Drop { tablet, table } => {
                 let request = v1::DropTabletRequest {
@@ -78,8 +78,8 @@ pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<
                     to,
                     table_id: *table,
                 };
-                let done = tablets.drop_tablet(request).await?.into_inner();
-                Ok(done_with(done.groups, Vec::new()))
+                let done = tablets.drop_tablet(request).await?;
+                Ok(Done::of(done.into_inner().groups))
             }
             Action::Split {
                 tablet,

@@ -1,5 +1,5 @@
-//! Cutting tablets at rows, and making one of two neighbours: asked of their owner, whose word counts. Like requests about
-//! tables these are gone on with until they are done.
+//! Cutting tablets at rows, and making one of two neighbours: asked of their owner, whose word counts. A request is
+//! done when the directory shows what it asks for. It ends when its time is over, or when the owner refuses: nothing goes on by itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub struct Merging {
 struct Asked {
     /// By tablet: its epoch then. At another one it is asked again.
     at: BTreeMap<u64, u64>,
-    /// When the caller is told what it waits for.
+    /// When the answer says what it waits for.
     until: Option<Duration>,
 }
 
@@ -226,7 +226,7 @@ impl Directory {
         Ok((id, tablet.clone()))
     }
 
-    /// An id that no tablet has had. It is durable before anybody is told of it.
+    /// An id that no tablet has had. It is durable before a server gets it.
     fn next_tablet_id(&mut self) -> Result<u64, Refusal> {
         let state = self.state.as_mut().ok_or(Refusal::NoState)?;
         let id = state.next_tablet_id;

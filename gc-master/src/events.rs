@@ -256,6 +256,16 @@ pub struct Done {
     pub tablets: Vec<Tablet>,
 }
 
+impl Done {
+    /// Of a command that cuts nothing.
+    pub(crate) fn of(groups: u64) -> Self {
+        Self {
+            groups,
+            tablets: Vec::new(),
+        }
+    }
+}
+
 impl Action {
     /// Whether it changes which tablets there are.
     pub(crate) fn cuts(&self) -> bool {

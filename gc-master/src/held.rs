@@ -287,14 +287,7 @@ mod tests {
             if let Action::Create { tablet, .. } = &command.action {
                 beat.tablets.push(tablet.clone());
             }
-            directory.finished(
-                LATER,
-                &command,
-                Ok(Done {
-                    groups: 1,
-                    tablets: Vec::new(),
-                }),
-            );
+            directory.finished(LATER, &command, Ok(Done::of(1)));
         }
         beat.groups = 1;
         directory.heartbeat(LATER, beat.clone()).unwrap();

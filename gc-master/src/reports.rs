@@ -87,7 +87,7 @@ impl Directory {
         let known = self.tablets.get(report.id);
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
         match table_state {
-            // `Heartbeat::check_known`: the cluster's masters gave the table its id, so it was deleted.
+            // `Heartbeat::check_known`: it was deleted, or a late command of the master before made it, and it is empty.
             None if known.is_none() => {
                 self.ask_to_drop(server, &report);
                 return Ok(false);

@@ -477,7 +477,7 @@ async fn a_killed_master_goes_on_where_it_was() {
                 let id = place.tablet.as_ref().expect("the tablet is set").id;
                 fakes.iter().any(|fake| fake.ids().contains(&id))
             };
-            // Whoever made it can have been answered.
+            // Its client can have had an answer.
             let is_ready_or_partial = |table: &v1::TableInfo| {
                 let of_table = |place: &&v1::TabletPlace| {
                     let tablet = place.tablet.as_ref().expect("the tablet is set");

@@ -66,7 +66,7 @@ mod tests {
         let mut master = server("master", "gc-master-1", 7404);
         survey.servers.push(master.clone());
         assert_eq!(find(&survey, &BTreeMap::new()), []);
-        // One that is down is told by its name.
+        // One that is down is reported by its name.
         master.alive = false;
         survey.servers.pop();
         survey.servers.push(master);

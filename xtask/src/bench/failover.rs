@@ -223,7 +223,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// From now on clients record what they are told.
+    /// From now on clients record the answers.
     pub(crate) fn record(&mut self, recorded: Recorded) {
         self.recorded = Some(recorded);
     }

@@ -1,4 +1,4 @@
-//! Takeovers of real oracles and masters, one after the other, of each kind in turn, while clients record what they are told.
+//! Takeovers of real oracles and masters, one after the other, of each kind in turn, while clients record the answers.
 
 use std::{collections::BTreeMap, path::Path};
 
