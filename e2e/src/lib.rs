@@ -253,7 +253,7 @@ pub fn kill_operators() {
     kubectl(&[&all[..], &["--grace-period=0"]].concat()).expect("the operators' end");
 }
 
-/// The smallest cluster, with more lines of its spec.
+/// The smallest cluster, with more lines of its spec. It asks for so little that many of them fit on the nodes at once.
 pub fn small(name: &str, more: &str) -> String {
     format!(
         "
@@ -261,12 +261,17 @@ apiVersion: percolator.dev/v1alpha1
 kind: PercolatorCluster
 metadata: {{name: {name}}}
 spec:
-  oracle: {{storage: {{size: 16Mi}}}}
+  oracle:
+    storage: {{size: 16Mi}}
+    pod: {{resources: {{requests: {{cpu: 10m}}}}}}
   gcMaster:
     storage: {{size: 16Mi}}
     # The API server keeps them in another form, which is no difference.
     pod: {{resources: {{requests: {{cpu: \"0.01\", memory: 16384Ki}}}}, env: [{{name: EMPTY, value: \"\"}}]}}
-  tablets: {{replicas: 1, storage: {{size: 256Mi, cacheSize: 16Mi}}}}
+  tablets:
+    replicas: 1
+    storage: {{size: 256Mi, cacheSize: 16Mi}}
+    pod: {{resources: {{requests: {{cpu: 10m}}}}}}
 {more}
 "
     )

@@ -181,8 +181,10 @@ fn money_moves_while_oracles_come_and_go() {
     kube.install(&[]);
     let space = kube.namespace("oracles");
     say("a cluster with one oracle, and one that begins with two");
-    let storage = "oracle: {storage: {size: 16Mi}}";
-    let two = "oracle: {replicas: 2, storage: {size: 16Mi}}";
+    let (storage, two) = (
+        "oracle:\n    storage",
+        "oracle:\n    replicas: 2\n    storage",
+    );
     // Two masters: they go on without the API server as well.
     let (one, two_masters) = (
         "gcMaster:\n    storage",

@@ -151,7 +151,7 @@ fn have_no_pods(space: &Namespace) {
     space
         .change(
             "bad",
-            r#"{"tablets":{"pod":{"resources":{"requests":null}}}}"#,
+            r#"{"tablets":{"pod":{"resources":{"requests":{"cpu":"10m"}}}}}"#,
         )
         .expect("back");
     space.wait_until_up_to_date("bad");
