@@ -32,7 +32,7 @@ pub(crate) enum Attempt {
     NeverSent(String),
     /// As Again; one of the tablets belongs to a table that is being deleted.
     Frozen(String),
-    /// As Again; a tablet was split or merged, and where the rows are now is known.
+    /// As Again; a tablet was split, merged or handed over, and where the rows are now is known, or will be in a moment.
     Moved(String),
     /// As Again; what the server has stored is not what was written to it, so that it doesn't help to ask again.
     Damaged(String),
@@ -157,8 +157,19 @@ impl Router {
             "{address} does not serve tablet {} at epoch {}",
             not.tablet_id, not.asked_epoch
         );
+        if not.moving {
+            return Attempt::Moved(format!("{why}: it is being handed over"));
+        }
         if not.known_epoch <= not.asked_epoch || not.tablets.is_empty() {
             return Attempt::Again(why);
+        }
+        if let Some(to) = not.moved_to {
+            let server = to.server.unwrap_or_default();
+            let why = format!("{why}: it was handed over to {}", server.server);
+            self.directory
+                .write()
+                .learn_move(server, &to.address, not.tablets);
+            return Attempt::Moved(why);
         }
         self.directory.write().learn_cut(address, not.tablets);
         Attempt::Moved(why)

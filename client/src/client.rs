@@ -351,6 +351,31 @@ impl Client {
             .map(drop)
     }
 
+    /// Hands a tablet over to another server, and waits until that one has it. Transactions go on meanwhile. A move that was
+    /// begun goes on also when this gives up.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: there is no such tablet or server, or the server has given it up. [`Error::Unavailable`].
+    pub async fn move_tablet(&self, tablet: u64, server: &str) -> Result<(), Error> {
+        let request = v1::MoveTabletRequest {
+            tablet_id: tablet,
+            server: server.to_owned(),
+        };
+        let transport = &self.router.transport;
+        let mut retry = Retry::new(&self.router, self.deadline());
+        loop {
+            match transport.move_tablet(request.clone()).await {
+                Ok(_) => return Ok(()),
+                Err(MasterError::Unavailable(why)) => {
+                    let gave_up = |error: CallError| Error::Unavailable(error.to_string());
+                    retry.pause(why).await.map_err(gave_up)?;
+                }
+                Err(MasterError::NotFound(why)) => return Err(Error::Invalid(why)),
+                Err(error) => return Err(self.refused("", error)),
+            }
+        }
+    }
+
     /// Deletes a table with all its rows, for every snapshot. When this returns, nobody can use it any more, its name can be
     /// used again, and its space comes when the safe point has passed this moment. Transactions that committed rows here and
     /// in other tables keep those. If a tablet server is away the error names it; the deletion goes on by itself then.

@@ -119,6 +119,32 @@ impl Directory {
         }
     }
 
+    /// Takes in the tablets that were handed over to this server.
+    pub(crate) fn learn_move(
+        &mut self,
+        to: v1::Addressee,
+        address: &str,
+        tablets: Vec<v1::TabletInfo>,
+    ) {
+        for tablet in tablets {
+            let known = self.tablets.get(&TableId(tablet.table_id));
+            let newer = known.is_some_and(|known| {
+                let mut places = known.values();
+                places.any(|it| it.tablet.id == tablet.id && it.tablet.epoch > tablet.epoch)
+            });
+            // It has gone on from there.
+            if newer {
+                continue;
+            }
+            self.place(v1::LocatedTablet {
+                tablet: Some(tablet),
+                server: to.server.clone(),
+                address: address.to_owned(),
+                incarnation: to.incarnation,
+            });
+        }
+    }
+
     /// Whose name this is has to be asked anew.
     pub(crate) fn forget_name(&mut self, name: &str) {
         self.by_name.remove(name);

@@ -496,6 +496,20 @@ impl Transport for Network {
         .boxed()
     }
 
+    fn move_tablet(
+        &self,
+        request: v1::MoveTabletRequest,
+    ) -> BoxFuture<'_, Result<v1::MoveTabletResponse, MasterError>> {
+        async move {
+            let asked = self.master.ask(Repetition::Harmless, |mut client| {
+                let request = request.clone();
+                async move { client.move_tablet(request).await }
+            });
+            asked.await
+        }
+        .boxed()
+    }
+
     fn replaced(&self) -> Option<Replaced> {
         self.master.cluster.replaced()
     }

@@ -187,6 +187,11 @@ pub trait Transport: Send + Sync + 'static {
         &self,
         request: v1::MergeTableRequest,
     ) -> BoxFuture<'_, Result<v1::MergeTableResponse, MasterError>>;
+    /// Hands a tablet over to another server.
+    fn move_tablet(
+        &self,
+        request: v1::MoveTabletRequest,
+    ) -> BoxFuture<'_, Result<v1::MoveTabletResponse, MasterError>>;
     /// Another cluster has answered in the place of the client's.
     fn replaced(&self) -> Option<Replaced> {
         None

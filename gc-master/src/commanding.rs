@@ -13,7 +13,7 @@ impl Directory {
     /// with the server's next heartbeat.
     pub fn finished(&mut self, now: Duration, command: &Command, outcome: Result<Done, String>) {
         let tablet_id = command.action.tablet();
-        self.effects.wakes |= command.action.cuts();
+        self.effects.wakes |= command.action.is_awaited();
         let asked = (command.server.clone(), tablet_id);
         for id in command.action.tablets() {
             self.in_flight.remove(&(command.server.clone(), id));
@@ -61,7 +61,8 @@ impl Directory {
             Action::Split { .. } | Action::Merge { .. } if is_same_start => {
                 self.take_in(&command.server, changed);
             }
-            Action::Split { .. } | Action::Merge { .. } => {}
+            // The server that gets a tablet reports it when it has it.
+            Action::Split { .. } | Action::Merge { .. } | Action::Import { .. } => {}
         }
         self.settle(table);
         self.command(now, &command.server);

@@ -97,6 +97,21 @@ pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<
                 let done = tablets.split_tablet(request).await?.into_inner();
                 Ok(done_with(done.groups, done.tablets))
             }
+            Action::Import {
+                tablet,
+                from,
+                address,
+            } => {
+                let request = v1::ImportTabletRequest {
+                    cluster_id: cluster_id.clone(),
+                    to,
+                    tablet: Some(tablet.clone().into()),
+                    from: Some(from.clone()),
+                    address: address.clone(),
+                };
+                let done = tablets.import_tablet(request).await?;
+                Ok(Done::of(done.into_inner().groups))
+            }
             Action::Merge { first, second } => {
                 let request = v1::MergeTabletsRequest {
                     cluster_id: cluster_id.clone(),

@@ -1,14 +1,15 @@
 //! Between the messages and the directory's own types.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use percolator_protocol::types::{TableId, Tablet, Timestamp};
-use percolator_wire::v1;
+use percolator_wire::{Malformed, v1};
 use tonic::{Code, Status};
 
 use crate::core::Directory;
-use crate::events::{Heartbeat, HeartbeatAnswer};
+use crate::events::{Departed, Heartbeat, HeartbeatAnswer};
 use crate::held::Hold;
 use crate::refusal::Refusal;
 use crate::state::{DirectoryState, Placement, Role, Table, TableState};
@@ -41,6 +42,17 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             server: request.server.clone(),
             wrong: malformed.to_string(),
         })?;
+        let departed = request.departed.into_iter().map(|departed| {
+            Ok(Departed {
+                tablet: departed.tablet.unwrap_or_default().try_into()?,
+                to: departed.server,
+            })
+        });
+        let departed = departed.collect::<Result<_, Malformed>>();
+        let departed = departed.map_err(|malformed| Refusal::Heartbeat {
+            server: request.server.clone(),
+            wrong: malformed.to_string(),
+        })?;
         Ok(Self {
             cluster_id: Some(request.cluster_id).filter(|id| !id.is_empty()),
             role,
@@ -50,6 +62,8 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             tablets,
             deleted_tables: request.deleted_tables.into_iter().collect(),
             highest_tablet_id: request.highest_tablet_id,
+            departed,
+            arriving: request.arriving,
             points,
             resolved_ts: Timestamp::from_u64(request.resolved_ts),
             obstacle: request.obstacle,
@@ -85,6 +99,8 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
             resolved_ts: heard.points.resolved.as_u64(),
             gc: Some(heard.settings.into()),
             missing_tablets: heard.missing,
+            settled_moves: heard.settled_moves,
+            owners: heard.owners,
             lease: heard.leased.until.as_u64(),
             commits_above: heard.leased.commits_above.as_u64(),
             timestamps_above: heard.leased.timestamps_above.as_u64(),
@@ -123,6 +139,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
     servers.sort_by_key(|(name, server)| (server.role, *name));
     let tables = state.tables.keys();
     let tablets = tables.flat_map(|table| directory.tablets().of_table(*table));
+    let arrivals = directory.arrivals();
     Ok(v1::DirectoryResponse {
         cluster_id: state.cluster_id.clone(),
         servers: servers
@@ -135,7 +152,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
             .map(|(id, table)| table_info(*id, table))
             .collect(),
         tablets: tablets
-            .map(|(id, tablet)| place(state, id, tablet))
+            .map(|(id, tablet)| place(state, &arrivals, id, tablet))
             .collect(),
         complete_below: state.next_table_id,
         tablet_servers_expected: directory.manifest.tablet_servers.unwrap_or(0),
@@ -193,9 +210,20 @@ pub(crate) fn text(address: Option<SocketAddr>) -> String {
 pub(crate) fn places(directory: &Directory, table: u32) -> Result<Vec<v1::TabletPlace>, Refusal> {
     let state = directory.state()?;
     let tablets = directory.tablets().of_table(table);
+    let arrivals = directory.arrivals();
     Ok(tablets
-        .map(|(id, tablet)| place(state, id, tablet))
+        .map(|(id, tablet)| place(state, &arrivals, id, tablet))
         .collect())
+}
+
+/// A tablet.
+pub(crate) fn tablet_place(
+    directory: &Directory,
+    id: u64,
+    tablet: &Placement,
+) -> Result<v1::TabletPlace, Refusal> {
+    let state = directory.state()?;
+    Ok(place(state, &BTreeMap::new(), id, tablet))
 }
 
 /// A table, as clients see it.
@@ -212,10 +240,19 @@ pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
     }
 }
 
-fn place(state: &DirectoryState, id: u64, tablet: &Placement) -> v1::TabletPlace {
+fn place(
+    state: &DirectoryState,
+    arrivals: &BTreeMap<u64, (&str, &v1::TabletArrival)>,
+    id: u64,
+    tablet: &Placement,
+) -> v1::TabletPlace {
+    let arrival = arrivals.get(&id);
+    let arrival = arrival.filter(|(to, _)| *to != tablet.owner);
     v1::TabletPlace {
         tablet: Some(tablet_info(state, id, tablet)),
         server: tablet.owner.clone(),
+        moving_to: arrival.map_or_else(String::new, |(to, _)| (*to).to_owned()),
+        moved_bytes: arrival.map_or(0, |(_, arrival)| arrival.bytes),
     }
 }
 
@@ -264,6 +301,8 @@ impl From<Refusal> for Status {
             | Refusal::NotReady { .. }
             | Refusal::Unplaced { .. }
             | Refusal::OwnerAway { .. }
+            | Refusal::ServerAway { .. }
+            | Refusal::NotMoved { .. }
             | Refusal::NotCut { .. }
             | Refusal::UnmetTabletServers { .. } => Code::Unavailable,
             Refusal::Pending { .. } => Code::DeadlineExceeded,
@@ -277,7 +316,9 @@ impl From<Refusal> for Status {
             | Refusal::TooManyToLocate { .. }
             | Refusal::Retention { .. }
             | Refusal::HoldMax { .. } => Code::InvalidArgument,
-            Refusal::NoSuchTable { .. } => Code::NotFound,
+            Refusal::NoSuchTable { .. }
+            | Refusal::NoSuchTablet { .. }
+            | Refusal::NoSuchServer { .. } => Code::NotFound,
             Refusal::NoTableIds | Refusal::DirectoryFull { .. } => Code::ResourceExhausted,
         };
         Self::new(code, refusal.to_string())

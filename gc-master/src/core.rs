@@ -230,6 +230,8 @@ impl Directory {
             live.forget_lists();
             self.tablets.forget_list(&beat.server);
         }
+        // Somebody may wait for tablets to arrive, or to be given up.
+        self.effects.wakes |= live.arriving != beat.arriving;
         live.hear(now, &beat);
         let (server, role) = (beat.server.clone(), beat.role);
         self.learn_time(&beat);
@@ -276,6 +278,7 @@ impl Directory {
             state.met_tablet(beat.highest_tablet_id);
             self.dirty |= state.next_tablet_id != next;
         }
+        self.take_departed(&beat.server, beat.departed);
         self.take_dropped(&beat.server, &beat.deleted_tables, &beat.tablets);
         if let Some(live) = self.live.get_mut(&beat.server) {
             live.lists_version = beat.lists_version;
@@ -308,6 +311,13 @@ impl Directory {
             heard.lists_version = live.lists_version;
         }
         heard.settings.clone_from(&state.gc.set);
+        heard.settled_moves = self.settled_moves(server);
+        let owners = live.arriving.iter().filter(|it| it.failure.is_empty());
+        let owners: BTreeSet<&str> = owners.map(|it| it.from.as_str()).collect();
+        heard.owners = owners
+            .into_iter()
+            .map(|owner| self.whereabouts(owner))
+            .collect();
     }
 
     /// Enters into the state what a heartbeat says of its server, and says what to answer.
@@ -338,6 +348,8 @@ impl Directory {
         Ok(HeartbeatAnswer {
             leased: Leased::default(),
             missing: Vec::new(),
+            settled_moves: Vec::new(),
+            owners: Vec::new(),
             points: state.gc.points().raised(beat.points),
             settings: state.gc.set.clone(),
             interval: Duration::ZERO,

@@ -49,6 +49,10 @@ pub struct Heartbeat {
     pub deleted_tables: BTreeSet<u32>,
     /// The highest id of a tablet that it ever had; zero: it had none.
     pub highest_tablet_id: u64,
+    /// Tablets that it has handed over, and whose rows it still has.
+    pub departed: Vec<Departed>,
+    /// Tablets that it gets, or has tried to get.
+    pub arriving: Vec<v1::TabletArrival>,
     /// How far it refuses and collects.
     pub points: Points,
     /// Up to where the locks in its tablets are resolved.
@@ -103,6 +107,8 @@ impl Heartbeat {
             tablets: Vec::new(),
             deleted_tables: BTreeSet::new(),
             highest_tablet_id: 0,
+            departed: Vec::new(),
+            arriving: Vec::new(),
             points: Points::default(),
             resolved_ts: Timestamp::ZERO,
             obstacle: None,
@@ -125,6 +131,15 @@ impl Heartbeat {
             takeover_ms: None,
         }
     }
+}
+
+/// A tablet that was handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Departed {
+    /// As it is since then.
+    pub tablet: Tablet,
+    /// The server that has it.
+    pub to: String,
 }
 
 /// Which table is to be deleted.
@@ -173,6 +188,10 @@ pub struct HeartbeatAnswer {
     pub settings: StoredSettings,
     /// Tablets that the server has had, and that the heartbeat didn't name, in order.
     pub missing: Vec<u64>,
+    /// Tablets that it has handed over, whose rows may go.
+    pub settled_moves: Vec<u64>,
+    /// Where the servers are from which it gets tablets.
+    pub owners: Vec<v1::MovedTo>,
     /// What it may do until it is heard again.
     pub leased: Leased,
 }
@@ -238,6 +257,15 @@ pub enum Action {
         /// The id of the other part, which no tablet has.
         sibling: u64,
     },
+    /// Get this tablet from its owner.
+    Import {
+        /// The tablet, as its owner has it.
+        tablet: Tablet,
+        /// Its owner, and where that is.
+        from: v1::MovedTo,
+        /// Where the server is that gets it.
+        address: String,
+    },
     /// Make one tablet of two neighbours.
     Merge {
         /// The one that gets all rows: its id and its epoch.
@@ -267,9 +295,12 @@ impl Done {
 }
 
 impl Action {
-    /// Whether it changes which tablets there are.
-    pub(crate) fn cuts(&self) -> bool {
-        matches!(self, Self::Split { .. } | Self::Merge { .. })
+    /// Whether somebody may wait for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        matches!(
+            self,
+            Self::Split { .. } | Self::Merge { .. } | Self::Import { .. }
+        )
     }
 
     /// The tablets that it changes: nothing else is asked for them meanwhile.
@@ -283,7 +314,7 @@ impl Action {
 
     pub(crate) fn tablet(&self) -> u64 {
         match self {
-            Self::Create { tablet, .. } => tablet.id,
+            Self::Create { tablet, .. } | Self::Import { tablet, .. } => tablet.id,
             Self::Drop { tablet, .. } | Self::Split { tablet, .. } => *tablet,
             Self::Merge { first, .. } => first.0,
         }
@@ -359,7 +390,8 @@ impl Heartbeat {
         if !has_port(&self.address) {
             return malformed(format!("its address {:?} is no HOST:PORT", self.address));
         }
-        for (index, report) in self.tablets.iter().enumerate() {
+        let departed = self.departed.iter().map(|departed| &departed.tablet);
+        for (index, report) in self.tablets.iter().chain(departed).enumerate() {
             let rows = &report.rows;
             let is_empty = !rows.end.is_empty() && rows.start >= rows.end;
             // Ids above these bounds are never given, so that there always is a next one.
@@ -382,7 +414,7 @@ impl Heartbeat {
         if self.role == Role::Tablet && self.lists_version == 0 {
             return malformed("its lists have no version".into());
         }
-        if !self.has_lists && !self.tablets.is_empty() {
+        if !self.has_lists && !(self.tablets.is_empty() && self.departed.is_empty()) {
             return malformed("it says that its lists are left out, and has tablets".into());
         }
         let is_table = |id: &u32| (1..u32::MAX).contains(id);

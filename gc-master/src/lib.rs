@@ -26,6 +26,7 @@ mod locate;
 mod measured;
 mod members;
 mod metrics;
+mod moves;
 mod names;
 mod oracles;
 mod pending;
@@ -56,6 +57,7 @@ pub use events::{
 };
 pub use fencing::{LEASE, Leased};
 pub use locate::locate;
+pub use moves::Moving;
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use pending::{Creation, Pending, Removal};
 pub use placements::Placements;

@@ -76,5 +76,6 @@ measured! {
     delete_table: DeleteTableRequest => DeleteTableResponse;
     split_table: SplitTableRequest => SplitTableResponse;
     merge_table: MergeTableRequest => MergeTableResponse;
+    move_tablet: MoveTabletRequest => MoveTabletResponse;
     rebuild: RebuildRequest => RebuildResponse;
 }

@@ -9,7 +9,7 @@ use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
 use crate::core::Directory;
-use crate::events::Heartbeat;
+use crate::events::{Departed, Heartbeat};
 use crate::progress::Progressed;
 use crate::state::{Placement, TableState};
 
@@ -28,6 +28,9 @@ pub(crate) struct Live {
     pub(crate) looked_at_again: bool,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
     pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
+    /// Tablets that it has handed over, and those that it gets.
+    pub(crate) departed: Vec<Departed>,
+    pub(crate) arriving: Vec<v1::TabletArrival>,
     /// Reports that were ignored, and noted.
     pub(crate) conflicts: BTreeSet<u64>,
     /// As far as it has durably taken them.
@@ -77,6 +80,8 @@ impl Live {
             lists_version: 0,
             looked_at_again: false,
             missing: BTreeMap::new(),
+            departed: Vec::new(),
+            arriving: Vec::new(),
             conflicts: BTreeSet::new(),
             points: Points::default(),
             resolved_ts: Timestamp::ZERO,
@@ -101,6 +106,11 @@ impl Live {
         self.lists_version = 0;
     }
 
+    /// What it says of a tablet that it gets.
+    pub(crate) fn arrival(&self, tablet: u64) -> Option<&v1::TabletArrival> {
+        self.arriving.iter().find(|it| it.tablet_id == tablet)
+    }
+
     /// Takes in what a heartbeat says of the server itself.
     pub(crate) fn hear(&mut self, now: Duration, beat: &Heartbeat) {
         self.incarnation = beat.incarnation;
@@ -108,6 +118,7 @@ impl Live {
         self.leads_term = beat.leads_term;
         self.takeover_ms = beat.takeover_ms;
         self.has_left = beat.leaving;
+        self.arriving.clone_from(&beat.arriving);
         self.disk_stalled_ms = beat.disk_stalled_ms;
         self.metrics_address = beat.metrics_address;
         self.points = beat.points;

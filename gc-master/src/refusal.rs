@@ -184,6 +184,18 @@ pub enum Refusal {
     Unplaced { table: String },
     #[error("tablet {tablet} is at {server}, which is down: start it, then ask again")]
     OwnerAway { tablet: u64, server: String },
+    #[error("{server} is down: start it, then ask again")]
+    ServerAway { server: String },
+    #[error("there is no tablet {tablet}: `percolator tablet list` names those that there are")]
+    NoSuchTablet { tablet: u64 },
+    #[error("there is no tablet server {server}: there are {known}")]
+    NoSuchServer { server: String, known: String },
+    #[error("{server} has not got tablet {tablet}, which stays where it was: {cause}")]
+    NotMoved {
+        tablet: u64,
+        server: String,
+        cause: String,
+    },
     #[error("{server} has not done it with tablet {tablet}: {cause}")]
     NotCut {
         tablet: u64,

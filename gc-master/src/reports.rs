@@ -220,7 +220,10 @@ impl Directory {
         let mut given_up = Vec::new();
         let mut lost = Vec::new();
         for (id, tablet) in self.tablets.of_owner(server) {
-            if !tablet.made || tablet.listed {
+            if !tablet.made
+                || tablet.listed
+                || live.arrival(id).is_some_and(|it| it.failure.is_empty())
+            {
                 continue;
             }
             let Some(table) = state.tables.get(&tablet.table) else {

@@ -15,6 +15,7 @@ use crate::cuts::{Merging, Splitting};
 use crate::events::Heartbeat;
 use crate::leadership::Serving;
 use crate::locate::locate;
+use crate::moves::Moving;
 use crate::pending::{Creation, Pending, Removal};
 use crate::refusal::Refusal;
 use crate::runner::Runner;
@@ -215,6 +216,15 @@ impl Master for Service {
     ) -> Result<Response<v1::MergeTableResponse>, Status> {
         let mut merging = Merging::new(request.into_inner());
         self.finish(move |directory, now| merging.go_on(directory, now))
+            .await
+    }
+
+    async fn move_tablet(
+        &self,
+        request: Request<v1::MoveTabletRequest>,
+    ) -> Result<Response<v1::MoveTabletResponse>, Status> {
+        let mut moving = Moving::new(request.into_inner());
+        self.finish(move |directory, now| moving.go_on(directory, now))
             .await
     }
 

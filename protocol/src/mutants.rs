@@ -158,11 +158,31 @@ pub enum Mutant {
     ShortenedValueStays,
     /// An entry of the index counts the bytes of a key in one byte.
     LongKeysCut,
+    /// A tablet is served where its copy is complete, before its owner has decided that.
+    MovedUndecided,
+    /// What changed while a tablet was copied doesn't follow.
+    MovedTailForgotten,
+    /// What is on its way to the disk of a tablet's owner is not waited for at the end of the copy.
+    MovedInFlightForgotten,
+    /// Locks that come with a tablet are not counted by who gets it.
+    MovedLocksNotCounted,
+    /// Nor are the newest records of its cells.
+    MovedRecordsNotMarked,
+    /// Nor is what is to be collected of it.
+    MovedGarbageForgotten,
+    /// Nor does it take the barrier of its owner.
+    MovedBarrierForgotten,
+    /// Who gets a tablet goes on to say that locks are resolved, without those that come with it.
+    MovedUnresolved,
+    /// A server that gives a tablet away remembers the newest versions of its cells.
+    MovedCacheKept,
+    /// A tablet comes back while its rows of before are still to be removed.
+    MovedOntoLeftovers,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 75] = [
+    pub const ALL: [Self; 85] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -238,6 +258,16 @@ impl Mutant {
         Self::FloorIsNow,
         Self::ShortenedValueStays,
         Self::LongKeysCut,
+        Self::MovedUndecided,
+        Self::MovedTailForgotten,
+        Self::MovedInFlightForgotten,
+        Self::MovedLocksNotCounted,
+        Self::MovedRecordsNotMarked,
+        Self::MovedGarbageForgotten,
+        Self::MovedBarrierForgotten,
+        Self::MovedUnresolved,
+        Self::MovedCacheKept,
+        Self::MovedOntoLeftovers,
     ];
 }
 

@@ -7,6 +7,7 @@ use percolator_engine::Column;
 use percolator_protocol::types::{Cell, DecodeError, Lock, Timestamp, Write, WriteKind, key};
 
 use crate::history::Record;
+use crate::owned::Owned;
 use crate::watch::Content;
 
 /// What is known when the run is over.
@@ -19,8 +20,8 @@ pub struct End<'a> {
     pub store: &'a Store,
     /// What each server holds.
     pub(crate) contents: &'a BTreeMap<String, Content>,
-    /// The tables of which each has tablets, and whether they are in use.
-    pub owned: &'a BTreeMap<String, BTreeMap<u32, bool>>,
+    /// The tablets that each has.
+    pub owned: &'a BTreeMap<String, Owned>,
 }
 
 /// A committed version of a cell.
@@ -48,18 +49,16 @@ pub struct Store {
 }
 
 impl Store {
-    /// All that these contents hold.
+    /// All that this content holds.
     ///
     /// # Errors
     /// A record that can't be read.
-    pub(crate) fn read<'a>(contents: impl Iterator<Item = &'a Content>) -> Result<Self, String> {
+    pub(crate) fn read(content: &Content) -> Result<Self, String> {
         let mut store = Self::default();
-        for content in contents {
-            for ((column, key), value) in content {
-                store
-                    .add(content, *column, key, value)
-                    .map_err(|error| error.to_string())?;
-            }
+        for ((column, key), value) in content {
+            store
+                .add(content, *column, key, value)
+                .map_err(|error| error.to_string())?;
         }
         for versions in store.versions.values_mut() {
             versions.sort_by_key(|version| version.commit_ts);

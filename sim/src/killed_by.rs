@@ -54,6 +54,31 @@ impl Mutation {
             | S::CheckpointNotDurable => &[DURABLE],
             S::StaleTimestamps => &[&["recency"], READS],
             S::TwoOwners => &[&["one owner"]],
+            S::Rule(M::MovedUndecided) => &[&["one owner"], FATES, WRITERS, READS],
+            S::Rule(M::MovedLocksNotCounted) => &[
+                &["one lock a cell"],
+                BOUNDED,
+                FATES,
+                WRITERS,
+                READS,
+                LIVENESS,
+            ],
+            S::Rule(M::MovedGarbageForgotten) => &[&["nothing is overlooked"]],
+            S::Rule(
+                M::MovedTailForgotten
+                | M::MovedInFlightForgotten
+                | M::MovedRecordsNotMarked
+                | M::MovedBarrierForgotten
+                | M::MovedUnresolved
+                | M::MovedCacheKept
+                | M::MovedOntoLeftovers,
+            ) => &[
+                FATES,
+                WRITERS,
+                READS,
+                &["nothing is overlooked", "one lock a cell"],
+                LIVENESS,
+            ],
             S::Rule(M::FreezeIgnored | M::DroppedBeforeSafePoint | M::DroppedUnresolved) => {
                 &[FATES]
             }

@@ -39,6 +39,8 @@ pub enum Ask {
     /// To the master.
     MergeTable(v1::MergeTableRequest),
     /// To the master.
+    MoveTablet(v1::MoveTabletRequest),
+    /// To the master.
     Session(v1::SessionRequest),
     /// To the master.
     Heartbeat(Box<v1::HeartbeatRequest>),
@@ -72,6 +74,8 @@ pub enum Answer {
     TableSplit(v1::SplitTableResponse),
     /// The master's.
     TableMerged(v1::MergeTableResponse),
+    /// The master's.
+    TabletMoved(v1::MoveTabletResponse),
     /// The master's.
     Session(v1::SessionResponse),
     /// The master's, to a heartbeat.

@@ -263,6 +263,30 @@ impl Mutation {
                 plan.workers = 3;
                 plan.faulty = Duration::from_secs(10);
             }
+            Self::Rule(
+                Mutant::MovedUndecided
+                | Mutant::MovedTailForgotten
+                | Mutant::MovedInFlightForgotten
+                | Mutant::MovedLocksNotCounted
+                | Mutant::MovedRecordsNotMarked
+                | Mutant::MovedGarbageForgotten
+                | Mutant::MovedBarrierForgotten
+                | Mutant::MovedUnresolved
+                | Mutant::MovedCacheKept
+                | Mutant::MovedOntoLeftovers,
+            ) => {
+                only(&[Fault::MoveTablets, Fault::KillServer, Fault::Loss]);
+                plan.pause = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+                plan.workloads = vec!["bank", "cycle", "index"];
+                plan.tablet_servers = 3;
+                plan.clients = 3;
+                plan.workers = 3;
+                plan.faulty = Duration::from_secs(10);
+                if self == Self::Rule(Mutant::MovedGarbageForgotten) {
+                    plan.retention = Duration::from_millis(100);
+                }
+            }
             Self::Rule(Mutant::LossForgotten) => only(&[Fault::LoseFolder]),
             Self::Rule(Mutant::BarrierNotDurable | Mutant::DeleteCollectedFirst) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss]);
@@ -378,8 +402,11 @@ impl Mutation {
                 plan.clients = 4;
                 plan.workers = 3;
                 if self == Self::Rule(Mutant::EarlierFlushesNotCompared) {
+                    // What a server has read bounds all later flushes there: the last one has to go elsewhere.
+                    plan.tablet_servers = 3;
                     plan.workloads = vec!["large"];
-                    plan.buffer_bytes = 2_000;
+                    plan.buffer_bytes = 500;
+                    plan.faulty = Duration::from_secs(10);
                 }
             }
             Self::StallIgnored => only(&[Fault::DiskHang]),

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::cluster::Cluster;
 use crate::cuts;
 use crate::disk::Space;
+use crate::moves;
 use crate::network::NetworkFaults;
 use crate::plan::{Fault, Plan, SHORT_PATIENCE};
 use crate::rng::Rng;
@@ -57,7 +58,7 @@ fn mend_later(world: &Arc<World>, turns: &Turns, place: Place, after: Duration, 
 const ELECTED_PACES: [u64; 6] = [820, 900, 990, 1_010, 1_100, 1_200];
 
 /// What can be done to a process, a disk or a clock.
-const ACTIONS: [Fault; 23] = [
+const ACTIONS: [Fault; 24] = [
     Fault::Cut,
     Fault::KillServer,
     Fault::KillClient,
@@ -81,6 +82,7 @@ const ACTIONS: [Fault; 23] = [
     Fault::RegisterAway,
     Fault::RegisterSlow,
     Fault::SplitAndMerge,
+    Fault::MoveTablets,
 ];
 
 /// Something that is done.
@@ -134,7 +136,7 @@ fn of_kind(plan: &Plan, fault: Fault) -> Vec<Deed> {
     let mut rng = Rng::new(plan.seed, fault.name());
     let times = match fault {
         // Nothing fails by it.
-        Fault::SplitAndMerge => 1,
+        Fault::SplitAndMerge | Fault::MoveTablets => 1,
         _ => [2, 4, 8, 16][rng.below(4) as usize],
     };
     let pause = plan.pause * if plan.often { 1 } else { times };
@@ -202,7 +204,8 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         | Fault::NewCluster
         | Fault::LoseFolder
         | Fault::StaleCommitTs
-        | Fault::SplitAndMerge => {}
+        | Fault::SplitAndMerge
+        | Fault::MoveTablets => {}
     }
     deed
 }
@@ -311,6 +314,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             tablet.hang();
         }
         Fault::SplitAndMerge => cuts::split_or_merge(world, cluster, whom, way),
+        Fault::MoveTablets => moves::move_one(world, cluster, whom, way),
         Fault::Burst => cluster.burst(world, client, (way % 8) as usize + 4),
         Fault::HandOver
         | Fault::KillLeader

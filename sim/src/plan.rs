@@ -51,11 +51,12 @@ pub enum Fault {
     RegisterSlow,
     StaleCommitTs,
     SplitAndMerge,
+    MoveTablets,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -87,12 +88,13 @@ impl Fault {
         Self::RegisterSlow,
         Self::StaleCommitTs,
         Self::SplitAndMerge,
+        Self::MoveTablets,
     ];
 
-    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but two that
+    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but three that
     /// seeds draw for themselves.
     pub fn of_any() -> &'static [Self] {
-        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 2]
+        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 3]
     }
 
     /// Its name on the command line.
@@ -129,6 +131,7 @@ impl Fault {
             Self::RegisterSlow => "register-slow",
             Self::StaleCommitTs => "stale-commit-ts",
             Self::SplitAndMerge => "split-and-merge",
+            Self::MoveTablets => "move-tablets",
         }
     }
 
@@ -181,6 +184,7 @@ impl Fault {
                 "clients get a commit_ts below what the oracle has granted since, as two oracles at a time would grant it"
             }
             Self::SplitAndMerge => "tablets are split and merged, at rows that are there",
+            Self::MoveTablets => "tablets are handed over to other servers, and back",
             Self::Burst => "many more transactions at once for a while",
         }
     }
@@ -300,6 +304,9 @@ impl Plan {
         }
         if Rng::new(seed, "split-and-merge").below(3) == 0 {
             plan.faults.insert(Fault::SplitAndMerge);
+        }
+        if Rng::new(seed, "move-tablets").below(3) == 0 {
+            plan.faults.insert(Fault::MoveTablets);
         }
         replicate(&mut plan);
         plan

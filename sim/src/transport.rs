@@ -287,6 +287,19 @@ impl Transport for SimTransport {
         .boxed()
     }
 
+    fn move_tablet(
+        &self,
+        request: v1::MoveTabletRequest,
+    ) -> BoxFuture<'_, Result<v1::MoveTabletResponse, MasterError>> {
+        async move {
+            match self.ask_master(Ask::MoveTablet(request)).await? {
+                Answer::TabletMoved(moved) => Ok(moved),
+                _ => Err(odd()),
+            }
+        }
+        .boxed()
+    }
+
     fn replaced(&self) -> Option<Replaced> {
         self.cluster.replaced()
     }

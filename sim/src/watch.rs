@@ -15,6 +15,7 @@ use percolator_wire::v1;
 use crate::end::{End, Store};
 use crate::history::Record;
 use crate::invariants::{self, Invariant, durable};
+use crate::owned::Owned;
 
 /// Something that was seen.
 pub enum Seen<'a> {
@@ -173,33 +174,22 @@ pub(crate) struct Holding<'a> {
     pub(crate) server: &'a str,
     /// All of its columns.
     pub(crate) content: &'a Content,
-    /// The tables of which it has tablets, and whether they are in use.
-    pub(crate) owned: Option<&'a BTreeMap<u32, bool>>,
+    /// Its tablets.
+    pub(crate) owned: &'a Owned,
     /// Its points.
     pub(crate) points: Points,
-}
-
-impl Holding<'_> {
-    /// Whether it has a tablet of this table.
-    pub(crate) fn owns(&self, table: u32) -> bool {
-        self.owned.is_some_and(|owned| owned.contains_key(&table))
-    }
-
-    /// A table that is being deleted and has tablets here.
-    pub(crate) fn frozen(&self) -> Option<u32> {
-        let mut owned = self.owned?.iter();
-        owned.find(|(_, in_use)| !**in_use).map(|(table, _)| *table)
-    }
 }
 
 /// The invariants, and what every server should hold.
 pub struct Watch {
     invariants: Vec<Box<dyn Invariant>>,
     contents: BTreeMap<String, Content>,
-    /// What was collected: records, and their values. What goes with a tablet isn't.
-    collected: BTreeMap<String, Content>,
-    /// The tables of which each server has tablets, and whether they are in use.
-    owned: BTreeMap<String, BTreeMap<u32, bool>>,
+    /// What was collected, by whichever server: records, and their values. What goes with a tablet isn't.
+    collected: Content,
+    /// The tablets that each server has.
+    owned: BTreeMap<String, Owned>,
+    /// What a server owns that has not said it.
+    nothing: Owned,
     /// The points that each server has made durable.
     points: BTreeMap<String, Points>,
 }
@@ -209,8 +199,9 @@ impl Default for Watch {
         Self {
             invariants: invariants::all(),
             contents: BTreeMap::new(),
-            collected: BTreeMap::new(),
+            collected: Content::new(),
             owned: BTreeMap::new(),
+            nothing: Owned::default(),
             points: BTreeMap::new(),
         }
     }
@@ -250,10 +241,7 @@ impl Watch {
                 maybe,
             } => self.reopened(server, *engine, maybe),
             Seen::Owns { server, tablets } => {
-                let in_use = |tablet: &v1::TabletInfo| tablet.state() == v1::TabletState::Serving;
-                let tables = tablets.iter();
-                let tables = tables.map(|tablet| (tablet.table_id, in_use(tablet)));
-                self.owned.insert((*server).to_owned(), tables.collect());
+                self.owned.insert((*server).to_owned(), Owned::of(tablets));
                 self.tell(|invariant| invariant.owns(server, tablets))
             }
             Seen::Points { server, points } => {
@@ -283,21 +271,17 @@ impl Watch {
         history: &[Record],
         tables: &BTreeMap<String, u32>,
     ) -> Result<(), Broken> {
-        let all = self.contents.iter().map(|(server, content)| {
-            let mut all = self.collected.get(server).cloned().unwrap_or_default();
-            for (place, value) in content {
-                // A fate tells less than what it has replaced.
-                match all.get(place) {
-                    Some(old) if is_fate_of(place, value, old) => {}
-                    _ => {
-                        all.insert(place.clone(), value.clone());
-                    }
+        let mut all = self.collected.clone();
+        for (place, value) in self.owned_contents() {
+            // A fate tells less than what it has replaced, on whichever server.
+            match all.get(place) {
+                Some(old) if is_fate_of(place, value, old) => {}
+                _ => {
+                    all.insert(place.clone(), value.clone());
                 }
             }
-            all
-        });
-        let all: Vec<Content> = all.collect();
-        let store = Store::read(all.iter()).map_err(|why| ("readable", why))?;
+        }
+        let store = Store::read(&all).map_err(|why| ("readable", why))?;
         let end = End {
             history,
             tables,
@@ -317,24 +301,47 @@ impl Watch {
         self.contents.iter().map(|(server, content)| Holding {
             server,
             content,
-            owned: self.owned.get(server),
+            owned: self.owned.get(server).unwrap_or(&self.nothing),
             points: self.points.get(server).copied().unwrap_or_default(),
         })
     }
 
     /// The cells that are locked.
     pub fn locked(&self) -> Vec<(Cell, Lock)> {
-        let mut locked = Vec::new();
-        for content in self.contents.values() {
-            for ((_, key), value) in
-                content.range((Column::Lock, Bytes::new())..(Column::Write, Bytes::new()))
-            {
-                if let (Ok(cell), Ok(lock)) = (key::decode_cell(key), Lock::decode(value.clone())) {
-                    locked.push((cell, lock));
-                }
-            }
-        }
-        locked
+        let locks = self
+            .owned_contents()
+            .filter(|((column, _), _)| *column == Column::Lock);
+        locks
+            .filter_map(|((_, key), value)| {
+                Some((
+                    key::decode_cell(key).ok()?,
+                    Lock::decode(value.clone()).ok()?,
+                ))
+            })
+            .collect()
+    }
+
+    /// What servers hold, without copies that others made of it, or that were left behind.
+    fn owned_contents(&self) -> impl Iterator<Item = (&(Column, Bytes), &Bytes)> {
+        let of_servers = self.contents.iter();
+        of_servers.flat_map(|(server, content)| {
+            content
+                .iter()
+                .filter(|((column, key), _)| self.counts(server, *column, key))
+        })
+    }
+
+    /// Whether what the server has at this key is what the cluster has: it is the owner, or there is none any more.
+    fn counts(&self, server: &str, column: Column, key: &[u8]) -> bool {
+        let of_rows = [Column::Lock, Column::Write, Column::Data].contains(&column);
+        let owns = |owned: &Owned| owned.at(key).is_some();
+        !of_rows || self.owned.get(server).is_some_and(owns) || !self.owned.values().any(owns)
+    }
+
+    /// Whether the server has the tablet that this key lies in, and the tablet is in use, if so.
+    fn owns(&self, server: &str, key: &[u8]) -> Option<bool> {
+        let tablet = self.owned.get(server)?.at(key)?;
+        Some(tablet.is_in_use)
     }
 
     fn tell(
@@ -364,6 +371,12 @@ impl Watch {
                 (Some(value), Some(old)) => is_fate_of(&place, value, old),
                 _ => false,
             };
+            // A copy that another server makes, or that is removed when it isn't needed any more, changes nothing.
+            if [Column::Lock, Column::Write, Column::Data].contains(&column)
+                && !self.counts(server, column, key)
+            {
+                continue;
+            }
             if value.is_none() || leaves_fate {
                 self.keep(server, place, old.as_ref());
             }
@@ -412,9 +425,7 @@ impl Watch {
         leaves_fate: bool,
     ) -> Result<Option<Change>, String> {
         let (cell_key, ts) = key::split_version(place).map_err(unreadable)?;
-        let cell = key::decode_cell(cell_key).map_err(unreadable)?;
-        let tables = self.owned.get(server);
-        if tables.and_then(|tables| tables.get(&cell.table.0)) != Some(&true) {
+        if self.owns(server, place) != Some(true) {
             return Ok(None);
         }
         let mut left = Vec::new();
@@ -445,17 +456,10 @@ impl Watch {
         let (Column::Write | Column::Data, Some(old)) = (place.0, old) else {
             return;
         };
-        let cell = key::split_version(&place.1)
-            .ok()
-            .and_then(|(cell, _)| key::decode_cell(cell).ok());
-        let tables = self.owned.get(server);
-        if let (Some(cell), Some(tables)) = (cell, tables)
-            && tables.contains_key(&cell.table.0)
-        {
-            let kept = self.collected.entry(server.to_owned()).or_default();
-            let known = kept.get(&place);
+        if self.owns(server, &place.1).is_some() {
+            let known = self.collected.get(&place);
             if !known.is_some_and(|known| is_fate_of(&place, old, known)) {
-                kept.insert(place, old.clone());
+                self.collected.insert(place, old.clone());
             }
         }
     }

@@ -44,6 +44,9 @@ impl Ask {
             Self::MergeTable(request) => {
                 format!("merge {} at {}", request.table, text(&request.row))
             }
+            Self::MoveTablet(request) => {
+                format!("move tablet {} to {}", request.tablet_id, request.server)
+            }
             Self::Session(request) => {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
@@ -58,6 +61,10 @@ impl Ask {
                     },
                 ..
             }) => format!("split tablet {id} at {}, into it and {sibling}", text(row)),
+            Self::Order(MasterCommand {
+                order: TabletCommand::Import { tablet, from, .. },
+                ..
+            }) => format!("get tablet {} from {}", tablet.id, from.address),
             Self::Order(MasterCommand {
                 order: TabletCommand::Merge { first, second },
                 ..
@@ -124,6 +131,14 @@ fn asked(request: &B) -> String {
             cells(get.cells.iter().map(Some))
         ),
         B::GetOne(get) => format!("get @{} {}", get.start_ts, name(&get.row, &get.column)),
+        B::PullTablet(pull) => format!(
+            "pull chunk {} of tablet {}",
+            pull.chunk,
+            pull.tablet.map_or(0, |tablet| tablet.id)
+        ),
+        B::TakeTablet(take) => {
+            format!("take tablet {}", take.tablet.map_or(0, |tablet| tablet.id))
+        }
         B::LocksBelow(asked) => format!("locks from below {}", asked.below),
         B::Scan(scan) => format!("scan @{}", scan.start_ts),
         B::Prewrite(prewrite) => {
@@ -202,6 +217,7 @@ impl Answer {
             Self::TableDeleted(_) => "deleted".to_owned(),
             Self::TableSplit(_) => "split".to_owned(),
             Self::TableMerged(_) => "merged".to_owned(),
+            Self::TabletMoved(_) => "moved".to_owned(),
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
                 format!(
@@ -240,6 +256,12 @@ fn answered(response: &R) -> String {
             (None, Some(lock)) => format!("got locked by {}", lock.start_ts),
             (None, None) => "got -".to_owned(),
         },
+        R::PullTablet(chunk) if !chunk.over.is_empty() => format!("over: {}", chunk.over),
+        R::PullTablet(chunk) => {
+            let last = if chunk.last { ", the last" } else { "" };
+            format!("a chunk of {}{last}", chunk.entries.len())
+        }
+        R::TakeTablet(answer) => format!("{:?}", answer.taken()),
         R::LocksBelow(found) => {
             let more = found.resume.as_ref().map_or("", |_| ", maybe more");
             format!("{} locks{more}", found.locks.len())

@@ -11,6 +11,8 @@ pub(crate) enum RequestError {
     Reads(Vec<v1::TabletRef>, v1::request::Body),
     /// It resolves locks, which have to be looked for first.
     Resolves(Vec<v1::TabletRef>, v1::ResolveRequest),
+    /// It asks for a piece of a tablet that is handed over.
+    Pulls(Box<v1::PullTabletRequest>),
     /// It waits for a turn at a cell.
     Waits(Vec<v1::TabletRef>, v1::WaitForCellRequest),
     /// It is wrong.
@@ -43,9 +45,13 @@ pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
         B::Rollback(request) => request.start_ts,
         B::KeepAlive(request) => request.start_ts,
         B::Resolve(request) => request.commit_ts.max(request.start_ts),
-        B::RawGet(_) | B::RawPut(_) | B::LocksBelow(_) | B::Verify(_) | B::WaitForCell(_) => {
-            return None;
-        }
+        B::RawGet(_)
+        | B::RawPut(_)
+        | B::LocksBelow(_)
+        | B::Verify(_)
+        | B::WaitForCell(_)
+        | B::PullTablet(_)
+        | B::TakeTablet(_) => return None,
     };
     // A value that is no timestamp is refused for that.
     (ts != u64::MAX).then_some(Timestamp::from_u64(ts))

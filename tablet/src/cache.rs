@@ -94,18 +94,10 @@ impl CellCache {
         {
             return;
         }
-        let same = known.is_some().then(|| {
-            let is_cell = |slot: &Slot| {
-                slot.hash == hash
-                    && slot
-                        .entry
-                        .as_deref()
-                        .and_then(Newest::read)
-                        .is_some_and(|known| known.key() == cell_key)
-            };
-            self.sets[set].iter().position(is_cell)
-        });
-        let same = same.flatten();
+        let same = known
+            .is_some()
+            .then(|| self.position(set, hash, cell_key))
+            .flatten();
         let value = write.short_value.as_deref();
         if cell_key.len() + value.map_or(0, <[u8]>::len) > ENTRY_BYTES_MAX {
             // What is known of the cell isn't its newest version any more.
@@ -121,6 +113,22 @@ impl CellCache {
         });
         let entry = Some(entry(cell_key, commit_ts, write));
         self.put(set, at, Slot { hash, entry });
+    }
+
+    /// Nothing is known of the cell.
+    pub(crate) fn forget(&mut self, hash: u64, cell_key: &[u8]) {
+        let set = self.set(hash);
+        if let Some(at) = self.position(set, hash, cell_key) {
+            self.put(set, at, Slot::default());
+        }
+    }
+
+    fn position(&self, set: usize, hash: u64, cell_key: &[u8]) -> Option<usize> {
+        let is_cell = |slot: &Slot| {
+            let known = slot.entry.as_deref().and_then(Newest::read);
+            slot.hash == hash && known.is_some_and(|known| known.key() == cell_key)
+        };
+        self.sets[set].iter().position(is_cell)
     }
 
     fn put(&mut self, set: usize, at: usize, slot: Slot) {

@@ -1,12 +1,15 @@
 //! Removing the rows of dropped tablets: a piece with each group of batches, so that it goes on under load
 //! too, and a larger one where there's nothing else to write.
 
+use bytes::Bytes;
 use percolator_engine::{Column, Direction, Engine};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Tablet, key};
 
 use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, Ticket};
+use crate::leaving::COLUMNS;
+use crate::moves::cell_of;
 use crate::store::LockChange;
 use crate::tablets::{self, Tablets};
 
@@ -16,17 +19,14 @@ const KEYS_ALONE: usize = 1024;
 /// Bytes of keys and values after which a piece ends: values are read on the way.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The columns that hold rows, in the order in which they are cleared.
-const COLUMNS: [Column; 3] = [Column::Lock, Column::Write, Column::Data];
-
 /// How far it is. Not kept: after a restart it begins anew, and finds less.
 #[derive(Debug, Default)]
 pub(crate) struct Clearing {
     /// What was decided before the last tablet was dropped can still write into it: tickets below this.
     dropped_at: Option<Ticket>,
     position: Option<Position>,
-    /// The piece on its way to the disk, and the position behind it.
-    piece: Option<(Ticket, Position)>,
+    /// The piece on its way to the disk, and the position behind it; none: nothing is left of its tablet.
+    piece: Option<(Ticket, Option<Position>)>,
 }
 
 /// All before it is removed: keys below `start` of this column, and the columns before it.
@@ -80,9 +80,12 @@ impl Clearing {
         };
         let mut decision = Decision::new();
         let behind = take(engine, tablet, position, keys_max, &mut decision)?;
+        let mut behind = Some(behind);
         if decision.batch.is_empty() {
             decision.batch = tablets::forget_record(tablet.id);
             decision.tablet_change = Some(TabletChange::Forget(tablet.id));
+            // It may come back, and go again.
+            behind = None;
         }
         self.piece = Some((ticket, behind));
         Some(decision)
@@ -93,7 +96,7 @@ impl Clearing {
         if let Some((_, behind)) = self.piece.take_if(|(its, _)| *its == ticket)
             && durable
         {
-            self.position = Some(behind);
+            self.position = behind;
         }
     }
 }
@@ -129,6 +132,13 @@ fn take(
             if *column == Column::Lock {
                 let hash = latches::hash(&[&key]);
                 decision.lock_changes.push(LockChange::Removed(hash));
+            }
+            // The tablet may come back one day, from another server.
+            if *column == Column::Write
+                && !mutants::on(Mutant::MovedCacheKept)
+                && let Ok(cell_key) = cell_of(&key)
+            {
+                decision.unlearn.push(Bytes::copy_from_slice(cell_key));
             }
             decision.batch.delete(*column, key);
         }

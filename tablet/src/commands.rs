@@ -4,12 +4,13 @@ use bytes::Bytes;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, Tablet, Timestamp};
+use percolator_wire::v1;
 
 use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::state::State;
 use crate::work::invalid;
-use crate::{Refusal, tablets};
+use crate::{Refusal, moves, tablets};
 
 /// A command of the master.
 #[derive(Clone, Debug)]
@@ -41,6 +42,15 @@ pub enum TabletCommand {
         /// The id of the other part.
         sibling: u64,
     },
+    /// Get this tablet from its owner.
+    Import {
+        /// The tablet, as its owner has it.
+        tablet: Tablet,
+        /// Its owner, and where that is.
+        from: v1::MovedTo,
+        /// Where this server is.
+        address: String,
+    },
     /// Make one tablet of two neighbours.
     Merge {
         /// The first one, which gets all rows: its id and its epoch.
@@ -54,7 +64,7 @@ impl TabletCommand {
     /// The tablets that it changes.
     fn tablets(&self) -> impl Iterator<Item = u64> {
         let (first, second) = match self {
-            Self::Create { tablet, .. } => (tablet.id, None),
+            Self::Create { tablet, .. } | Self::Import { tablet, .. } => (tablet.id, None),
             Self::Drop { id, .. } => (*id, None),
             Self::Split { id, sibling, .. } => (*id, Some(*sibling)),
             Self::Merge { first, second } => (first.0, Some(second.0)),
@@ -65,7 +75,7 @@ impl TabletCommand {
     /// Of a split or a merge: the tablets that there are then.
     pub fn cuts(&self) -> Vec<u64> {
         match self {
-            Self::Create { .. } | Self::Drop { .. } => Vec::new(),
+            Self::Create { .. } | Self::Drop { .. } | Self::Import { .. } => Vec::new(),
             Self::Split { id, sibling, .. } => vec![*id, *sibling],
             Self::Merge { first, .. } => vec![first.0],
         }
@@ -82,12 +92,22 @@ impl TabletCommand {
         match self {
             Self::Create { tablet, .. } => tablet.is_frozen(),
             Self::Drop { .. } => true,
-            Self::Split { .. } | Self::Merge { .. } => false,
+            Self::Split { .. } | Self::Merge { .. } | Self::Import { .. } => false,
         }
     }
 
     pub(crate) fn decide(self, state: &State) -> Result<Decision, Refusal> {
+        if let Some(id) = self.tablets().find(|id| state.tablets.is_closed(*id)) {
+            return Err(invalid(format!(
+                "tablet {id} is about to be handed over to another server"
+            )));
+        }
         match self {
+            Self::Import {
+                tablet,
+                from,
+                address,
+            } => moves::import(state, tablet, from, address),
             Self::Create {
                 tablet,
                 made,
@@ -148,6 +168,24 @@ fn create(
         if let Some(other) = state.tablets.overlapping(tablet.table.0, &tablet.rows) {
             return Err(invalid(format!(
                 "tablet {} is not made: its rows are those of tablet {}, with which it was merged",
+                tablet.id, other.id
+            )));
+        }
+        if state.tablets.has_left(tablet.id, tablet.epoch) {
+            return Err(invalid(format!(
+                "tablet {} was handed over to another server",
+                tablet.id
+            )));
+        }
+        if let Some(other) = state.arriving.overlapping(&tablet).cloned() {
+            return Err(invalid(format!(
+                "tablet {} is not made: this server is getting its rows with tablet {}",
+                tablet.id, other.id
+            )));
+        }
+        if let Some(other) = state.tablets.left_over(&tablet) {
+            return Err(invalid(format!(
+                "tablet {} is not made: rows of tablet {}, which was here before, are still to be removed",
                 tablet.id, other.id
             )));
         }

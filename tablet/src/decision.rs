@@ -1,6 +1,7 @@
 //! What is decided about a request that writes, and what from.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use percolator_engine::Batch;
@@ -11,6 +12,7 @@ use percolator_protocol::types::{Cell, Effect, Tablet, Timestamp, WriteKind};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
+use crate::arriving::Step;
 use crate::index::{Hidden, Item};
 use crate::latches;
 use crate::probe::Committed;
@@ -40,6 +42,32 @@ pub(crate) enum TabletChange {
     },
     Forget(u64),
     Keep(v1::GcSettings),
+    /// This is to be got from another server.
+    Arrive(Box<v1::ArrivingTablet>),
+    /// Of one that arrives.
+    Arrived {
+        id: u64,
+        step: Arc<Step>,
+        /// Of the index of garbage, that were made for it.
+        entries: u64,
+    },
+    /// It is another server's now.
+    Leave(Box<v1::LeftTablet>),
+    /// Others report these.
+    Settle(Vec<Tablet>),
+}
+
+impl TabletChange {
+    /// Whether this tablet is another one then.
+    pub(crate) fn is_about(&self, id: u64) -> bool {
+        match self {
+            Self::Insert(tablet) => tablet.id == id,
+            Self::Split { first, .. } => first.id == id,
+            Self::Merge { whole, gone } => whole.id == id || *gone == id,
+            Self::Drop { id: dropped, .. } => *dropped == id,
+            _ => false,
+        }
+    }
 }
 
 /// What was decided: one atomic batch, and the answer for when it is durable.
@@ -48,6 +76,8 @@ pub(crate) struct Decision {
     pub(crate) batch: Batch,
     pub(crate) lock_changes: Vec<LockChange>,
     pub(crate) versions: Vec<Version>,
+    /// Keys of cells of which memory knows nothing then.
+    pub(crate) unlearn: Vec<Bytes>,
     /// Write records: their cell's hash, and their timestamp.
     pub(crate) records: Vec<(u64, Timestamp)>,
     /// What is committed without a lock before it, by the hashes of the cells' keys: a reader at or above
@@ -64,6 +94,8 @@ pub(crate) struct Decision {
     pub(crate) hides: Vec<(Timestamp, Item)>,
     /// Fates that it leaves, and from when on, until the index has them.
     pub(crate) fates: BTreeMap<(Timestamp, Bytes), Hidden>,
+    /// The records are those of a tablet that this server gets.
+    pub(crate) arrives: bool,
     /// What that changes of tablets' garbage.
     pub(crate) garbage: BTreeMap<u64, Change>,
     /// The lowest entry of the index that is made.
@@ -72,6 +104,8 @@ pub(crate) struct Decision {
     pub(crate) lowest_fate: Option<Timestamp>,
     /// Of a piece of garbage: entries stay, as there is more to do for them.
     pub(crate) unfinished: bool,
+    /// Of a piece of garbage: the lowest entry of cells whose tablets are on their way here, or away.
+    pub(crate) postponed: Option<Timestamp>,
     /// `None`: done, there's nothing to say.
     pub(crate) answer: Option<Body>,
 }
@@ -82,6 +116,7 @@ impl Decision {
             batch: Batch::default(),
             lock_changes: Vec::new(),
             versions: Vec::new(),
+            unlearn: Vec::new(),
             records: Vec::new(),
             held: None,
             prewritten: None,
@@ -90,10 +125,12 @@ impl Decision {
             points: None,
             hides: Vec::new(),
             fates: BTreeMap::new(),
+            arrives: false,
             garbage: BTreeMap::new(),
             lowest_entry: None,
             lowest_fate: None,
             unfinished: false,
+            postponed: None,
             answer: None,
         }
     }

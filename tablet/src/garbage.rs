@@ -142,9 +142,21 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
             });
         }
     }
-    let mut unfinished = BTreeSet::new();
+    // Of these cells the entries stay; of the others they don't.
+    let mut stays = BTreeSet::new();
     for (cell_key, said) in cells {
         let tablet = state.tablets.holding(cell_key)?;
+        // On its way here, or away: it is looked at again when that is settled.
+        let is_under_way = match tablet {
+            0 => state.arriving.has(cell_key),
+            id => state.tablets.is_closed(id),
+        };
+        if is_under_way {
+            let lowest = said.iter().map(|said| said.ts).min();
+            decision.postponed = decision.postponed.into_iter().chain(lowest).min();
+            stays.insert(cell_key.clone());
+            continue;
+        }
         // The rows of other tablets go as a whole.
         if tablet != 0 {
             let collected = collect(state, cell_key, &said)?;
@@ -164,7 +176,8 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
             }
             decision.collect(cell_key, &collected.effects);
             if !collected.done {
-                unfinished.insert(cell_key.clone());
+                decision.unfinished = true;
+                stays.insert(cell_key.clone());
                 continue;
             }
             for said in said.iter().filter(|said| !said.of_fates) {
@@ -176,14 +189,11 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
         }
         decision.garbage.entry(tablet).or_default().done += said.len() as u64;
     }
-    decision.unfinished = !unfinished.is_empty();
     let fates = piece.iter().filter(|(_, entry)| entry.of_fates);
     let keys: BTreeSet<Bytes> = fates.map(|(key, _)| key.clone()).collect();
     for (key, mut entry) in piece {
         decision.batch.delete(Column::Garbage, key);
-        entry
-            .items
-            .retain(|item| unfinished.contains(&item.cell_key));
+        entry.items.retain(|item| stays.contains(&item.cell_key));
         if !entry.items.is_empty() {
             // Of fates, what is left may take the key of another entry, which is not in this piece.
             if entry.of_fates && !keys.contains(&entry.key()[..]) {
@@ -290,7 +300,11 @@ pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error>
         let tablet = state.tablets.holding(&item.cell_key)?;
         decision.garbage.entry(tablet).or_default().made += 1;
     }
-    for entry in Entry::of(false, std::mem::take(&mut decision.hides)) {
+    for mut entry in Entry::of(false, std::mem::take(&mut decision.hides)) {
+        if decision.arrives {
+            // The same records may come twice, or have been here before, beside others of their transactions.
+            entry = added_to_stored(state, entry)?.0;
+        }
         decision
             .batch
             .put(Column::Garbage, entry.key(), entry.value());

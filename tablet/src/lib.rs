@@ -3,6 +3,7 @@
 //! [`core`] decides; [`runner`] sends what it decided to its askers and to the disk, without socket, clock or thread;
 //! [`server`] puts that on a network. No rule of the protocol is written here.
 
+mod arriving;
 mod asked;
 mod cache;
 mod clearing;
@@ -15,12 +16,15 @@ mod garbage;
 pub mod index;
 mod lapse;
 mod latches;
+mod leaving;
 mod limits;
 mod load;
 mod locks;
 mod marks;
 mod meter;
 mod metrics;
+pub mod mover;
+mod moves;
 mod options;
 mod outbox;
 mod pace;
@@ -52,6 +56,7 @@ use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::{DecodeError, Timestamp};
 use percolator_wire::v1;
 
+pub use self::arriving::{MoveCall, Unanswered};
 pub use self::limits::{Amount, Limits, Usage};
 pub use self::options::Options;
 pub use self::server::Server;

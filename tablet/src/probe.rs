@@ -25,6 +25,8 @@ pub(crate) enum Method {
     RawPut,
     Order,
     WaitForCell,
+    PullTablet,
+    TakeTablet,
 }
 
 impl Method {
@@ -45,6 +47,8 @@ impl Method {
             B::RawGet(_) => Self::RawGet,
             B::RawPut(_) => Self::RawPut,
             B::WaitForCell(_) => Self::WaitForCell,
+            B::PullTablet(_) => Self::PullTablet,
+            B::TakeTablet(_) => Self::TakeTablet,
         })
     }
 

@@ -88,6 +88,16 @@ impl Progress {
         }
     }
 
+    /// The tablet is here now, and so many items that were made for it before.
+    pub(crate) fn arrived(&mut self, tablet: u64, items: u64) {
+        let of_none = self.of(0);
+        let items = items.min(of_none.waiting);
+        of_none.waiting -= items;
+        self.of(tablet).waiting += items;
+        // Of a start before this one nobody has counted.
+        self.is_estimate = true;
+    }
+
     /// The index is empty.
     pub(crate) fn nothing_waits(&mut self) {
         for known in self.tablets.values_mut() {

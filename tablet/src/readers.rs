@@ -60,6 +60,11 @@ impl Readers {
         *mark = (*mark).max(snapshot);
     }
 
+    /// A snapshot has read rows at the server that had them before.
+    pub(crate) fn was_read(&mut self, snapshot: Timestamp) {
+        self.highest = self.highest.max(snapshot);
+    }
+
     /// No snapshot above this one has read anything here.
     pub(crate) fn highest(&self) -> Timestamp {
         self.highest

@@ -46,7 +46,9 @@ pub(crate) fn answer(
         | B::KeepAlive(_)
         | B::RawPut(_)
         | B::Resolve(_)
-        | B::WaitForCell(_) => unreachable!("a request that writes is no read"),
+        | B::WaitForCell(_)
+        | B::PullTablet(_)
+        | B::TakeTablet(_) => unreachable!("a request that writes is no read"),
     }
 }
 

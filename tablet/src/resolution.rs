@@ -14,6 +14,9 @@ use percolator_wire::v1;
 #[derive(Debug)]
 pub(crate) struct Resolution {
     resolved_ts: Timestamp,
+    /// A tablet is about to be served here whose locks were not looked at: what was found without them doesn't count.
+    is_held: bool,
+    is_void: bool,
     /// And since when, by the runner's clock.
     obstacle: Option<(Obstacle, Duration)>,
 }
@@ -27,8 +30,20 @@ impl Resolution {
             } else {
                 points.resolved
             },
+            is_held: false,
+            is_void: false,
             obstacle: None,
         }
+    }
+
+    /// Whether nothing new may be said of locks here.
+    pub(crate) fn hold(&mut self, held: bool) {
+        self.is_held = held && !mutants::on(Mutant::MovedUnresolved);
+    }
+
+    /// There are tablets whose locks may not have been looked at: the look that is under way, if one is, doesn't count.
+    pub(crate) fn look_again(&mut self) {
+        self.is_void = !mutants::on(Mutant::MovedUnresolved);
     }
 
     /// No lock of a transaction that began below this is left, except those whose commit lies above it.
@@ -38,18 +53,34 @@ impl Resolution {
 
     /// The barrier that is durable, where locks below it are not resolved yet.
     pub(crate) fn next(&self, barrier: Timestamp) -> Option<Timestamp> {
-        (barrier > self.resolved_ts).then_some(barrier)
+        (barrier > self.resolved_ts && !self.is_held).then_some(barrier)
+    }
+
+    /// The same; a look at all locks begins with it.
+    pub(crate) fn begin(&mut self, barrier: Timestamp) -> Option<Timestamp> {
+        let next = self.next(barrier);
+        if next.is_some() {
+            self.is_void = false;
+        }
+        next
     }
 
     /// The barrier is durable. `has_locks`: there is any lock at all.
     pub(crate) fn barrier_reached(&mut self, barrier: Timestamp, has_locks: bool) {
+        if self.is_held {
+            return;
+        }
         if !has_locks || mutants::on(Mutant::ResolvedWithoutLooking) {
-            self.resolved(barrier);
+            self.resolved_ts = self.resolved_ts.max(barrier);
+            self.obstacle = None;
         }
     }
 
     /// Every lock below this is resolved.
     pub(crate) fn resolved(&mut self, below: Timestamp) {
+        if self.is_held || self.is_void {
+            return;
+        }
         self.resolved_ts = self.resolved_ts.max(below);
         self.obstacle = None;
     }

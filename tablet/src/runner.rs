@@ -11,9 +11,11 @@ use percolator_engine::{Batch, Error};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
+use percolator_wire::v1::response::Body;
 
 use crate::core::{Asker, Core, Reply, TabletCommand};
 use crate::lapse::Lapse;
+use crate::{MoveCall, Unanswered};
 
 /// What a runner needs done.
 pub trait Host {
@@ -228,14 +230,31 @@ impl<H: Host> Runner<H> {
         if without_lists {
             beat.tablets.clear();
             beat.deleted_tables.clear();
+            beat.departed.clear();
             beat.gc = None;
         }
         beat
     }
 
     /// The barrier that is durable, if locks below it are not resolved yet.
-    pub fn to_resolve(&self) -> Option<Timestamp> {
+    pub fn to_resolve(&mut self) -> Option<Timestamp> {
         self.core.to_resolve()
+    }
+
+    /// What is to be asked of the owner of a tablet that this server gets; [`Self::asked`] is to be called with what became
+    /// of it.
+    pub fn next_call(&mut self, now: Duration) -> Option<MoveCall> {
+        self.core.next_call(now)
+    }
+
+    /// Whether this server gets any tablet.
+    pub fn is_arriving(&self) -> bool {
+        self.core.is_arriving()
+    }
+
+    /// What became of a call.
+    pub fn asked(&mut self, now: Duration, call: &MoveCall, result: Result<Body, Unanswered>) {
+        self.turn(now, |core, replies| core.asked(now, call, result, replies));
     }
 
     /// The next locks below this, behind this cell.
@@ -271,6 +290,8 @@ impl<H: Host> Runner<H> {
             core.lease(told.into());
             core.keep(told.gc, replies);
             core.reach(told.into(), replies);
+            core.settle(&told.settled_moves, replies);
+            core.find_owners(&told.owners);
         });
         self.lapse.heard(told.lease_ms);
         self.lists_known = told.lists_version;

@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolator_client::LockResolver;
+use percolator_client::{LockResolver, TabletPeers};
 use percolator_engine::{Engine, EngineKind};
 use percolator_server::{Incarnation, StallWatch, advertised, heartbeat};
 use percolator_telemetry::endpoint;
@@ -19,6 +19,7 @@ use crate::committer::Committer;
 use crate::core::Core;
 use crate::meter::Meter;
 use crate::metrics::Metrics;
+use crate::mover::get_tablets;
 use crate::options::Options;
 use crate::pages::pages;
 use crate::resolver::resolve_locks;
@@ -34,6 +35,8 @@ const LOG_SEGMENT_BYTES: u64 = 16 << 20;
 /// Cells of large transactions in a second for each processor: beside them reads take little longer than alone, on two
 /// processors that three servers and their clients share.
 const LARGE_CELLS_A_SECOND: u32 = 800;
+/// A connection to another tablet server is given up when that was silent for so long.
+const PEER_PATIENCE: Duration = Duration::from_secs(2);
 /// Requests under way may end within this when the server stops.
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -189,6 +192,7 @@ impl Server {
         };
         let leaving = beat.clone();
         let resolver = LockResolver::connect(&beat.master).map_err(Error::Master)?;
+        let peers = TabletPeers::connect(&beat.master, PEER_PATIENCE).map_err(Error::Master)?;
         let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
         let heartbeats = shared.clone().heartbeats(beat, folder);
         let (mut failed, lives) = (stopped.clone(), engine.clone());
@@ -214,6 +218,7 @@ impl Server {
             () = shared.clone().answer_committed(committed) => Ok(()),
             () = shared.clone().tick() => Ok(()),
             () = resolve_locks(&resolver, &shared) => Ok(()),
+            () = get_tablets(&peers, &shared) => Ok(()),
         };
         let failure = end.await.ok().flatten();
         let (last, cluster_id) = (shared.report(), shared.cluster_id().cloned());

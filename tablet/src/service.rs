@@ -21,9 +21,11 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::core::{Asker, Core, Facts, TabletCommand};
 use crate::metrics::Metrics;
+use crate::mover::Arrivals;
 use crate::outbox::{Outbox, Packs};
 use crate::resolver::OwnLocks;
 use crate::runner::{Host, MasterCommand, NotReady, Runner};
+use crate::{MoveCall, Unanswered};
 
 /// Requests of one message that are handled before it is looked whether their answers are taken.
 const REQUESTS_AT_A_TIME: usize = 64;
@@ -296,6 +298,20 @@ impl OwnLocks for Arc<Shared> {
     }
 }
 
+impl Arrivals for Arc<Shared> {
+    fn next_call(&self) -> Option<MoveCall> {
+        self.runner.lock().next_call(boot_time())
+    }
+
+    fn is_arriving(&self) -> bool {
+        self.runner.lock().is_arriving()
+    }
+
+    fn asked(&self, call: &MoveCall, result: Result<Body, Unanswered>) {
+        self.runner.lock().asked(boot_time(), call, result);
+    }
+}
+
 /// The gRPC service.
 pub(crate) struct Service(pub(crate) Arc<Shared>);
 
@@ -329,11 +345,7 @@ impl Tablets for Service {
         request: Request<v1::CreateTabletRequest>,
     ) -> Result<Response<v1::CreateTabletResponse>, Status> {
         let request = request.into_inner();
-        let tablet = request
-            .tablet
-            .ok_or_else(|| Status::invalid_argument("a command without a tablet"))?;
-        let tablet = Tablet::try_from(tablet)
-            .map_err(|malformed| Status::invalid_argument(malformed.to_string()))?;
+        let tablet = read_tablet(request.tablet)?;
         let order = MasterCommand {
             cluster_id: request.cluster_id,
             to: request.to,
@@ -386,6 +398,26 @@ impl Tablets for Service {
         Ok(Response::new(v1::MergeTabletsResponse { groups, tablet }))
     }
 
+    async fn import_tablet(
+        &self,
+        request: Request<v1::ImportTabletRequest>,
+    ) -> Result<Response<v1::ImportTabletResponse>, Status> {
+        let request = request.into_inner();
+        let order = MasterCommand {
+            cluster_id: request.cluster_id,
+            to: request.to,
+            order: TabletCommand::Import {
+                tablet: read_tablet(request.tablet)?,
+                from: request
+                    .from
+                    .ok_or_else(|| Status::invalid_argument("a command without an owner"))?,
+                address: request.address,
+            },
+        };
+        let (groups, _) = self.0.order(order).await?;
+        Ok(Response::new(v1::ImportTabletResponse { groups }))
+    }
+
     async fn drop_tablet(
         &self,
         request: Request<v1::DropTabletRequest>,
@@ -402,6 +434,11 @@ impl Tablets for Service {
         let (groups, _) = self.0.order(order).await?;
         Ok(Response::new(v1::DropTabletResponse { groups }))
     }
+}
+
+fn read_tablet(tablet: Option<v1::TabletInfo>) -> Result<Tablet, Status> {
+    let tablet = tablet.ok_or_else(|| Status::invalid_argument("a command without a tablet"))?;
+    Tablet::try_from(tablet).map_err(|malformed| Status::invalid_argument(malformed.to_string()))
 }
 
 fn named(tablet: Option<v1::TabletRef>) -> Result<v1::TabletRef, Status> {

@@ -11,7 +11,9 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Cell, Lock, Tablet, Timestamp};
 use percolator_wire::v1;
 
+use crate::arriving::Arriving;
 use crate::cache::CellCache;
+use crate::leaving::Leaving;
 use crate::limits::Limits;
 use crate::marks::Marks;
 use crate::points::ServerPoints;
@@ -29,6 +31,9 @@ pub(crate) struct State {
     /// The server's name, and a number of this start of it.
     pub(crate) me: v1::Addressee,
     pub(crate) tablets: Tablets,
+    /// Those that are on their way to other servers, and those that come from others.
+    pub(crate) leaving: Leaving,
+    pub(crate) arriving: Arriving,
     /// Which cells may be locked.
     pub(crate) filter: LockFilter,
     /// The newest write record of each cell, or one above it.
@@ -53,8 +58,15 @@ impl State {
         me: v1::Addressee,
         reached: FolderProgress,
     ) -> Result<Self, Error> {
+        let arriving = Arriving::load(&*engine)?;
+        let mut tablets = Tablets::load(&*engine)?;
+        for tablet in arriving.tablets() {
+            tablets.arrives(tablet.id, tablet.epoch + 1);
+        }
         Ok(Self {
-            tablets: Tablets::load(&*engine)?,
+            tablets,
+            leaving: Leaving::default(),
+            arriving,
             filter: LockFilter::load(&*engine)?,
             records: Marks::at(reached.high_ts, limits.marks),
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),

@@ -16,6 +16,8 @@ const TABLET_PREFIX: &[u8] = b"tablet/";
 /// The most tablets that a refusal names.
 const FOLLOWING_MAX: usize = 16;
 const DROPPED_PREFIX: &[u8] = b"dropped/";
+/// Behind it, the id of a tablet that was handed over.
+const LEFT_PREFIX: &[u8] = b"left/";
 /// Behind it, the number of a table that was deleted.
 const DELETED_PREFIX: &[u8] = b"deleted/";
 /// Where the highest id of a tablet is.
@@ -29,8 +31,18 @@ pub(crate) struct Tablets {
     serving: BTreeMap<u64, Tablet>,
     /// Their ids, by table and first row.
     by_start: BTreeMap<(u32, Bytes), u64>,
-    /// Dropped, but their rows are still to be removed.
+    /// Dropped or handed over, but their rows are still to be removed.
     dropped: BTreeMap<u64, Tablet>,
+    /// Handed over to others, as far as nobody else is known to report them.
+    departed: BTreeMap<u64, v1::LeftTablet>,
+    /// The epochs of those that were handed over before: a late order must not make one again. Sixteen bytes each, for every
+    /// tablet that was here.
+    left: BTreeMap<u64, u64>,
+    /// Not durable: those that are about to be handed over, and those that this server is getting. Nothing is answered about
+    /// them.
+    closed: BTreeSet<u64>,
+    /// And at which epoch these are to be served here.
+    arriving: BTreeMap<u64, u64>,
     /// Tables that were deleted, and had tablets here: a late order must not make one again. The ids of tables
     /// are never given twice. Eight bytes each, for every table that was ever deleted.
     deleted: BTreeSet<u32>,
@@ -48,7 +60,12 @@ impl Tablets {
         let serving = load(engine, TABLET_PREFIX)?;
         let start = |tablet: &Tablet| (tablet.table.0, tablet.rows.start.clone());
         let starts = serving.values().map(|tablet| (start(tablet), tablet.id));
+        let (departed, left) = load_left(engine)?;
         Ok(Self {
+            departed,
+            left,
+            closed: BTreeSet::new(),
+            arriving: BTreeMap::new(),
             by_start: starts.collect(),
             serving,
             dropped: load(engine, DROPPED_PREFIX)?,
@@ -86,7 +103,7 @@ impl Tablets {
                 asked_epoch: asked.epoch,
                 known_epoch: tablet.epoch,
                 frozen: true,
-                tablets: Vec::new(),
+                ..v1::NotServed::default()
             }),
             tablet => Ok(tablet),
         }
@@ -96,17 +113,40 @@ impl Tablets {
     /// also a frozen one. No transaction commits by that.
     pub(crate) fn deciding(&self, asked: &v1::TabletRef) -> Result<&Tablet, v1::NotServed> {
         let known = self.serving.get(&asked.id);
+        let is_closed = self.closed.contains(&asked.id);
         match known {
-            Some(tablet) if tablet.epoch == asked.epoch => Ok(tablet),
-            _ => Err(v1::NotServed {
-                tablet_id: asked.id,
-                asked_epoch: asked.epoch,
-                known_epoch: known.map_or(0, |tablet| tablet.epoch),
-                frozen: false,
-                tablets: known
-                    .filter(|known| known.epoch > asked.epoch)
-                    .map_or_else(Vec::new, |known| self.following(known)),
-            }),
+            Some(tablet) if tablet.epoch == asked.epoch && !is_closed => Ok(tablet),
+            _ => Err(self.not_served(asked, known)),
+        }
+    }
+
+    fn not_served(&self, asked: &v1::TabletRef, known: Option<&Tablet>) -> v1::NotServed {
+        let not = v1::NotServed {
+            tablet_id: asked.id,
+            asked_epoch: asked.epoch,
+            known_epoch: known.map_or(0, |tablet| tablet.epoch),
+            moving: self.closed.contains(&asked.id)
+                || self.arriving.get(&asked.id) == Some(&asked.epoch),
+            ..v1::NotServed::default()
+        };
+        if let Some(known) = known.filter(|known| known.epoch > asked.epoch) {
+            return v1::NotServed {
+                tablets: self.following(known),
+                ..not
+            };
+        }
+        let moved = |left: &&v1::LeftTablet| {
+            let tablet = left.tablet.as_ref();
+            tablet.is_some_and(|tablet| tablet.epoch > asked.epoch)
+        };
+        match self.departed.get(&asked.id).filter(moved) {
+            Some(left) if known.is_none() => v1::NotServed {
+                known_epoch: left.tablet.as_ref().map_or(0, |tablet| tablet.epoch),
+                tablets: left.tablet.iter().cloned().collect(),
+                moved_to: left.to.clone(),
+                ..not
+            },
+            _ => not,
         }
     }
 
@@ -152,6 +192,73 @@ impl Tablets {
         found.find(|tablet| tablet.table.0 == table && tablet.rows.overlaps(rows))
     }
 
+    /// One that was here and has some of this one's rows, which are still to be removed.
+    pub(crate) fn left_over(&self, tablet: &Tablet) -> Option<Tablet> {
+        let departed = self.departed.values().filter_map(|left| {
+            let left = left.tablet.clone()?;
+            Tablet::try_from(left).ok()
+        });
+        let mut all = self.dropped.values().cloned().chain(departed);
+        all.find(|it| it.table == tablet.table && it.rows.overlaps(&tablet.rows))
+    }
+
+    /// The tablet that was handed over, and is not known to be reported by anybody else.
+    pub(crate) fn departed(&self, id: u64) -> Option<&v1::LeftTablet> {
+        self.departed.get(&id)
+    }
+
+    /// Whether the tablet was handed over at this epoch, or a later one.
+    pub(crate) fn has_left(&self, id: u64, epoch: u64) -> bool {
+        let departed = self.departed.get(&id);
+        let departed = departed
+            .and_then(|left| left.tablet.as_ref())
+            .map(|it| it.epoch);
+        departed.max(self.left.get(&id).copied()) >= Some(epoch.max(1))
+    }
+
+    /// Nothing is answered about the tablet until [`Self::reopen`].
+    pub(crate) fn close(&mut self, id: u64) {
+        self.closed.insert(id);
+    }
+
+    pub(crate) fn reopen(&mut self, id: u64) {
+        self.closed.remove(&id);
+    }
+
+    pub(crate) fn is_closed(&self, id: u64) -> bool {
+        self.closed.contains(&id)
+    }
+
+    /// This server is getting the tablet, to serve it at this epoch.
+    pub(crate) fn arrives(&mut self, id: u64, epoch: u64) {
+        self.arriving.insert(id, epoch);
+    }
+
+    /// It isn't any more.
+    pub(crate) fn arrives_no_more(&mut self, id: u64) {
+        self.arriving.remove(&id);
+    }
+
+    /// The tablet is another server's.
+    pub(crate) fn leave(&mut self, id: u64, record: v1::LeftTablet) {
+        self.remove(id);
+        self.reopen(id);
+        self.departed.insert(id, record);
+    }
+
+    /// Others report it: its rows are to be removed.
+    pub(crate) fn settle(&mut self, tablet: Tablet) {
+        self.changes += 1;
+        self.departed.remove(&tablet.id);
+        self.left.insert(tablet.id, tablet.epoch);
+        self.dropped.insert(tablet.id, tablet);
+    }
+
+    /// It was not got after all: what is here of it is to be removed.
+    pub(crate) fn discard(&mut self, tablet: Tablet) {
+        self.dropped.insert(tablet.id, tablet);
+    }
+
     /// How many there are, without those that were dropped.
     pub(crate) fn len(&self) -> usize {
         self.serving.len()
@@ -168,6 +275,18 @@ impl Tablets {
             tablets: self.serving.values().cloned().map(Into::into).collect(),
             deleted_tables: self.deleted.iter().copied().collect(),
             highest_tablet_id: self.highest,
+            departed: self
+                .departed
+                .values()
+                .map(|left| v1::DepartedTablet {
+                    tablet: left.tablet.clone(),
+                    server: left
+                        .to
+                        .as_ref()
+                        .and_then(|to| to.server.as_ref())
+                        .map_or_else(String::new, |to| to.server.clone()),
+                })
+                .collect(),
             gc: Some(self.settings),
             lists_version: self.lists_version(),
             ..v1::HeartbeatRequest::default()
@@ -209,6 +328,7 @@ impl Tablets {
     pub(crate) fn insert(&mut self, tablet: Tablet) {
         self.highest = self.highest.max(tablet.id);
         self.remove(tablet.id);
+        self.left.remove(&tablet.id);
         let start = (tablet.table.0, tablet.rows.start.clone());
         self.by_start.insert(start, tablet.id);
         self.serving.insert(tablet.id, tablet);
@@ -274,13 +394,25 @@ pub(crate) fn drop_record(tablet: Option<&Tablet>, table: u32) -> Batch {
     batch.put(Column::Meta, deleted, Vec::new());
     if let Some(tablet) = tablet {
         remove_record(&mut batch, tablet.id);
-        batch.put(
-            Column::Meta,
-            key(DROPPED_PREFIX, tablet.id),
-            v1::TabletInfo::from(tablet.clone()).encode_to_vec(),
-        );
+        add_dropped(&mut batch, tablet);
     }
     batch
+}
+
+/// The batch says that the rows of this tablet are to be removed.
+pub(crate) fn add_dropped(batch: &mut Batch, tablet: &Tablet) {
+    let record = v1::TabletInfo::from(tablet.clone()).encode_to_vec();
+    batch.put(Column::Meta, key(DROPPED_PREFIX, tablet.id), record);
+}
+
+/// The batch keeps this of a tablet that was handed over.
+pub(crate) fn put_left(batch: &mut Batch, id: u64, record: &v1::LeftTablet) {
+    batch.put(Column::Meta, key(LEFT_PREFIX, id), record.encode_to_vec());
+}
+
+/// The batch forgets that the tablet was handed over: it is back.
+pub(crate) fn remove_left(batch: &mut Batch, id: u64) {
+    batch.delete(Column::Meta, key(LEFT_PREFIX, id));
 }
 
 /// The batch that keeps the settings of garbage collection.
@@ -299,6 +431,31 @@ pub(crate) fn forget_record(id: u64) -> Batch {
 
 fn key(prefix: &[u8], id: u64) -> Vec<u8> {
     [prefix, &id.to_be_bytes()].concat()
+}
+
+/// Those that were handed over: those that nobody else is known to report, and the epochs of the others.
+#[expect(clippy::type_complexity, reason = "two maps by id")]
+fn load_left(
+    engine: &dyn Engine,
+) -> Result<(BTreeMap<u64, v1::LeftTablet>, BTreeMap<u64, u64>), Error> {
+    let (mut departed, mut left) = (BTreeMap::new(), BTreeMap::new());
+    let end = behind(LEFT_PREFIX);
+    for pair in engine.scan(Column::Meta, LEFT_PREFIX, &end, Direction::Forward)? {
+        let (_, value) = pair?;
+        let record = v1::LeftTablet::decode(value).map_err(|error| Error::TabletRecord {
+            detail: error.to_string(),
+        })?;
+        let (id, epoch) = record
+            .tablet
+            .as_ref()
+            .map_or((0, 0), |tablet| (tablet.id, tablet.epoch));
+        if record.settled {
+            left.insert(id, epoch);
+        } else {
+            departed.insert(id, record);
+        }
+    }
+    Ok((departed, left))
 }
 
 fn load_set<T: Ord>(

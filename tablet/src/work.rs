@@ -16,6 +16,7 @@ use crate::asked::RequestError;
 use crate::commands::TabletCommand;
 use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, RowHash};
+use crate::moves::Move;
 use crate::state::State;
 use crate::tablets::{self, Tablets};
 use crate::{Refusal, asked, endings, garbage, prewrite, resolve};
@@ -58,6 +59,7 @@ enum Operation {
     Settings(v1::GcSettings),
     Collect(garbage::Piece),
     Resolve(resolve::Piece),
+    Move(Move),
 }
 
 /// A wish to commit in the same step.
@@ -157,6 +159,8 @@ impl Work {
                 key: request.key,
                 value: request.value,
             },
+            B::TakeTablet(request) => Operation::Move(Move::Give(request)),
+            B::PullTablet(request) => return Err(RequestError::Pulls(Box::new(request))),
             B::Resolve(request) => return Err(RequestError::Resolves(tablets, request)),
             B::WaitForCell(request) => return Err(RequestError::Waits(tablets, request)),
             other @ (B::GetOne(_)
@@ -200,6 +204,14 @@ impl Work {
         Self {
             tablets: Vec::new(),
             operation: Operation::Settings(settings),
+        }
+    }
+
+    /// A tablet that is handed over.
+    pub(crate) fn of_move(step: Move) -> Self {
+        Self {
+            tablets: Vec::new(),
+            operation: Operation::Move(step),
         }
     }
 
@@ -253,6 +265,7 @@ impl Work {
             Operation::Points(_) | Operation::Settings(_) => Vec::new(),
             Operation::Collect(piece) => garbage::rows(piece).collect(),
             Operation::Resolve(piece) => piece.rows().collect(),
+            Operation::Move(step) => step.latches(),
         };
         rows.sort_unstable();
         rows.dedup();
@@ -284,7 +297,8 @@ impl Work {
             Operation::Command(_)
             | Operation::Points(_)
             | Operation::Settings(_)
-            | Operation::Collect(_) => 0,
+            | Operation::Collect(_)
+            | Operation::Move(_) => 0,
             Operation::Resolve(piece) => piece.wait(),
         };
         size_of::<Self>() + held
@@ -303,7 +317,8 @@ impl Work {
             | Operation::Settings(_)
             | Operation::Collect(_) => true,
             Operation::Command(command) => command.makes_room(),
-            Operation::Prewrite { .. } | Operation::RawPut { .. } => false,
+            // Those that make room say so themselves.
+            Operation::Prewrite { .. } | Operation::RawPut { .. } | Operation::Move(_) => false,
         }
     }
 
@@ -372,6 +387,7 @@ impl Work {
             }
             Operation::Collect(piece) => Ok(garbage::decide(state, piece)?),
             Operation::Resolve(piece) => resolve::decide(state, refs, piece),
+            Operation::Move(step) => step.decide(state),
         }
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn unfinished(holding: &Holding<'_>, past: Timestamp) -> Option<Strin
             ));
         }
     }
-    if let Some(table) = holding.frozen() {
+    if let Some(table) = holding.owned.frozen() {
         return Some(format!(
             "{server} has frozen tablets of table {table}, and the safe point is {safe_point}"
         ));
@@ -49,7 +49,7 @@ pub(super) fn unfinished(holding: &Holding<'_>, past: Timestamp) -> Option<Strin
     let (column, table) = dropped(holding)?;
     let column = column.name();
     Some(format!(
-        "{server} has keys of table {table}, of which it owns nothing, in column {column}"
+        "{server} has keys of table {table}, of rows that it doesn't own, in column {column}"
     ))
 }
 
@@ -60,18 +60,17 @@ fn oldest_entry(content: &Content, of_fates: bool) -> Option<Timestamp> {
     (*column == Column::Garbage && found == of_fates).then_some(ts)
 }
 
-/// A table that has keys here and no tablet.
+/// A table that has keys here of rows that lie in no tablet.
 fn dropped(holding: &Holding<'_>) -> Option<(Column, u32)> {
     for column in OF_TABLES {
         let mut from = Bytes::new();
         while let Some(((found, key), _)) = holding.content.range((column, from)..).next()
             && *found == column
         {
-            let table = u32::from_be_bytes(*key.first_chunk::<4>()?);
-            if !holding.owns(table) {
-                return Some((column, table));
-            }
-            from = Bytes::copy_from_slice(&table.checked_add(1)?.to_be_bytes());
+            let Some(tablet) = holding.owned.at(key) else {
+                return Some((column, u32::from_be_bytes(*key.first_chunk::<4>()?)));
+            };
+            from = Bytes::copy_from_slice(&tablet.end);
         }
     }
     None
@@ -144,13 +143,13 @@ pub(super) fn check(holding: &Holding<'_>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use percolator_protocol::safe_point::Points;
     use percolator_protocol::types::{Cell, TableId};
+    use percolator_wire::v1;
 
     use super::super::made_up::{assert_broken, ts};
     use super::*;
+    use crate::owned::Owned;
 
     const TABLE: u32 = 7;
     const LONG: &str = "long";
@@ -158,6 +157,20 @@ mod tests {
     fn cell_key() -> Vec<u8> {
         let cell = Cell::new(TableId(TABLE), "row", "column");
         key::cell(cell.table, &cell.row, &cell.column)
+    }
+
+    /// The tablets of these tables, and whether they are in use.
+    fn owned(tables: &[(u32, bool)]) -> Owned {
+        let tablets = tables.iter().map(|(table, in_use)| v1::TabletInfo {
+            table_id: *table,
+            state: if *in_use {
+                v1::TabletState::Serving.into()
+            } else {
+                v1::TabletState::Frozen.into()
+            },
+            ..v1::TabletInfo::default()
+        });
+        Owned::of(&tablets.collect::<Vec<_>>())
     }
 
     /// A put whose value is short, or has a key of its own.
@@ -187,11 +200,11 @@ mod tests {
     }
 
     fn said(content: &Content, safe_point: u64) -> Result<(), String> {
-        let owned = BTreeMap::from([(TABLE, true)]);
+        let owned = owned(&[(TABLE, true)]);
         let holding = Holding {
             server: "tablet-0",
             content,
-            owned: Some(&owned),
+            owned: &owned,
             points: points(safe_point),
         };
         match unfinished(&holding, ts(50)) {
@@ -242,11 +255,11 @@ mod tests {
     #[test]
     fn a_table_that_is_deleted_is_dropped_in_the_end() {
         let content = Content::new();
-        let owned = BTreeMap::from([(TABLE, true), (TABLE + 1, false)]);
+        let owned = owned(&[(TABLE, true), (TABLE + 1, false)]);
         let holding = Holding {
             server: "tablet-0",
             content: &content,
-            owned: Some(&owned),
+            owned: &owned,
             points: points(60),
         };
         let why = unfinished(&holding, ts(50));

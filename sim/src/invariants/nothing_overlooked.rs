@@ -23,8 +23,12 @@ impl Invariant for NothingOverlooked {
 
     fn at_end(&mut self, end: &End<'_>) -> Result<(), String> {
         for (server, content) in end.contents {
-            let tables = end.owned.get(server);
-            let in_use = |table: u32| tables.and_then(|tables| tables.get(&table)) == Some(&true);
+            let owned = end.owned.get(server);
+            let in_use = |key: &[u8]| {
+                owned
+                    .and_then(|owned| owned.at(key))
+                    .is_some_and(|tablet| tablet.is_in_use)
+            };
             check(content, in_use).map_err(|why| format!("{server}: {why}"))?;
         }
         Ok(())
@@ -38,7 +42,7 @@ fn column(content: &Content, column: Column) -> impl Iterator<Item = (&Bytes, &B
         .map(|((_, key), value)| (key, value))
 }
 
-fn check(content: &Content, in_use: impl Fn(u32) -> bool) -> Result<(), String> {
+fn check(content: &Content, in_use: impl Fn(&[u8]) -> bool) -> Result<(), String> {
     let mut entries = BTreeSet::new();
     for (key, value) in column(content, Column::Garbage) {
         let entry = Entry::decode(key, value.clone()).map_err(|error| error.to_string())?;
@@ -57,7 +61,7 @@ fn check(content: &Content, in_use: impl Fn(u32) -> bool) -> Result<(), String> 
     }
     for (cell_key, records) in cells {
         let cell = key::decode_cell(&cell_key).map_err(|error| error.to_string())?;
-        if !in_use(cell.table.0) {
+        if !in_use(&cell_key) {
             continue;
         }
         // Newest first.

@@ -1,7 +1,8 @@
 //! A tablet that its server has dropped never comes back there: its table is deleted, and the fate of its
-//! transactions is known to nobody any more (a late order to make it did that once).
+//! transactions is known to nobody any more (a late order to make it did that once). One that was handed over comes back
+//! only at a later epoch.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use percolator_wire::v1;
 
@@ -9,8 +10,9 @@ use super::Invariant;
 
 #[derive(Default)]
 pub(super) struct StaysDropped {
-    owned: BTreeMap<String, BTreeSet<u64>>,
-    dropped: BTreeMap<String, BTreeSet<u64>>,
+    /// Their epochs.
+    owned: BTreeMap<String, BTreeMap<u64, u64>>,
+    dropped: BTreeMap<String, BTreeMap<u64, u64>>,
 }
 
 impl Invariant for StaysDropped {
@@ -19,11 +21,17 @@ impl Invariant for StaysDropped {
     }
 
     fn owns(&mut self, server: &str, tablets: &[v1::TabletInfo]) -> Result<(), String> {
-        let now: BTreeSet<u64> = tablets.iter().map(|tablet| tablet.id).collect();
+        let now = tablets.iter().map(|tablet| (tablet.id, tablet.epoch));
+        let now: BTreeMap<u64, u64> = now.collect();
         let before = self.owned.insert(server.to_owned(), now.clone());
         let dropped = self.dropped.entry(server.to_owned()).or_default();
-        dropped.extend(before.unwrap_or_default().difference(&now));
-        match tablets.iter().find(|tablet| dropped.contains(&tablet.id)) {
+        let gone = before.unwrap_or_default().into_iter();
+        dropped.extend(gone.filter(|(id, _)| !now.contains_key(id)));
+        let is_back = |tablet: &&v1::TabletInfo| {
+            let left_at = dropped.get(&tablet.id);
+            left_at.is_some_and(|epoch| tablet.epoch <= *epoch)
+        };
+        match tablets.iter().find(is_back) {
             Some(tablet) => Err(format!(
                 "{server} has dropped tablet {} of table {}, and owns it again",
                 tablet.id, tablet.table_name

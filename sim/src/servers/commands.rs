@@ -30,6 +30,15 @@ pub(super) fn command_of(action: &Action) -> TabletCommand {
             row: row.clone(),
             sibling: *sibling,
         },
+        Action::Import {
+            tablet,
+            from,
+            address,
+        } => TabletCommand::Import {
+            tablet: tablet.clone(),
+            from: from.clone(),
+            address: address.clone(),
+        },
         Action::Merge { first, second } => TabletCommand::Merge {
             first: *first,
             second: *second,

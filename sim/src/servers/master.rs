@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Command, Creation, Directory, Heartbeat, Merging, Pending, Refusal, Removal, Settings,
+    Command, Creation, Directory, Heartbeat, Merging, Moving, Pending, Refusal, Removal, Settings,
     Splitting, Start, directory_response, drive, locate,
 };
 use percolator_server::{DurableValue, SmallFile};
@@ -357,7 +357,11 @@ impl Master {
     fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
         let takes_time = matches!(
             ask,
-            Ask::CreateTable(_) | Ask::DeleteTable(_) | Ask::SplitTable(_) | Ask::MergeTable(_)
+            Ask::CreateTable(_)
+                | Ask::DeleteTable(_)
+                | Ask::SplitTable(_)
+                | Ask::MergeTable(_)
+                | Ask::MoveTablet(_)
         );
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
         let work = async move { master.answer(&world2, &running, ask, false).await };
@@ -395,6 +399,12 @@ impl Master {
                 let go_on = move |directory: &mut Directory, now| merging.go_on(directory, now);
                 let merged = self.finish(world, running, early, go_on).await?;
                 Some(merged.map_or_else(refused, Answer::TableMerged))
+            }
+            Ask::MoveTablet(request) => {
+                let mut moving = Moving::new(request);
+                let go_on = move |directory: &mut Directory, now| moving.go_on(directory, now);
+                let moved = self.finish(world, running, early, go_on).await?;
+                Some(moved.map_or_else(refused, Answer::TabletMoved))
             }
             Ask::Order(_) | Ask::Tablet(_) | Ask::Timestamps(_) | Ask::Register { .. } => None,
         }

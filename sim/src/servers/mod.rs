@@ -2,6 +2,7 @@
 //! here over the simulated one.
 
 mod around;
+mod arrivals;
 mod asked;
 mod candidate;
 mod commands;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use percolator_client::LockResolver;
+use percolator_client::{LockResolver, TabletPeers};
 use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
@@ -19,6 +19,7 @@ use percolator_engine::{
 use percolator_protocol::types::Tablet as Owned;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core};
+use percolator_tablet::mover::get_tablets;
 use percolator_tablet::resolver::resolve_locks;
 use percolator_tablet::runner::Runner;
 use percolator_wire::v1;
@@ -28,6 +29,7 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
 use crate::servers::around::Around;
+use crate::servers::arrivals::ProcessArrivals;
 use crate::servers::asked::Asked;
 use crate::servers::own_locks::ProcessLocks;
 use crate::servers::resolved::left;
@@ -194,18 +196,38 @@ impl Tablet {
             world.spawn(self.node, watch.boxed());
         }
         self.resolve_locks(world, &running);
+        self.get_tablets(world, &running);
         self.beat(world, running, incarnation);
+    }
+
+    /// What it asks others with.
+    fn transport(self: &Arc<Self>, world: &Arc<World>, rng: Rng) -> Arc<SimTransport> {
+        Arc::new(SimTransport::of_server(
+            world,
+            self.node,
+            self.master,
+            rng,
+            self.highest.clone(),
+        ))
+    }
+
+    /// Gets tablets that others hand over, for ever.
+    fn get_tablets(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
+        let rng = Rng::new(self.dice.of("movers", Rng::next), "mover");
+        let peers = TabletPeers::over(self.transport(world, rng));
+        let arrivals = ProcessArrivals {
+            tablet: self.clone(),
+            world: world.clone(),
+            running: running.clone(),
+        };
+        let getting = async move { get_tablets(&peers, &arrivals).await };
+        world.spawn(self.node, getting.boxed());
     }
 
     /// Resolves its locks below the barrier, for ever.
     fn resolve_locks(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
-        let resolver = LockResolver::over(Arc::new(SimTransport::of_server(
-            world,
-            self.node,
-            self.master,
-            Rng::new(self.dice.of("resolvers", Rng::next), "resolver"),
-            self.highest.clone(),
-        )));
+        let rng = Rng::new(self.dice.of("resolvers", Rng::next), "resolver");
+        let resolver = LockResolver::over(self.transport(world, rng));
         let locks = ProcessLocks {
             tablet: self.clone(),
             world: world.clone(),
@@ -368,7 +390,7 @@ impl Tablet {
     }
 
     /// Lets the runner do something, and does what it wants done then.
-    fn act<R>(
+    pub(super) fn act<R>(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,

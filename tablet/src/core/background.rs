@@ -37,6 +37,8 @@ pub(super) struct Collection {
     pub(super) front: garbage::Front,
     /// Of what waits for resolved.
     pub(super) fates: garbage::Front,
+    /// The lowest entry of tablets that are on their way here, or away.
+    postponed: Option<Timestamp>,
 }
 
 /// The piece of garbage that is being collected.
@@ -53,6 +55,7 @@ impl Collection {
             progress: Progress::load(&*state.engine, &state.tablets)?,
             front: garbage::Front::new(false),
             fates: garbage::Front::new(true),
+            postponed: None,
         })
     }
 
@@ -61,6 +64,21 @@ impl Collection {
             &mut self.fates
         } else {
             &mut self.front
+        }
+    }
+
+    /// Entries from this one on are left for when it is settled where their tablets are.
+    pub(super) fn postpone(&mut self, ts: Timestamp) {
+        self.postponed = Some(self.postponed.map_or(ts, |known| known.min(ts)));
+    }
+
+    /// That is settled for some.
+    pub(super) fn look_at_postponed(&mut self) {
+        if let Some(ts) = self.postponed.take() {
+            for front in [&mut self.front, &mut self.fates] {
+                front.entry_made(ts);
+                front.collected_to = Timestamp::ZERO;
+            }
         }
     }
 
@@ -93,7 +111,10 @@ impl Core {
 
     /// Of these tablets, those that aren't here.
     pub fn lacks(&self, tablets: &[u64]) -> Vec<u64> {
-        let lacks = |id: &&u64| self.state.tablets.get(**id).is_none();
+        let here = &self.state.tablets;
+        let is_under_way =
+            |id| self.state.arriving.get(id).is_some() || here.departed(id).is_some();
+        let lacks = |id: &&u64| here.get(**id).is_none() && !is_under_way(**id);
         tablets.iter().filter(lacks).copied().collect()
     }
 
@@ -140,8 +161,8 @@ impl Core {
     }
 
     /// The barrier that is durable, if locks below it are not resolved yet.
-    pub(crate) fn to_resolve(&self) -> Option<Timestamp> {
-        self.resolution.next(self.state.points.durable.barrier)
+    pub(crate) fn to_resolve(&mut self) -> Option<Timestamp> {
+        self.resolution.begin(self.state.points.durable.barrier)
     }
 
     /// The next locks below this, behind this cell.
@@ -163,6 +184,7 @@ impl Core {
         self.pace.tick(elapsed, self.bulk.cells);
         self.run_bulk(out);
         self.tick_waits(elapsed, out);
+        self.tick_moves(elapsed, out);
         self.collect(out);
     }
 
@@ -170,7 +192,7 @@ impl Core {
     pub fn next_tick(&self) -> Duration {
         let points = self.state.points.durable;
         let all_is_done = self.gc.may_collect(points).is_none() && self.bulk.is_empty();
-        match (all_is_done, self.waits.is_idle()) {
+        match (all_is_done, self.waits.is_idle() && !self.moves()) {
             (false, _) => TICK,
             (true, false) => wait_queue::TICK,
             (true, true) => NOTHING_TO_DO,
@@ -256,6 +278,7 @@ impl Core {
             .collecting
             .take_if(|collecting| collecting.ticket == ticket);
         self.gc.clearing.ended(ticket, durable);
+        self.step_ended(ticket);
     }
 
     /// Removes some of the rows of a dropped tablet, with the next group.

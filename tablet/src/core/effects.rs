@@ -19,6 +19,9 @@ impl Core {
         if let Some(points) = decision.points {
             self.state.points.decided(points);
         }
+        if let Some(change) = &decision.tablet_change {
+            self.move_decided(change, true);
+        }
         if let Some((commit_ts, cells)) = &decision.held {
             let readers = self.state.readers.get_mut();
             for hash in cells {
@@ -50,30 +53,11 @@ impl Core {
                 LockChange::Removed(hash) => self.state.filter.remove(*hash),
             }
         }
-        match &decision.tablet_change {
-            Some(TabletChange::Insert(tablet)) => self.state.tablets.insert(tablet.clone()),
-            Some(TabletChange::Split { first, second }) => {
-                self.state.tablets.insert(first.clone());
-                self.state.tablets.insert(second.clone());
-                self.gc.progress.split(first.id, second.id);
-                self.state.readers.get_mut().split(first.id, second.id);
-            }
-            Some(TabletChange::Merge { whole, gone }) => {
-                self.state.tablets.remove(*gone);
-                self.state.tablets.insert(whole.clone());
-                self.gc.progress.merge(whole.id, *gone);
-                self.state.readers.get_mut().merge(whole.id, *gone);
-            }
-            Some(TabletChange::Drop { id, table }) => {
-                self.state.tablets.drop_tablet(*id, *table);
-                self.gc.progress.dropped(*id);
-                self.state.readers.get_mut().forget(*id);
-                self.gc.clearing.dropped(self.queue.next_ticket);
-            }
-            Some(TabletChange::Forget(id)) => self.state.tablets.forget(*id),
-            Some(TabletChange::Keep(settings)) => self.state.tablets.keep(*settings),
-            None => {}
+        for cell_key in decision.unlearn.drain(..) {
+            let hash = crate::latches::hash(&[&cell_key]);
+            cache.forget(hash, &cell_key);
         }
+        self.change_tablets(decision);
         if let Some(points) = decision.points {
             self.state.points.stored(ticket, points);
         }
@@ -83,6 +67,13 @@ impl Core {
         {
             let of_fates = collecting.of_fates;
             self.gc.front(of_fates).piece_done();
+        }
+        if let Some(ts) = decision.postponed {
+            self.gc.postpone(ts);
+            // Where they are may have been settled since that was decided.
+            if !self.moves() {
+                self.gc.look_at_postponed();
+            }
         }
         if let Some(ts) = decision.lowest_entry {
             self.gc.front.entry_made(ts);
@@ -96,6 +87,45 @@ impl Core {
             let is_here = self.state.tablets.get(tablet).is_some();
             let tablet = if is_here { tablet } else { 0 };
             self.gc.progress.changed(tablet, change);
+        }
+    }
+
+    fn change_tablets(&mut self, decision: &mut Decision) {
+        match &decision.tablet_change {
+            Some(TabletChange::Insert(tablet)) => {
+                self.end_departure(tablet.id);
+                self.state.tablets.insert(tablet.clone());
+            }
+            Some(TabletChange::Split { first, second }) => {
+                self.end_departure(first.id);
+                self.state.tablets.insert(first.clone());
+                self.state.tablets.insert(second.clone());
+                self.gc.progress.split(first.id, second.id);
+                self.state.readers.get_mut().split(first.id, second.id);
+            }
+            Some(TabletChange::Merge { whole, gone }) => {
+                self.end_departure(whole.id);
+                self.end_departure(*gone);
+                self.state.tablets.remove(*gone);
+                self.state.tablets.insert(whole.clone());
+                self.gc.progress.merge(whole.id, *gone);
+                self.state.readers.get_mut().merge(whole.id, *gone);
+            }
+            Some(TabletChange::Drop { id, table }) => {
+                self.end_departure(*id);
+                self.state.tablets.drop_tablet(*id, *table);
+                self.gc.progress.dropped(*id);
+                self.state.readers.get_mut().forget(*id);
+                self.gc.clearing.dropped(self.queue.next_ticket);
+            }
+            Some(TabletChange::Forget(id)) => self.state.tablets.forget(*id),
+            Some(TabletChange::Keep(settings)) => self.state.tablets.keep(*settings),
+            Some(_) => {
+                if let Some(change) = decision.tablet_change.take() {
+                    self.move_done(change);
+                }
+            }
+            None => {}
         }
     }
 }

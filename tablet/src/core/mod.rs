@@ -11,6 +11,7 @@ mod bulk;
 mod effects;
 mod facts;
 mod groups;
+mod moves;
 mod queue;
 mod waits;
 
@@ -85,9 +86,11 @@ impl Core {
     ) -> Result<Self, Error> {
         let reached = FolderProgress::load(&*engine)?;
         let state = State::load(engine, limits, me, reached)?;
+        let mut resolution = Resolution::at(state.points.durable);
+        resolution.hold(state.arriving.holds_resolution());
         Ok(Self {
             gc: Collection::load(&state)?,
-            resolution: Resolution::at(state.points.durable),
+            resolution,
             state,
             raw,
             queue: Queue::default(),
@@ -106,6 +109,7 @@ impl Core {
             safe_point: self.state.points.durable.safe_point.as_u64(),
             all_resolved_ts: self.state.points.durable.resolved.as_u64(),
             resolved_ts: self.resolution.resolved_ts().as_u64(),
+            arriving: self.state.arriving.report(),
             progress: Some(self.gc_progress()),
             high_ts: self.groups.durable.high_ts.as_u64(),
             groups: self.groups(),
@@ -180,6 +184,7 @@ impl Core {
             Err(RequestError::Waits(refs, request)) => {
                 return self.wait_for_cell(to, id, note, &refs, request, out);
             }
+            Err(RequestError::Pulls(request)) => self.pull(&request),
             Err(RequestError::Refused(refusal)) => Err(refusal),
         };
         if let Err(refusal) = &result {
@@ -260,6 +265,7 @@ impl Core {
             }
             let result = match &failure {
                 None => {
+                    self.state.leaving.tap(batch);
                     let wakes = self.wakes(&decided.decision);
                     self.take_effect(decided.ticket, &mut decided.decision);
                     self.wake(wakes, out);
@@ -268,7 +274,12 @@ impl Core {
                     }
                     Ok(self.durable_answer(&mut decided.decision))
                 }
-                Some(refusal) => Err(refusal.clone()),
+                Some(refusal) => {
+                    if let Some(change) = decided.decision.tablet_change.take() {
+                        self.move_decided(&change, false);
+                    }
+                    Err(refusal.clone())
+                }
             };
             self.state
                 .probe

@@ -33,8 +33,19 @@ impl Server {
         Self::within(Limits::default())
     }
 
+    /// Without any tablet.
+    pub(crate) fn empty() -> Self {
+        Self::over(Limits::default())
+    }
+
     /// The same with these limits.
     pub(crate) fn within(limits: Limits) -> Self {
+        let mut server = Self::over(limits);
+        server.create(1, "a", "m");
+        server
+    }
+
+    fn over(limits: Limits) -> Self {
         let options = Options::new(EngineKind::Memory, "tablet-0");
         let engine: Arc<dyn Engine> =
             Arc::from(open(std::path::Path::new("nowhere"), &options).expect("memory"));
@@ -45,7 +56,6 @@ impl Server {
             replies: Vec::new(),
         };
         server.core.lease(Lease::UNLIMITED);
-        server.create(1, "a", "m");
         server
     }
 
@@ -143,6 +153,18 @@ impl Server {
             tablets: vec![v1::TabletRef { id: tablet, epoch }],
             body: Some(body),
             trace: None,
+        };
+        self.core.request(ME, request, &mut self.replies);
+        self.next_id
+    }
+
+    /// A request that is about no tablet, or names its own.
+    pub(crate) fn send_as_it_is(&mut self, body: Ask) -> u64 {
+        self.next_id += 1;
+        let request = v1::Request {
+            id: self.next_id,
+            body: Some(body),
+            ..v1::Request::default()
         };
         self.core.request(ME, request, &mut self.replies);
         self.next_id

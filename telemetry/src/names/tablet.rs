@@ -21,6 +21,8 @@ pub const METHODS: &[&str] = &[
     "raw_put",
     "order",
     "wait_for_cell",
+    "pull_tablet",
+    "take_tablet",
 ];
 /// How a request ended, by its number in the server.
 pub const RESULTS: &[&str] = &[

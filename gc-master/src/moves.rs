@@ -1,0 +1,254 @@
+//! Handing tablets over from server to server: the server that gets one is told where its owner is, and does the rest. The
+//! owners' word counts: a tablet is where it is reported at its highest epoch, or where its owner says that it has gone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percolator_protocol::types::{TableId, Tablet, TabletState};
+use percolator_wire::v1;
+
+use crate::convert;
+use crate::core::Directory;
+use crate::events::{Action, Departed};
+use crate::pending::{Pending, WAIT_MAX};
+use crate::refusal::Refusal;
+use crate::state::{Placement, Role, TableState};
+
+/// A tablet that is handed over for somebody. It goes on when nobody waits for it any more.
+#[derive(Debug)]
+pub struct Moving {
+    request: v1::MoveTabletRequest,
+    /// What was told to the server that gets it: the tablet's epoch, and which start of its owner.
+    told: Option<(u64, u64)>,
+    /// When that was answered: what the server says of the tablet later is about this attempt.
+    since: Option<Duration>,
+    until: Option<Duration>,
+}
+
+impl Moving {
+    /// As it is asked for.
+    pub fn new(request: v1::MoveTabletRequest) -> Self {
+        Self {
+            request,
+            told: None,
+            since: None,
+            until: None,
+        }
+    }
+
+    /// Begins it, or looks how far it is.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchTablet`], [`Refusal::NoSuchServer`], [`Refusal::NotReady`], [`Refusal::OwnerAway`],
+    /// [`Refusal::ServerAway`], [`Refusal::NotMoved`], and [`Refusal::Pending`] when it takes long.
+    pub fn go_on(
+        &mut self,
+        directory: &mut Directory,
+        now: Duration,
+    ) -> Result<Pending<v1::MoveTabletResponse>, Refusal> {
+        let (id, to) = (self.request.tablet_id, &self.request.server);
+        let state = directory.state()?;
+        let known = state.servers.get(to);
+        if known.is_none_or(|known| known.role != Role::Tablet) {
+            let known = state.tablet_servers().into_iter();
+            return Err(Refusal::NoSuchServer {
+                server: to.clone(),
+                known: known.collect::<Vec<_>>().join(", "),
+            });
+        }
+        let tablet = directory.tablets.get(id).cloned();
+        let tablet = tablet.ok_or(Refusal::NoSuchTablet { tablet: id })?;
+        if tablet.owner == *to && tablet.listed {
+            return Ok(Pending::Done(v1::MoveTabletResponse {
+                tablet: Some(convert::tablet_place(directory, id, &tablet)?),
+            }));
+        }
+        let until = *self.until.get_or_insert(now + WAIT_MAX);
+        let in_flight = directory.in_flight.contains(&(to.clone(), id));
+        if tablet.owner != *to && !in_flight {
+            let incarnation = directory.incarnation(&tablet.owner);
+            if self.told == Some((tablet.epoch, incarnation)) {
+                self.since.get_or_insert(now);
+                directory.check_arrival(to, id, tablet.epoch, self.since)?;
+            } else {
+                let action = directory.import(now, id, &tablet, to)?;
+                directory.failures.remove(&(to.clone(), id));
+                if directory.ask(to, action) {
+                    self.told = Some((tablet.epoch, incarnation));
+                    self.since = None;
+                }
+            }
+        }
+        if now < until {
+            return Ok(Pending::Wait { until });
+        }
+        Err(Refusal::Pending {
+            what: format!("tablet {id} is on its way from {} to {to}", tablet.owner),
+            waits_for: directory.progress_of(to, id),
+        })
+    }
+}
+
+impl Directory {
+    /// What the server is told that gets a tablet.
+    fn import(
+        &self,
+        now: Duration,
+        id: u64,
+        tablet: &Placement,
+        to: &str,
+    ) -> Result<Action, Refusal> {
+        let state = self.state()?;
+        let owner = tablet.owner.clone();
+        if !self.is_alive(&owner, now) {
+            return Err(Refusal::OwnerAway {
+                tablet: id,
+                server: owner,
+            });
+        }
+        if !self.is_alive(to, now) {
+            return Err(Refusal::ServerAway { server: to.into() });
+        }
+        let table = state.tables.get(&tablet.table);
+        let ready = table.filter(|table| table.state == TableState::Ready);
+        let name = table.map_or_else(String::new, |table| table.name.clone());
+        let serves = tablet.made && tablet.state == TabletState::Serving;
+        if ready.is_none() || !serves {
+            return Err(Refusal::NotReady { name });
+        }
+        Ok(Action::Import {
+            tablet: Tablet {
+                id,
+                table: TableId(tablet.table),
+                table_name: name,
+                rows: tablet.rows.clone(),
+                epoch: tablet.epoch,
+                state: tablet.state,
+            },
+            from: self.whereabouts(&owner),
+            address: self.whereabouts(to).address,
+        })
+    }
+
+    /// Where a server is, and which start of it.
+    pub(crate) fn whereabouts(&self, server: &str) -> v1::MovedTo {
+        let state = self.state.as_ref();
+        let known = state.and_then(|state| state.servers.get(server));
+        v1::MovedTo {
+            server: Some(v1::Addressee {
+                server: server.to_owned(),
+                incarnation: self.incarnation(server),
+            }),
+            address: known.map_or_else(String::new, |known| known.address.clone()),
+        }
+    }
+
+    /// Whether the server that gets the tablet has given it up since then.
+    fn check_arrival(
+        &self,
+        to: &str,
+        id: u64,
+        epoch: u64,
+        since: Option<Duration>,
+    ) -> Result<(), Refusal> {
+        let refused = self.failures.get(&(to.to_owned(), id)).cloned();
+        let live = self.live.get(to);
+        let heard = live.filter(|live| since.is_some_and(|since| live.heard_at > since));
+        let said = heard.and_then(|live| live.arrival(id));
+        let said = said.filter(|it| it.epoch == epoch && !it.failure.is_empty());
+        match refused.or_else(|| said.map(|it| it.failure.clone())) {
+            Some(cause) => Err(Refusal::NotMoved {
+                tablet: id,
+                server: to.to_owned(),
+                cause,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// How far a server is with a tablet that it gets, in words.
+    fn progress_of(&self, to: &str, id: u64) -> String {
+        let arrival = self.live.get(to).and_then(|live| live.arrival(id));
+        match arrival {
+            Some(arrival) if arrival.failure.is_empty() => {
+                format!("{to}, which has {} bytes of it", arrival.bytes)
+            }
+            _ => to.to_owned(),
+        }
+    }
+
+    /// Takes in what an owner says of tablets that it has handed over: they are where they have gone, until that server reports
+    /// them itself.
+    pub(crate) fn take_departed(&mut self, server: &str, departed: Vec<Departed>) {
+        for Departed { tablet, to } in &departed {
+            let Some(state) = &self.state else { return };
+            let is_known =
+                state.tables.contains_key(&tablet.table.0) && state.servers.contains_key(to);
+            let newer = |known: &Placement| known.epoch >= tablet.epoch;
+            let is_newer = {
+                let same = self.tablets.get(tablet.id);
+                let mut others = self.tablets.overlapping(tablet.table.0, &tablet.rows);
+                same.is_some_and(newer) || others.any(|(_, known)| newer(known))
+            };
+            if !is_known || is_newer {
+                continue;
+            }
+            let gone = self.tablets.place(
+                tablet.id,
+                Placement {
+                    table: tablet.table.0,
+                    rows: tablet.rows.clone(),
+                    epoch: tablet.epoch,
+                    owner: to.clone(),
+                    made: true,
+                    state: TabletState::Serving,
+                    listed: false,
+                },
+            );
+            for id in gone {
+                self.forget_unreported(id);
+            }
+            self.forget_unreported(tablet.id);
+        }
+        if let Some(live) = self.live.get_mut(server) {
+            live.departed = departed;
+        }
+    }
+
+    /// Of the tablets that a server has handed over, those whose rows others report: nobody asks for them there any more.
+    pub(crate) fn settled_moves(&self, server: &str) -> Vec<u64> {
+        let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
+            return Vec::new();
+        };
+        let is_settled = |departed: &&Departed| {
+            let tablet = &departed.tablet;
+            if !state.tables.contains_key(&tablet.table.0) {
+                return true;
+            }
+            let mut reached = Some(tablet.rows.start.clone());
+            for (_, known) in self.tablets.overlapping(tablet.table.0, &tablet.rows) {
+                let follows = reached.as_ref().is_some_and(|it| known.rows.start <= *it);
+                if !follows || known.epoch < tablet.epoch || !known.listed {
+                    return false;
+                }
+                reached = Some(known.rows.end.clone()).filter(|end| !end.is_empty());
+            }
+            match (reached, &tablet.rows.end) {
+                (None, _) => true,
+                (Some(reached), end) => !end.is_empty() && reached >= *end,
+            }
+        };
+        let settled = live.departed.iter().filter(is_settled);
+        settled.map(|departed| departed.tablet.id).collect()
+    }
+
+    /// Tablets that are under way: the server that gets each, and what it has said of that.
+    pub(crate) fn arrivals(&self) -> BTreeMap<u64, (&str, &v1::TabletArrival)> {
+        let live = self.live.iter();
+        live.flat_map(|(server, live)| {
+            let under_way = live.arriving.iter().filter(|it| it.failure.is_empty());
+            under_way.map(move |arrival| (arrival.tablet_id, (server.as_str(), arrival)))
+        })
+        .collect()
+    }
+}

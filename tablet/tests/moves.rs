@@ -1,0 +1,401 @@
+//! Tablets that are handed over between two servers: what comes along, what stays, and who serves when.
+
+mod support;
+
+use std::time::Duration;
+
+use percolator_engine::Column;
+use percolator_protocol::types::TabletState;
+use percolator_tablet::core::TabletCommand;
+use percolator_tablet::{MoveCall, Unanswered};
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::request_error::Kind;
+use percolator_wire::v1::response::Body;
+use support::{LIFE, ME, Server, cell, prewrite, refused, tablet};
+
+/// The owner of tablet 1 of table 5, rows a to m, and a server without any.
+struct Two {
+    owner: Server,
+    other: Server,
+    now: Duration,
+}
+
+fn at(server: &str) -> v1::MovedTo {
+    v1::MovedTo {
+        server: Some(v1::Addressee {
+            server: server.to_owned(),
+            incarnation: LIFE,
+        }),
+        address: format!("{server}:1"),
+    }
+}
+
+impl Two {
+    fn new() -> Self {
+        let mut two = Self {
+            owner: Server::new(),
+            other: Server::empty(),
+            now: Duration::from_secs(1),
+        };
+        two.owner.put("b", "1", 10, 11);
+        two.owner.put("c", "old", 12, 13);
+        two.owner.put("c", "new", 14, 15);
+        two
+    }
+
+    /// The master's command to get tablet 1 at this epoch.
+    fn begin(&mut self, epoch: u64) -> Option<Body> {
+        self.other.order(TabletCommand::Import {
+            tablet: percolator_protocol::types::Tablet {
+                epoch,
+                ..tablet(1, 5, "a", "m")
+            },
+            from: at("tablet-0"),
+            address: "tablet-0:2".into(),
+        })
+    }
+
+    fn call(&mut self) -> MoveCall {
+        self.now += Duration::from_millis(300);
+        self.other
+            .core
+            .next_call(self.now)
+            .expect("something to ask")
+    }
+
+    /// Asks the owner, and tells the other one what it said.
+    fn carry(&mut self, call: &MoveCall) -> Body {
+        let id = self.owner.send_as_it_is(call.body.clone());
+        self.owner.settle();
+        let answer = self.owner.answer(id).expect("an answer");
+        self.other
+            .core
+            .asked(self.now, call, Ok(answer.clone()), &mut self.other.replies);
+        self.other.settle();
+        answer
+    }
+
+    /// Until the owner is asked to hand it over.
+    fn copy(&mut self) -> MoveCall {
+        for _ in 0..20 {
+            let call = self.call();
+            if matches!(call.body, Ask::TakeTablet(_)) {
+                return call;
+            }
+            self.carry(&call);
+        }
+        panic!("the copy doesn't end");
+    }
+
+    fn hand_over(&mut self) {
+        let call = self.copy();
+        let answer = self.carry(&call);
+        assert_eq!(taken(&answer), v1::Taken::Moved);
+    }
+}
+
+fn taken(answer: &Body) -> v1::Taken {
+    match answer {
+        Body::TakeTablet(answer) => answer.taken(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn tablets(server: &Server) -> Vec<(u64, u64)> {
+    let tablets = server.core.report().tablets.into_iter();
+    tablets.map(|it| (it.id, it.epoch)).collect()
+}
+
+fn get(row: &'static str, start_ts: u64) -> Ask {
+    Ask::Get(v1::GetRequest {
+        start_ts,
+        cells: vec![cell(row)],
+        ..Default::default()
+    })
+}
+
+fn ask_at(server: &mut Server, epoch: u64, ask: Ask) -> Option<Body> {
+    let id = server.send_to(1, epoch, ask);
+    server.settle();
+    server.answer(id)
+}
+
+fn value(server: &mut Server, epoch: u64, row: &'static str, ts: u64) -> Option<String> {
+    let Some(Body::Get(got)) = ask_at(server, epoch, get(row, ts)) else {
+        panic!("no answer about {row}");
+    };
+    match got.results[0].result.clone() {
+        Some(v1::get_result::Result::Found(found)) => {
+            Some(String::from_utf8_lossy(&found.value).into_owned())
+        }
+        Some(v1::get_result::Result::Absent(_)) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn not_served(body: Option<Body>) -> v1::NotServed {
+    match refused(body) {
+        Kind::NotServed(not) => not,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn all_of_it_comes_along_and_the_owner_says_where_it_is() {
+    let mut two = Two::new();
+    two.owner.ask(prewrite("d", "locked", 16));
+    assert_eq!(two.begin(1), None);
+    assert_eq!(two.begin(1), None, "harmless when repeated");
+    two.hand_over();
+    assert_eq!(tablets(&two.owner), []);
+    assert_eq!(tablets(&two.other), [(1, 2)]);
+    let other = &mut two.other;
+    assert_eq!(value(other, 2, "b", 20).as_deref(), Some("1"));
+    assert_eq!(value(other, 2, "c", 20).as_deref(), Some("new"));
+    assert_eq!(value(other, 2, "c", 14).as_deref(), Some("old"));
+    assert_eq!(other.core.locks(), 1);
+    let not = not_served(ask_at(&mut two.owner, 1, get("b", 20)));
+    assert_eq!(not.moved_to, Some(at_other()));
+    assert_eq!((not.known_epoch, not.tablets[0].epoch), (2, 2));
+    let departed = two.owner.core.report().departed;
+    assert_eq!(departed.len(), 1);
+
+    // Also after restarts of both; and what is left goes when others report it.
+    two.owner.start_again();
+    two.other.start_again();
+    assert_eq!(tablets(&two.owner), []);
+    assert_eq!(value(&mut two.other, 2, "c", 20).as_deref(), Some("new"));
+    let not = not_served(ask_at(&mut two.owner, 1, get("b", 20)));
+    assert_eq!(not.moved_to, Some(at_other()));
+    two.owner.core.settle(&[1, 77], &mut two.owner.replies);
+    two.owner.settle();
+    two.owner.settle();
+    for column in [Column::Lock, Column::Write, Column::Data] {
+        assert_eq!(two.owner.content(column), [], "{column:?}");
+    }
+    assert_eq!(two.owner.core.report().departed, []);
+}
+
+fn at_other() -> v1::MovedTo {
+    v1::MovedTo {
+        address: "tablet-0:2".into(),
+        ..at("tablet-0")
+    }
+}
+
+#[test]
+fn what_is_written_meanwhile_follows() {
+    let mut two = Two::new();
+    two.begin(1);
+    let call = two.call();
+    // On its way to the disk when the copy is made, and closed with it.
+    let commit = two.owner.send(prewrite("e", "late", 17));
+    two.carry(&call);
+    assert!(two.owner.answer(commit).is_some());
+    two.hand_over();
+    assert_eq!(two.other.core.locks(), 1);
+    let Some(Body::Get(got)) = ask_at(&mut two.other, 2, get("e", 20)) else {
+        panic!("no answer");
+    };
+    let met = &got.results[0].result;
+    assert!(
+        matches!(met, Some(v1::get_result::Result::Locked(_))),
+        "{met:?}"
+    );
+}
+
+#[test]
+fn nobody_serves_it_between_the_last_piece_and_the_decision() {
+    let mut two = Two::new();
+    two.begin(1);
+    let take = two.copy();
+    assert!(not_served(ask_at(&mut two.owner, 1, get("b", 20))).moving);
+    assert!(not_served(ask_at(&mut two.other, 2, get("b", 20))).moving);
+    let other = not_served(ask_at(&mut two.other, 1, get("b", 20)));
+    assert!(!other.moving, "it won't come at that epoch");
+    // A command finds it closed, too.
+    let split = two.owner.order(TabletCommand::Split {
+        id: 1,
+        epoch: 1,
+        row: "h".into(),
+        sibling: 2,
+    });
+    assert!(matches!(refused(split), Kind::Invalid(_)));
+    let answer = two.carry(&take);
+    assert_eq!(taken(&answer), v1::Taken::Moved);
+    assert_eq!(value(&mut two.other, 2, "b", 20).as_deref(), Some("1"));
+}
+
+#[test]
+fn an_owner_that_hears_nothing_serves_on_and_the_other_one_gives_up() {
+    let mut two = Two::new();
+    two.begin(1);
+    let take = two.copy();
+    two.owner
+        .core
+        .tick(Duration::from_secs(3), &mut two.owner.replies);
+    assert_eq!(value(&mut two.owner, 1, "b", 20).as_deref(), Some("1"));
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Stays);
+    let report = two.other.core.report();
+    assert_eq!(report.arriving[0].failure, "it stays at tablet-0");
+    two.other.settle();
+    assert_eq!(two.other.content(Column::Write), [], "what came is removed");
+    // Again, and this time it is taken.
+    two.begin(1);
+    two.hand_over();
+    assert_eq!(tablets(&two.other), [(1, 2)]);
+}
+
+#[test]
+fn restarts_are_settled_by_what_the_owner_has_written() {
+    // The owner forgets the attempt.
+    let mut two = Two::new();
+    two.begin(1);
+    let take = two.copy();
+    two.owner.start_again();
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Stays);
+    assert_eq!(tablets(&two.owner), [(1, 1)]);
+
+    // It has decided, and the other one hears of it after its own restart.
+    let mut two = Two::new();
+    two.begin(1);
+    let take = two.copy();
+    let id = two.owner.send_as_it_is(take.body);
+    two.owner.settle();
+    two.owner.answer(id).expect("an answer that is lost");
+    two.owner.start_again();
+    two.other.start_again();
+    assert_eq!(tablets(&two.other), []);
+    assert!(two.other.core.lacks(&[1]).is_empty(), "it isn't lost");
+    let take = two.call();
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Moved);
+    assert_eq!(value(&mut two.other, 2, "c", 20).as_deref(), Some("new"));
+
+    // A copy that isn't complete is given up with a restart.
+    let mut two = Two::new();
+    two.begin(1);
+    two.other.start_again();
+    two.other.settle();
+    let report = two.other.core.report();
+    assert_eq!(report.arriving[0].failure, "this server was started again");
+
+    // An owner whose folder is another one doesn't know, and nothing is removed.
+    let mut two = Two::new();
+    two.begin(1);
+    let take = two.copy();
+    two.owner = Server::empty();
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Unspecified);
+    assert!(!two.other.content(Column::Write).is_empty());
+    assert!(two.other.core.report().arriving[0].complete);
+}
+
+#[test]
+fn a_tablet_comes_back_with_nothing_of_before() {
+    let mut two = Two::new();
+    // In its memory from now on.
+    assert_eq!(value(&mut two.owner, 1, "b", 20).as_deref(), Some("1"));
+    two.begin(1);
+    two.hand_over();
+    let id = two.other.send_to(1, 2, prewrite("b", "2", 30));
+    two.other.settle();
+    two.other.answer(id);
+    let commit = Ask::Commit(v1::CommitRequest {
+        start_ts: 30,
+        commit_ts: 31,
+        cells: vec![cell("b")],
+    });
+    ask_at(&mut two.other, 2, commit);
+    // The other way round.
+    let mut back = Two {
+        owner: two.other,
+        other: two.owner,
+        now: two.now,
+    };
+    let Kind::Invalid(why) = refused(back.begin(2)) else {
+        panic!("rows of before are still there");
+    };
+    assert!(why.contains("still to be removed"), "{why}");
+    back.other.core.settle(&[1], &mut back.other.replies);
+    back.other.settle();
+    back.other.settle();
+    assert_eq!(back.begin(2), None);
+    back.hand_over();
+    assert_eq!(tablets(&back.other), [(1, 3)]);
+    assert_eq!(value(&mut back.other, 3, "b", 40).as_deref(), Some("2"));
+    // A late order to make it doesn't, where it was.
+    let late = back.owner.own(tablet(1, 5, "a", "m"));
+    let Kind::Invalid(why) = refused(late) else {
+        panic!("made again");
+    };
+    assert!(why.contains("was handed over"), "{why}");
+}
+
+#[test]
+fn a_tablet_that_changes_otherwise_stays() {
+    let mut two = Two::new();
+    two.begin(1);
+    let call = two.call();
+    two.carry(&call);
+    // The first piece closes a small tablet: wait until it is served again.
+    two.owner
+        .core
+        .tick(Duration::from_secs(3), &mut two.owner.replies);
+    let frozen = percolator_protocol::types::Tablet {
+        state: TabletState::Frozen,
+        ..tablet(1, 5, "a", "m")
+    };
+    assert_eq!(two.owner.own(frozen), None);
+    let call = two.call();
+    let Body::PullTablet(chunk) = two.carry(&call) else {
+        panic!("another answer");
+    };
+    assert!(!chunk.over.is_empty());
+    assert_eq!(tablets(&two.other), []);
+}
+
+#[test]
+fn silence_ends_a_copy_and_another_start_of_the_owner_at_once() {
+    let mut two = Two::new();
+    two.begin(1);
+    for _ in 0..120 {
+        let call = two.call();
+        let lost = Err(Unanswered::Lost("no answer".into()));
+        two.other
+            .core
+            .asked(two.now, &call, lost, &mut two.other.replies);
+        two.other.settle();
+        if !two.other.core.is_arriving() {
+            break;
+        }
+    }
+    let failure = two.other.core.report().arriving[0].failure.clone();
+    assert!(failure.contains("has not answered"), "{failure}");
+    two.begin(1);
+    let call = two.call();
+    two.other.core.asked(
+        two.now,
+        &call,
+        Err(Unanswered::OtherServer),
+        &mut two.other.replies,
+    );
+    two.other.settle();
+    let failure = two.other.core.report().arriving[0].failure.clone();
+    assert_eq!(failure, "tablet-0 was started again");
+}
+
+#[test]
+fn the_other_one_refuses_what_the_owner_refused() {
+    let mut two = Two::new();
+    let points = percolator_protocol::safe_point::Points {
+        barrier: percolator_protocol::types::Timestamp::from_u64(14),
+        ..Default::default()
+    };
+    two.owner.core.reach(points, &mut two.owner.replies);
+    two.owner.settle();
+    two.begin(1);
+    two.hand_over();
+    let too_old = refused(ask_at(&mut two.other, 2, get("b", 12)));
+    assert!(matches!(too_old, Kind::TooOld(_)), "{too_old:?}");
+    assert_eq!(ME, 7);
+}
