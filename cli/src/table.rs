@@ -130,6 +130,9 @@ pub(crate) struct TabletJson<'a> {
     server_silent_ms: Option<u64>,
     /// The server is there, and doesn't have it any more.
     lost: bool,
+    /// The server that is getting it, and bytes that this one has.
+    moving_to: Option<&'a str>,
+    moved_bytes: Option<u64>,
 }
 
 impl<'a> TableJson<'a> {
@@ -159,6 +162,8 @@ impl<'a> TabletJson<'a> {
                 .server_silence
                 .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
             lost: lost.contains(&tablet.id),
+            moving_to: tablet.moving_to.as_ref().map(|(to, _)| to.as_str()),
+            moved_bytes: tablet.moving_to.as_ref().map(|(_, bytes)| *bytes),
         }
     }
 }
@@ -358,6 +363,12 @@ fn gaps(tablets: &[Tablet]) -> Vec<String> {
 
 /// The owner, and since when it is away, or that it has lost the tablet.
 pub(crate) fn server(tablet: &Tablet, lost: &LostTablets) -> String {
+    if let Some((to, bytes)) = &tablet.moving_to {
+        return format!(
+            "{}, {bytes} bytes are at {to}, which is getting it",
+            tablet.server
+        );
+    }
     match (tablet.server_alive, tablet.server_silence) {
         (true, _) if lost.contains(&tablet.id) => format!("{}, which has lost it", tablet.server),
         (true, _) => tablet.server.clone(),

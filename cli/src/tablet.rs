@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use percolator_client::{Client, Error, Table, escape};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::cells::{Escaped, Waiting};
 use crate::errors::Usage;
@@ -17,9 +18,10 @@ use crate::table::{TabletJson, edge, lost, server};
 Examples:
   percolator tablet list accounts
   percolator tablet split accounts m
-  percolator tablet merge accounts m")]
+  percolator tablet merge accounts m
+  percolator tablet move 7 tablet-2")]
 pub(crate) enum Command {
-    /// List tablets: their rows, and their servers.
+    /// List tablets: their rows, and their servers; of one that is on its way, also where to, and how much of it is there.
     #[command(after_help = "\
 Examples:
   percolator tablet list                      those of all tables
@@ -62,6 +64,23 @@ Examples:
         #[command(flatten)]
         waiting: Waiting,
     },
+    /// Move a tablet to another tablet server.
+    ///
+    /// Its rows are copied while transactions go on. At the end requests wait for some milliseconds. A move that was begun goes
+    /// on if this command ends before it: `percolator tablet list` shows how far it is.
+    #[command(after_help = "\
+Examples:
+  percolator tablet list accounts             the numbers of tablets
+  percolator tablet move 7 tablet-2
+  percolator tablet move 7 tablet-2 --patience 10m")]
+    Move {
+        /// The tablet's number.
+        tablet: u64,
+        /// The server that gets it.
+        server: String,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
 }
 
 impl Command {
@@ -69,7 +88,8 @@ impl Command {
         match self {
             Self::List { waiting, .. }
             | Self::Split { waiting, .. }
-            | Self::Merge { waiting, .. } => *waiting,
+            | Self::Merge { waiting, .. }
+            | Self::Move { waiting, .. } => *waiting,
         }
     }
 }
@@ -106,6 +126,15 @@ pub(crate) async fn run(
             }
             client.merge_tablets(&table, &row.0).await?;
             report(client, &table, output).await?;
+        }
+        Command::Move { tablet, server, .. } => {
+            client.move_tablet(tablet, &server).await?;
+            match output.format {
+                Format::Text => output.note(&format!("tablet {tablet} is at {server} now")),
+                Format::Json => {
+                    output.line(&json!({"tablet": tablet, "server": server}).to_string())?;
+                }
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

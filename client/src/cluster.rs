@@ -66,6 +66,8 @@ pub struct Tablet {
     pub server_alive: bool,
     /// How long ago the last one was. `None`: the master has had none since it was started.
     pub server_silence: Option<Duration>,
+    /// The server that is getting it, if one is, and how many bytes of keys and values that one has.
+    pub moving_to: Option<(String, u64)>,
 }
 
 impl Cluster {
@@ -77,7 +79,7 @@ impl Cluster {
             if let Some(info) = &place.tablet {
                 let owner = servers.get(&*place.server).copied();
                 let of_table = tablets.entry(info.table_id).or_default();
-                of_table.push(tablet(info, &place.server, owner));
+                of_table.push(tablet(info, place, owner));
             }
         }
         let mut tables: Vec<Table> = listing
@@ -113,13 +115,19 @@ fn table(info: &v1::TableInfo, mut tablets: Vec<Tablet>) -> Table {
     }
 }
 
-fn tablet(info: &v1::TabletInfo, server: &str, owner: Option<&v1::ServerInfo>) -> Tablet {
+fn tablet(
+    info: &v1::TabletInfo,
+    place: &v1::TabletPlace,
+    owner: Option<&v1::ServerInfo>,
+) -> Tablet {
     Tablet {
         id: info.id,
         start_row: info.start_row.clone(),
         end_row: info.end_row.clone(),
         epoch: info.epoch,
-        server: server.to_owned(),
+        server: place.server.clone(),
+        moving_to: (!place.moving_to.is_empty())
+            .then(|| (place.moving_to.clone(), place.moved_bytes)),
         server_alive: owner.is_some_and(|owner| owner.alive),
         server_silence: owner
             .and_then(|owner| owner.silent_ms)
