@@ -62,6 +62,8 @@ pub struct Kube {
     pub root: std::path::PathBuf,
     /// The folder of the Prometheus operator's definitions.
     pub definitions: std::path::PathBuf,
+    /// For how long the API server is to stand still.
+    pub api_server_away: Duration,
     api: Arc<Api>,
 }
 
@@ -69,10 +71,11 @@ impl Kube {
     /// None, and a word about it, where there is no Kubernetes for tests.
     pub fn find() -> Option<Self> {
         let variable = |name| std::env::var(name).ok();
-        let (Some(image), Some(other_image), Some(definitions)) = (
+        let (Some(image), Some(other_image), Some(definitions), Some(away)) = (
             variable("PERCOLATOR_E2E_IMAGE"),
             variable("PERCOLATOR_E2E_OTHER_IMAGE"),
             variable("PERCOLATOR_E2E_DEFINITIONS"),
+            variable("PERCOLATOR_E2E_API_SERVER_AWAY_SECONDS"),
         ) else {
             skip("there is no Kubernetes to test on: cargo xtask test e2e starts one");
             return None;
@@ -84,6 +87,7 @@ impl Kube {
             other_image,
             root,
             definitions: definitions.into(),
+            api_server_away: Duration::from_secs(away.parse().expect("a number of seconds")),
             api: Arc::new(Api::start()),
         })
     }
