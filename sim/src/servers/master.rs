@@ -396,7 +396,12 @@ impl Master {
                 let merged = self.finish(world, running, early, go_on).await?;
                 Some(merged.map_or_else(refused, Answer::TableMerged))
             }
-            Ask::Order(_) | Ask::Tablet(_) | Ask::Timestamps(_) | Ask::Register { .. } => None,
+            Ask::Order(_)
+            | Ask::Tablet(_)
+            | Ask::Timestamps(_)
+            | Ask::Promise(_)
+            | Ask::Introduce(_)
+            | Ask::Register { .. } => None,
         }
     }
 
