@@ -100,6 +100,28 @@ impl Oracle {
         }
     }
 
+    /// Begins one that is alone. None: its folder can't be read now, or the run has failed.
+    fn begin_alone(self: &Arc<Self>, world: &Arc<World>) -> Option<Granting> {
+        let stored = match self.limit().load() {
+            Ok(stored) => stored,
+            Err(error) => {
+                let oracle = self.clone();
+                cant_read(world, self.node, &error, move |world| oracle.boot(world));
+                return None;
+            }
+        };
+        match Core::recover(stored.as_deref(), self.now(world), self.settings) {
+            Ok(mut core) => {
+                core.obey_master();
+                Some(Granting::Alone(core))
+            }
+            Err(error) => {
+                world.fail("the oracle starts", error.to_string());
+                None
+            }
+        }
+    }
+
     /// Begins the part of one of several in their election. None: its folder can't be read now.
     fn begin_replica(
         self: &Arc<Self>,
@@ -107,6 +129,13 @@ impl Oracle {
         replicated: &Replicated,
         incarnation: u64,
     ) -> Option<(Granting, PromisePlace, PromiseRecord)> {
+        let own = Arc::downgrade(self);
+        {
+            let mut oracles = replicated.oracles.lock();
+            if !oracles.iter().any(|known| known.ptr_eq(&own)) {
+                oracles.push(own);
+            }
+        }
         let (file, record) = match PromiseFile::open(&self.disk, &self.dice) {
             Ok(opened) => opened,
             Err(error) => {
@@ -144,31 +173,11 @@ impl Oracle {
     /// Starts the process.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
         let incarnation = self.dice.of("incarnations", Rng::next).max(1);
-        if let Some(replicated) = &self.replicated {
-            let mut oracles = replicated.oracles.lock();
-            let own = Arc::downgrade(self);
-            if !oracles.iter().any(|known| known.ptr_eq(&own)) {
-                oracles.push(own);
-            }
-        }
         let (granting, promises) = match &self.replicated {
-            None => {
-                let stored = match self.limit().load() {
-                    Ok(stored) => stored,
-                    Err(error) => {
-                        let oracle = self.clone();
-                        let again = move |world: &Arc<World>| oracle.boot(world);
-                        return cant_read(world, self.node, &error, again);
-                    }
-                };
-                let now = self.now(world);
-                let mut core = match Core::recover(stored.as_deref(), now, self.settings) {
-                    Ok(core) => core,
-                    Err(error) => return world.fail("the oracle starts", error.to_string()),
-                };
-                core.obey_master();
-                (Granting::Alone(core), None)
-            }
+            None => match self.begin_alone(world) {
+                Some(granting) => (granting, None),
+                None => return,
+            },
             Some(replicated) => {
                 let begun = self.begin_replica(world, replicated, incarnation);
                 let Some((granting, place, record)) = begun else {
