@@ -25,9 +25,8 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
+use api::Api;
 use serde_json::Value;
-
-use crate::api::Api;
 
 /// Where the restricted pod security standard is enforced: on every namespace of the tests.
 const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
@@ -62,8 +61,6 @@ pub struct Kube {
     pub root: std::path::PathBuf,
     /// The folder of the Prometheus operator's definitions.
     pub definitions: std::path::PathBuf,
-    /// For how long the API server is to stand still.
-    pub api_server_away: Duration,
     api: Arc<Api>,
 }
 
@@ -71,11 +68,10 @@ impl Kube {
     /// None, and a word about it, where there is no Kubernetes for tests.
     pub fn find() -> Option<Self> {
         let variable = |name| std::env::var(name).ok();
-        let (Some(image), Some(other_image), Some(definitions), Some(away)) = (
+        let (Some(image), Some(other_image), Some(definitions)) = (
             variable("PERCOLATOR_E2E_IMAGE"),
             variable("PERCOLATOR_E2E_OTHER_IMAGE"),
             variable("PERCOLATOR_E2E_DEFINITIONS"),
-            variable("PERCOLATOR_E2E_API_SERVER_AWAY_SECONDS"),
         ) else {
             skip("there is no Kubernetes to test on: cargo xtask test e2e starts one");
             return None;
@@ -87,7 +83,6 @@ impl Kube {
             other_image,
             root,
             definitions: definitions.into(),
-            api_server_away: Duration::from_secs(away.parse().expect("a number of seconds")),
             api: Arc::new(Api::start()),
         })
     }

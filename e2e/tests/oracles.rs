@@ -243,7 +243,7 @@ fn money_moves_while_oracles_come_and_go() {
         drop(off);
         space.wait_until_up_to_date("demo");
     });
-    the_api_server_is_away(&space, &application, &history, kube.api_server_away);
+    the_api_server_is_away(&space, &application, &history, nodes::api_server_away_for());
 
     say("the oracles restart, one after the other");
     let (lives, (_, term)) = (space.lives("demo"), leader(&space, ROLE).expect("a leader"));
