@@ -2,10 +2,59 @@
 
 mod support;
 
-use std::time::Duration;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{Cluster, wait_for};
+
+/// An `up` that waits for a person.
+struct Waiting {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Waiting {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(support::PERCOLATOR)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command runs");
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// The next line with this.
+    fn line(&self, part: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(150);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            let line = line.unwrap_or_else(|error| panic!("no line with {part:?}: {error}"));
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        support::signal(self.child.id(), "TERM");
+        let _ = self.child.wait();
+    }
+}
 
 const BANK: [&str; 7] = ["bank", "--accounts", "100", "--clients", "4", "-o", "json"];
 const SERVERS: [&str; 3] = ["tablet-0", "tablet-1", "tablet-2"];
@@ -59,6 +108,86 @@ fn lose_folder(cluster: &Cluster) {
         5,
         &["this master has no state", "percolator master rebuild"],
     );
+}
+
+/// The line of a message that begins with this, without what the message says of it behind a wide gap.
+fn typed(said: &str, program: &str) -> Vec<String> {
+    let line = said.lines().find(|line| line.trim().starts_with(program));
+    let line = line.unwrap_or_else(|| panic!("no line with {program}: {said}"));
+    let (line, _) = line
+        .trim()
+        .split_once("       ")
+        .unwrap_or((line.trim(), ""));
+    line.split_whitespace().map(String::from).collect()
+}
+
+/// `up` says what to type, and that works as it is.
+#[test]
+fn a_lost_master_is_rebuilt_by_what_up_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let cluster = Cluster::start_in(&data, &[]);
+    cluster.run(&["table", "create", "notes"]).ok();
+    cluster.run(&["put", "notes", "zoe", "text", "kept"]).ok();
+    cluster.stop();
+    let master = data.join("gc-master-0");
+    std::fs::remove_dir_all(&master).expect("removed");
+
+    let data_dir = data.to_str().expect("text");
+    let up = ["up", "--port", "0", "--data-dir", data_dir];
+    let refused = support::percolator(&up);
+    refused.refused(
+        1,
+        &["the folder of gc-master-0 is missing", "bring it back"],
+    );
+    let all = "-c HOST:PORT master rebuild --server tablet-0 --server tablet-1 --server tablet-2";
+    assert_eq!(typed(&refused.err, "percolator -c")[1..].join(" "), all);
+    assert_eq!(
+        typed(&refused.err, "percolator up")[1..],
+        ["up", "--data-dir", data_dir]
+    );
+    let made = typed(&refused.err, "mkdir");
+    assert_eq!(made[1..], [master.to_str().expect("text")]);
+    std::fs::create_dir(&made[1]).expect("made");
+
+    // Nobody could type it while `up` waits for its own command.
+    support::percolator(&[&up[..], &["--", "true"]].concat()).refused(
+        1,
+        &["not ready in time", "master rebuild --server tablet-0"],
+    );
+    let waiting = Waiting::start(&up);
+    let said = waiting.line("percolator -c ");
+    let command = typed(&said, "percolator -c");
+    let arguments: Vec<&str> = command[1..].iter().map(String::as_str).collect();
+    wait_for("all servers to report", || {
+        let said = support::percolator(&[&arguments[..], &["--yes"]].concat());
+        said.status.success().then_some(())
+    });
+    waiting.line("ready in ");
+    let row = ["get", "notes", "zoe", "text"];
+    let said = support::percolator(&[&arguments[..2], &row].concat()).ok();
+    assert_eq!(said, "kept\n");
+}
+
+/// A state in a register isn't lost with a folder.
+#[test]
+fn the_folder_of_one_of_several_is_not_missed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let manifest = folder.path().join("manifest.yaml");
+    let text = "{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {name: local}, \
+                spec: {gcMaster: {replicas: 2}, oracle: {replicas: 2}}}";
+    std::fs::write(&manifest, text).expect("written");
+    let of_two = ["-f", manifest.to_str().expect("text")];
+    let cluster = Cluster::start_in(&data, &of_two);
+    cluster.run(&["table", "create", "notes"]).ok();
+    cluster.run(&["put", "notes", "zoe", "text", "kept"]).ok();
+    cluster.stop();
+    for server in ["gc-master-0", "tso-0"] {
+        std::fs::remove_dir_all(data.join(server)).expect("removed");
+    }
+    let cluster = Cluster::start_in(&data, &of_two);
+    assert_eq!(cluster.run(&["get", "notes", "zoe", "text"]).ok(), "kept\n");
 }
 
 #[test]

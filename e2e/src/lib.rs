@@ -25,9 +25,8 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
+use api::Api;
 use serde_json::Value;
-
-use crate::api::Api;
 
 /// Where the restricted pod security standard is enforced: on every namespace of the tests.
 const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";

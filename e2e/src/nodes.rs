@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::{Namespace, kubectl, output, wait};
 
@@ -226,6 +227,13 @@ impl Drop for CutOffPod {
 #[derive(Debug)]
 pub struct ApiServerAway {
     pid: String,
+}
+
+/// For how long the tests let the API server stand still: `cargo xtask test e2e` says so.
+pub fn api_server_away_for() -> Duration {
+    let seconds = std::env::var("PERCOLATOR_E2E_API_SERVER_AWAY_SECONDS");
+    let seconds = seconds.expect("PERCOLATOR_E2E_API_SERVER_AWAY_SECONDS is set");
+    Duration::from_secs(seconds.parse().expect("a number of seconds"))
 }
 
 /// Stops the API server's process.

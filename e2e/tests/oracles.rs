@@ -27,8 +27,6 @@ const MASTERS: &str = "gcMaster";
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// A transfer that is answered is in the history by then.
 const NOT_WRITTEN_YET: Duration = Duration::from_secs(5);
-/// The API server stands still for so long: some leases of servers, which are of ten seconds.
-const AWAY: Duration = Duration::from_secs(60);
 /// The leader swaps once a second, and the operator must not look at the cluster each time.
 const SWAPS: u64 = 8;
 
@@ -144,8 +142,13 @@ fn the_register_wakes_nobody(space: &Namespace) {
 }
 
 /// While the API server stands still, money moves, nobody takes over, and nothing restarts.
-fn the_api_server_is_away(space: &Namespace, application: &Application<'_>, history: &History) {
-    say("the API server stands still");
+fn the_api_server_is_away(
+    space: &Namespace,
+    application: &Application<'_>,
+    history: &History,
+    away_for: Duration,
+) {
+    say(&format!("the API server stands still for {away_for:?}"));
     let before = (space.lives("demo"), leader(space, ROLE));
     let (leads, _) = before.1.as_ref().expect("a leader");
     let masters = leader(space, MASTERS);
@@ -153,24 +156,28 @@ fn the_api_server_is_away(space: &Namespace, application: &Application<'_>, hist
     // A standby that was away needs some seconds to be one of those that promise.
     wait_until_promised(space, leads, "percolator_tso_promised");
     wait_until_promised(space, master, "percolator_gc_master_promised");
-    history.stall("API server away", application, || {
-        let away = nodes::stop_api_server();
-        let began = Instant::now();
-        while began.elapsed() < AWAY {
-            let answered = history.ends_us().len();
-            wait("a transfer without the API server", || {
-                let now = history.ends_us().len();
-                if now > answered {
-                    Ok(())
-                } else {
-                    Err("none was answered".to_owned())
-                }
-            });
-            std::thread::sleep(Duration::from_secs(1));
-        }
-        drop(away);
-        space.wait_until_up_to_date("demo");
-    });
+    history.stall(
+        &format!("API server away for {away_for:?}"),
+        application,
+        || {
+            let away = nodes::stop_api_server();
+            let began = Instant::now();
+            while began.elapsed() < away_for {
+                let answered = history.ends_us().len();
+                wait("a transfer without the API server", || {
+                    let now = history.ends_us().len();
+                    if now > answered {
+                        Ok(())
+                    } else {
+                        Err("none was answered".to_owned())
+                    }
+                });
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            drop(away);
+            space.wait_until_up_to_date("demo");
+        },
+    );
     assert_eq!((space.lives("demo"), leader(space, ROLE)), before);
     assert_eq!(leader(space, MASTERS), masters);
 }
@@ -236,7 +243,7 @@ fn money_moves_while_oracles_come_and_go() {
         drop(off);
         space.wait_until_up_to_date("demo");
     });
-    the_api_server_is_away(&space, &application, &history);
+    the_api_server_is_away(&space, &application, &history, nodes::api_server_away_for());
 
     say("the oracles restart, one after the other");
     let (lives, (_, term)) = (space.lives("demo"), leader(&space, ROLE).expect("a leader"));

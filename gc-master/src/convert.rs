@@ -118,8 +118,7 @@ pub(crate) fn oracles(
     now: Duration,
 ) -> Result<v1::DirectoryResponse, Refusal> {
     let state = directory.state()?;
-    let servers = state.servers.iter();
-    let oracles = servers.filter(|(_, server)| server.role == Role::Oracle);
+    let oracles = state.servers.oracles();
     Ok(v1::DirectoryResponse {
         cluster_id: state.cluster_id.clone(),
         servers: oracles

@@ -90,7 +90,7 @@ impl Directory {
         let since = Timestamp::from_u64(state.gc.since);
         facts.resolved_age = age(oracle, points.resolved);
         facts.ready_age = age(oracle, points.safe_point).or_else(|| age(oracle, since));
-        for (name, server) in &state.servers {
+        for (name, server) in state.servers.iter() {
             let role = match server.role {
                 Role::Oracle => "tso",
                 Role::Tablet => "tablet",

@@ -96,7 +96,8 @@ impl Directory {
                 // The one before may have given more than it had reported, by a clock that may jump.
                 Role::Oracle => {
                     let seen = Timestamp::from_u64(state.highest_seen.max(server.high_ts));
-                    let lease = self.settings.lease;
+                    let kept = Duration::from_millis(state.oracle_lease_ms);
+                    let lease = kept.max(self.settings.lease);
                     let given = match (beat.high_ts < seen, self.collection.now) {
                         (true, _) => later(seen, lease + JUMP_MAX),
                         // The folder may be a copy of before the last limits all the same.
@@ -297,13 +298,13 @@ impl Directory {
         }
     }
 
-    /// When an oracle's lease is over. Counted from the start of this master, where it wasn't heard since: the master
-    /// before may have answered it last.
-    fn oracle_lease_ends(&self, server: &str) -> Duration {
-        match self.live.get(server) {
-            Some(live) => live.heard_at + self.settings.lease,
-            None => self.known_since + self.oracle_lease_before(),
-        }
+    /// When an oracle's lease is over. The master before may have answered it last, just before this one started: an answer of
+    /// this one, with a shorter lease, may be lost.
+    pub(crate) fn oracle_lease_ends(&self, server: &str) -> Duration {
+        let granted_before = self.known_since + self.oracle_lease_before();
+        let granted = self.live.get(server);
+        let granted = granted.map(|live| live.heard_at + self.settings.lease);
+        granted.map_or(granted_before, |granted| granted.max(granted_before))
     }
 
     /// The longest lease that masters before this one may have granted an oracle.

@@ -39,6 +39,7 @@ mod refusal;
 mod reports;
 mod runner;
 mod server;
+mod servers_by_name;
 mod service;
 mod sessions;
 mod settings;
@@ -63,6 +64,7 @@ pub use pending::{Creation, Pending, Removal};
 pub use placements::Placements;
 pub use refusal::Refusal;
 pub use server::{Error, Options, Server};
+pub use servers_by_name::ServersByName;
 pub use settings::{
     Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,
 };

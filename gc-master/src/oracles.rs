@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::core::Directory;
 use crate::events::{Heartbeat, Note};
 use crate::refusal::Refusal;
-use crate::state::{DirectoryState, Role};
+use crate::state::DirectoryState;
 
 impl Heartbeat {
     /// Whether this oracle may serve the cluster beside those that are known.
@@ -31,9 +31,10 @@ impl Heartbeat {
             });
         }
         let shares = |other: u64| other != 0 && other == self.oracle_register;
-        let foreign = state.servers.iter().find(|(name, server)| {
-            server.role == Role::Oracle && **name != self.server && !shares(server.oracle_register)
-        });
+        let foreign = state
+            .servers
+            .oracles()
+            .find(|(name, server)| **name != self.server && !shares(server.oracle_register));
         match foreign {
             Some((first, _)) => Err(Refusal::SecondOracle {
                 first: first.clone(),
@@ -63,15 +64,12 @@ impl Directory {
     /// there are to be. One that is forgotten and comes back is accepted as a new one.
     pub(crate) fn forget_gone_oracles(&mut self, now: Duration) {
         let Some(state) = &self.state else { return };
-        let oracles = || {
-            let servers = state.servers.iter();
-            servers.filter(|(_, server)| server.role == Role::Oracle)
-        };
-        if oracles().count() < 2 {
+        let oracles: Vec<&String> = state.servers.oracles().map(|(name, _)| name).collect();
+        if oracles.len() < 2 {
             return;
         }
-        let alive = oracles().filter(|(name, _)| self.is_alive(name, now));
-        let alive: Vec<&String> = alive.map(|(name, _)| name).collect();
+        let alive = oracles.iter().filter(|name| self.is_alive(name, now));
+        let alive: Vec<&&String> = alive.collect();
         if !alive.iter().any(|name| self.leads_term(name) > 0) {
             return;
         }
@@ -81,11 +79,11 @@ impl Directory {
             let heard_at = live.map_or(self.known_since, |live| live.heard_at);
             let silence = now.saturating_sub(heard_at);
             let has_left = live.is_some_and(|live| live.has_left);
-            let is_leased = silence < self.settings.lease;
+            let is_leased = now < self.oracle_lease_ends(name);
             !is_leased && has_departed(silence, has_left, alive.len(), expected)
         };
-        let gone = oracles().filter(|(name, _)| is_gone(name));
-        let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
+        let gone = oracles.iter().filter(|name| is_gone(name));
+        let gone: Vec<String> = gone.map(|name| (*name).clone()).collect();
         for name in gone {
             self.forget_oracle(name);
         }
@@ -121,6 +119,7 @@ mod tests {
     use crate::core::Settings;
     use crate::events::Start;
     use crate::settings::Manifest;
+    use crate::state::Role;
 
     fn beat(server: &str, oracle_register: u64, leads_term: u64) -> Heartbeat {
         Heartbeat {
@@ -151,8 +150,8 @@ mod tests {
     }
 
     fn oracles_of(directory: &Directory) -> Vec<&str> {
-        let servers = directory.state().unwrap().servers.keys();
-        servers.map(String::as_str).collect()
+        let servers = directory.state().unwrap().servers.iter();
+        servers.map(|(name, _)| name.as_str()).collect()
     }
 
     fn expecting(oracles: Option<u32>) -> Directory {
@@ -234,6 +233,33 @@ mod tests {
             ..Manifest::default()
         });
         for (seconds, left) in [(59, &["tso-0", "tso-1"][..]), (60, &["tso-0"])] {
+            let now = Duration::from_secs(seconds);
+            directory.heartbeat(now, beat("tso-0", 9, 4)).unwrap();
+            assert_eq!(oracles_of(&directory), left, "after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn an_oracle_with_a_longer_lease_of_a_master_before_is_not_forgotten_in_its_time() {
+        let leased = |lease: u64| Settings {
+            lease: Duration::from_secs(lease),
+            ..Settings::default()
+        };
+        let mut before = Directory::open(Start::NewCluster, leased(120), 7).unwrap();
+        for server in ["tso-0", "tso-1"] {
+            before
+                .heartbeat(Duration::ZERO, beat(server, 9, 0))
+                .unwrap();
+        }
+        let state = Start::State(before.take_effects().persist.unwrap());
+        let mut directory = Directory::open(state, leased(10), 7).unwrap();
+        directory.take_manifest(Manifest {
+            oracles: Some(1),
+            ..Manifest::default()
+        });
+        let now = Duration::ZERO;
+        directory.heartbeat(now, beat("tso-1", 9, 0)).unwrap();
+        for (seconds, left) in [(119, &["tso-0", "tso-1"][..]), (120, &["tso-0"])] {
             let now = Duration::from_secs(seconds);
             directory.heartbeat(now, beat("tso-0", 9, 4)).unwrap();
             assert_eq!(oracles_of(&directory), left, "after {seconds} s");

@@ -13,6 +13,7 @@ use percolator_protocol::types::{Rows, TabletState, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ids;
+use crate::servers_by_name::ServersByName;
 use crate::settings::StoredSettings;
 
 /// The format of the bytes that this program reads and writes.
@@ -50,7 +51,7 @@ pub struct DirectoryState {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unreported: BTreeMap<u64, Placement>,
     /// By name.
-    pub servers: BTreeMap<String, Server>,
+    pub servers: ServersByName,
     /// Of garbage collection.
     #[serde(default, skip_serializing_if = "Gc::is_default")]
     pub gc: Gc,
@@ -296,7 +297,7 @@ impl DirectoryState {
             unknown_are_gone: false,
             tables: BTreeMap::new(),
             unreported: BTreeMap::new(),
-            servers: BTreeMap::new(),
+            servers: ServersByName::default(),
             gc: Gc::default(),
             leased_to: 0,
             leases_unknown: false,

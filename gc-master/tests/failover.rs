@@ -77,7 +77,7 @@ async fn take_over(masters: &mut Masters, fault: Fault, round: usize) -> Duratio
     let began = Instant::now();
     match fault {
         Fault::Kill => masters.signal(leader, "KILL"),
-        Fault::Stop => masters.stop(leader).await,
+        Fault::Stop => masters.stop(leader),
         Fault::HandOver => masters.signal(leader, "TERM"),
     }
     // It is asked while it stands still, and answers when it goes on.
@@ -278,7 +278,7 @@ async fn a_request_to_a_leader_that_stands_still_goes_to_the_next_one() {
     };
     let client = Client::connect_with(&list, options).await.unwrap();
     client.create_table("before", &[]).await.unwrap();
-    masters.stop(leader).await;
+    masters.stop(leader);
     let began = Instant::now();
     client.create_table("after", &[]).await.unwrap();
     eprintln!("a table is created {:?} after SIGSTOP", began.elapsed());

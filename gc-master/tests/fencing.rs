@@ -462,6 +462,31 @@ fn a_master_waits_for_the_lease_of_an_oracle_that_it_hasnt_heard() {
     cluster.beat(second).unwrap();
 }
 
+/// The answer with the shorter lease may be lost: then the oracle goes on by the longer one.
+#[test]
+fn a_longer_lease_of_before_is_waited_for_although_the_oracle_was_heard() {
+    let mut cluster = Cluster::new();
+    cluster.0.settings.lease = LEASE / 5;
+    cluster.0.restart();
+    cluster.time(1_000).unwrap();
+    let second = Heartbeat {
+        cluster_id: Some(World::cluster_id()),
+        incarnation: 2,
+        high_ts: ts(1),
+        ..oracle("tso-0")
+    };
+    cluster.0.now = LEASE.saturating_sub(Duration::from_millis(1));
+    let refused = cluster.beat(second.clone()).unwrap_err();
+    assert!(matches!(refused, Refusal::StillLeased { .. }), "{refused}");
+    cluster.0.now = LEASE;
+    let leased = cluster.beat(second).unwrap();
+    // As far as the first one may have gone on by it.
+    assert!(
+        leased.timestamps_above >= ts(4_000 + lease_ms()),
+        "{leased:?}"
+    );
+}
+
 #[test]
 fn an_oracle_on_a_copied_folder_goes_on_above_what_the_first_may_have_given_since() {
     let mut cluster = Cluster::new();

@@ -8,7 +8,7 @@ use percolator_gc_master::{Heartbeat, HeartbeatAnswer};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use prost::Message as _;
-use world::World;
+use world::{World, oracle};
 
 /// Bytes of a heartbeat and of its answer, when nothing has changed.
 const BYTES_MAX: usize = 200;
@@ -70,6 +70,7 @@ fn a_heartbeat_that_says_nothing_new_costs_the_same_in_any_cluster() {
     for servers in [3, 30, 120] {
         let mut world = cluster(servers);
         let beat = unchanged(&world.heartbeat_of("tablet-1"));
+        let looked_at = world.state().servers.visited();
         let request = sent(&beat).encoded_len();
         assert!(request <= BYTES_MAX, "{servers}: {request} bytes");
         let (visits, heard) = visits(&mut world, |world| {
@@ -78,9 +79,34 @@ fn a_heartbeat_that_says_nothing_new_costs_the_same_in_any_cluster() {
         });
         assert_eq!(heard.lists_version, 1);
         assert_eq!(visits, 0, "{servers} servers");
+        assert_eq!(world.state().servers.visited(), looked_at);
         let answer = v1::HeartbeatResponse::from(heard).encoded_len();
         assert!(answer <= BYTES_MAX, "{servers}: {answer} bytes");
     }
+}
+
+/// Several oracles are looked at with each heartbeat of one of them, and no other server.
+#[test]
+fn a_heartbeat_of_an_oracle_looks_at_the_oracles_alone() {
+    let looked_at = |servers: usize| {
+        let mut world = cluster(servers);
+        let mut beat = |name: &str, leads_term: u64| {
+            let beat = Heartbeat {
+                oracle_register: 9,
+                leads_term,
+                ..oracle(name)
+            };
+            let visited = |world: &World| world.state().servers.visited();
+            let before = visited(&world);
+            world.directory.heartbeat(world.now, beat).unwrap();
+            visited(&world) - before
+        };
+        beat("tso-0", 4);
+        beat("tso-1", 0);
+        beat("tso-0", 4)
+    };
+    assert_eq!(looked_at(3), looked_at(120));
+    assert!(looked_at(3) <= 6, "each oracle a few times");
 }
 
 #[test]

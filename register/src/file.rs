@@ -14,23 +14,17 @@ use crate::{
 /// A register in a file, for processes of one machine that share its folder. It is not for file systems of a network, whose
 /// locks and renames promise less.
 ///
-/// A lock of the system (flock) on the file `NAME.lock` lets one swap run at a time, and ends with its process. The
-/// blocking part runs on the runtime's threads for that; where there is no runtime, [`VersionedFile`] is the same without the
+/// A swap writes a file of its own. A lock of the system (flock) on the file `NAME.lock` then lets one swap after the other rename
+/// its file, and ends with its process. Loads need no lock. A process that stands still holds the others up only if it does so
+/// between these two calls, for some microseconds of each swap.
+///
+/// The blocking part runs on the runtime's threads for that; where there is no runtime, [`VersionedFile`] is the same without the
 /// lock.
 #[derive(Clone, Debug)]
 pub struct FileRegister {
     file: VersionedFile,
     lock: PathBuf,
     timeout: Duration,
-}
-
-/// How a lock is held.
-#[derive(Clone, Copy, Debug)]
-enum LockMode {
-    /// With other readers.
-    Shared,
-    /// Alone.
-    Exclusive,
 }
 
 impl FileRegister {
@@ -82,12 +76,8 @@ impl FileRegister {
 impl Register for FileRegister {
     fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
         Box::pin(async move {
-            let (file, lock) = (self.file.clone(), self.lock.clone());
-            let deadline = Instant::now() + self.timeout;
-            let load = blocking(self.timeout, move || {
-                let _lock = lock_until(deadline, &lock, LockMode::Shared)?;
-                file.load()
-            });
+            let file = self.file.clone();
+            let load = blocking(self.timeout, move || file.load());
             load.await.unwrap_or_else(|reason| {
                 Err(LoadError::Unavailable {
                     register: self.register(),
@@ -107,8 +97,10 @@ impl Register for FileRegister {
             let (file, lock) = (self.file.clone(), self.lock.clone());
             let deadline = Instant::now() + self.timeout;
             let swap = blocking(self.timeout, move || {
-                let _lock = lock_until(deadline, &lock, LockMode::Exclusive)?;
-                file.swap(expected, &value, write)
+                let locked = || lock_until(deadline, &lock);
+                let version = file.swap_under(expected, &value, write, locked)?;
+                remove_leftovers(&file, version);
+                Ok(version)
             });
             // A thread that waits for the device can't be ended: what it does may be done later.
             swap.await.unwrap_or_else(|reason| {
@@ -126,6 +118,25 @@ impl Register for FileRegister {
     }
 }
 
+/// Removes what swaps have left that can't succeed any more since the register has this version: their processes were killed, or
+/// others were first.
+fn remove_leftovers(file: &VersionedFile, version: RegisterVersion) {
+    let Some(folder) = file.path().parent() else {
+        return;
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let of = name
+            .to_str()
+            .and_then(|name| file.version_of_temporary(name));
+        if of.is_some_and(|of| of <= version) {
+            // Another process may have removed it.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Does the work on a thread that may block; an error is that it has not ended in time, or in a panic.
 async fn blocking<T: Send + 'static>(
     timeout: Duration,
@@ -140,7 +151,7 @@ async fn blocking<T: Send + 'static>(
 
 /// Locks the file for as long as the value lives. A new handle each time: the system's lock belongs to the handle, and would let
 /// two threads in that share one.
-fn lock_until(deadline: Instant, path: &Path, mode: LockMode) -> Result<File, LoadError> {
+fn lock_until(deadline: Instant, path: &Path) -> Result<File, LoadError> {
     // The system's own wait has no time-out: a process that stands still with the lock would hold this thread, and with it the
     // end of this process.
     const PAUSE: Duration = Duration::from_millis(1);
@@ -151,11 +162,7 @@ fn lock_until(deadline: Instant, path: &Path, mode: LockMode) -> Result<File, Lo
         .open(path)
         .map_err(FileError::of("open", path))?;
     loop {
-        let locked = match mode {
-            LockMode::Shared => file.try_lock_shared(),
-            LockMode::Exclusive => file.try_lock(),
-        };
-        match locked {
+        match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
                 std::thread::sleep(PAUSE);
@@ -175,7 +182,11 @@ fn lock_until(deadline: Instant, path: &Path, mode: LockMode) -> Result<File, Lo
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::{Mutex, mpsc};
+
     use super::*;
+    use crate::files::NewFile;
 
     #[tokio::test]
     async fn a_process_that_stands_still_with_the_lock_is_not_waited_for() {
@@ -184,9 +195,9 @@ mod tests {
         let version = register.swap(None, b"one".to_vec()).await.unwrap();
         let lock = File::open(folder.path().join("limit.lock")).unwrap();
         lock.lock().unwrap();
+        let found = register.load().await.unwrap().unwrap();
+        assert_eq!(found.version, version, "loads need no lock");
         let impatient = register.clone().with_timeout(Duration::from_millis(20));
-        let error = impatient.load().await.unwrap_err();
-        assert!(matches!(error, LoadError::Unavailable { .. }), "{error}");
         // The thread may not have returned in time: then the swap may still happen.
         let error = impatient.swap(Some(version), Vec::new()).await.unwrap_err();
         let is_honest = matches!(
@@ -197,6 +208,98 @@ mod tests {
         drop(lock);
         let version = register.swap(Some(version), b"two".to_vec()).await.unwrap();
         assert_eq!(version, RegisterVersion(2));
+    }
+
+    /// Files of a process that stands still when it syncs a file, or the folder, until it is let go on.
+    struct Stopping {
+        at: &'static str,
+        has_stopped: mpsc::Sender<()>,
+        goes_on: Arc<Mutex<mpsc::Receiver<()>>>,
+    }
+
+    impl Stopping {
+        fn stop_at(&self, at: &str) {
+            if at == self.at {
+                self.has_stopped.send(()).unwrap();
+                self.goes_on.lock().unwrap().recv().unwrap();
+            }
+        }
+    }
+
+    struct StoppingFile<'a>(&'a Stopping, Box<dyn NewFile>);
+
+    impl Files for &'static Stopping {
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            StdFiles.read(path)
+        }
+
+        fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+            Ok(Box::new(StoppingFile(self, StdFiles.create(path)?)))
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            StdFiles.rename(from, to)
+        }
+
+        fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
+            self.stop_at("folder");
+            StdFiles.sync_folder_of(path)
+        }
+    }
+
+    impl NewFile for StoppingFile<'_> {
+        fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.1.write_all(bytes)
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            self.0.stop_at("file");
+            self.1.sync()
+        }
+    }
+
+    /// What a swap answers whose process stands still at `at`, while another one swaps.
+    async fn overtaken(at: &'static str) -> Result<RegisterVersion, SwapError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limit");
+        let register = FileRegister::new(&path);
+        let first = register.swap(None, b"one".to_vec()).await.unwrap();
+        let (has_stopped, stopped) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel();
+        let files: &'static Stopping = Box::leak(Box::new(Stopping {
+            at,
+            has_stopped,
+            goes_on: Arc::new(Mutex::new(goes_on)),
+        }));
+        let slow = FileRegister::on(Arc::new(files), &path).with_timeout(Duration::from_secs(600));
+        let slow = tokio::spawn(async move { slow.swap(Some(first), b"slow".to_vec()).await });
+        if at == "folder" {
+            // It loads first, which syncs the folder.
+            go_on.send(()).unwrap();
+            tokio::task::block_in_place(|| stopped.recv().unwrap());
+        }
+        tokio::task::block_in_place(|| stopped.recv().unwrap());
+        let found = register.load().await.unwrap().unwrap();
+        let version = register.swap(Some(found.version), b"fast".to_vec());
+        let version = version.await.unwrap();
+        go_on.send(()).unwrap();
+        let result = slow.await.unwrap();
+        let found = register.load().await.unwrap().unwrap();
+        assert_eq!((found.version, &*found.value), (version, &b"fast"[..]));
+        register.swap(Some(version), Vec::new()).await.unwrap();
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 2, "the value and the lock");
+        result
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_process_that_stands_still_in_a_swap_holds_nobody_up() {
+        let written = overtaken("file").await;
+        assert!(
+            matches!(written, Err(SwapError::Conflict { .. })),
+            "{written:?}"
+        );
+        assert_eq!(overtaken("folder").await, Ok(RegisterVersion(2)));
     }
 
     #[tokio::test]

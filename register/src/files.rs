@@ -2,7 +2,7 @@
 //! the device.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 /// The few operations on files that it takes to replace one durably. A crash may undo or tear whatever was not
@@ -14,6 +14,12 @@ use std::path::{Path, PathBuf};
 pub trait Files: Send + Sync {
     /// All of the file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// Its first bytes, at most `count` of them.
+    fn read_start(&self, path: &Path, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = self.read(path)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
     /// Makes the file, or empties it.
     fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
     /// Gives a file another name, in place of what may be there.
@@ -41,6 +47,13 @@ pub struct StdFiles;
 impl Files for StdFiles {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         fs::read(path)
+    }
+
+    fn read_start(&self, path: &Path, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(count);
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        File::open(path)?.take(count).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
@@ -91,7 +104,7 @@ impl FileError {
         }
     }
 
-    fn late(self) -> Self {
+    pub(crate) fn late(self) -> Self {
         Self {
             may_be_replaced: true,
             ..self
@@ -115,17 +128,25 @@ impl FileError {
 /// [`FileError`], which says whether the file may have been replaced all the same.
 pub fn replace_durably(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let temporary = beside(path, ".tmp");
-    let mut file = files
-        .create(&temporary)
-        .map_err(FileError::of("create", &temporary))?;
+    write_synced(files, &temporary, bytes)?;
+    replace(files, &temporary, path)?;
+    sync_folder_of(files, path).map_err(FileError::late)
+}
+
+/// Makes a file with this content, which is durable when this returns; its name is not.
+pub(crate) fn write_synced(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let mut file = files.create(path).map_err(FileError::of("create", path))?;
     file.write_all(bytes)
         .and_then(|()| file.sync())
-        .map_err(FileError::of("write", &temporary))?;
+        .map_err(FileError::of("write", path))
+}
+
+/// Gives the temporary file the name of the one that it replaces.
+pub(crate) fn replace(files: &dyn Files, temporary: &Path, path: &Path) -> Result<(), FileError> {
     // A device that fails in the middle of it doesn't say which name it has kept.
     files
-        .rename(&temporary, path)
-        .map_err(|cause| FileError::of("replace", path)(cause).late())?;
-    sync_folder_of(files, path).map_err(FileError::late)
+        .rename(temporary, path)
+        .map_err(|cause| FileError::of("replace", path)(cause).late())
 }
 
 /// Makes the names in a path's folder durable.

@@ -36,6 +36,14 @@ impl StoredRecord {
         bytes
     }
 
+    /// Whether these first bytes of what is stored are those of a value that begins with `start` and was stored by this write.
+    /// Each value has a write of its own.
+    pub(crate) fn begins(bytes: &[u8], write: WriteId, start: &[u8]) -> bool {
+        let mark = bytes.strip_prefix(MARK);
+        let behind = mark.and_then(|bytes| bytes.strip_prefix(&write.0));
+        behind.is_some() && bytes.get(VALUE..VALUE + start.len()) == Some(start)
+    }
+
     /// What was stored.
     ///
     /// # Errors

@@ -1,5 +1,4 @@
-//! A register's file, for one process at a time, without waiting: what [`FileRegister`](crate::FileRegister) runs under a
-//! lock, and a simulator in its one thread.
+//! A register's file, without a runtime: what [`FileRegister`](crate::FileRegister) runs with a lock.
 
 use std::fmt;
 use std::io;
@@ -8,13 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::check_size_up_to;
-use crate::files::{FileError, Files, StdFiles, replace_durably, sync_folder_of};
+use crate::files::{FileError, Files, StdFiles, beside, replace, sync_folder_of, write_synced};
 use crate::{
     LoadError, RegisterVersion, StoredRecord, SwapError, VALUE_BYTES_MAX, VersionFloor,
     VersionedValue, WriteId,
 };
 
 const VERSION_BYTES: usize = 8;
+/// What names of temporary files end with.
+const TEMPORARY: &str = ".tmp";
 
 /// A value with its version in a file, which is a [`StoredRecord`] of the version (8 bytes, little endian) and the value.
 ///
@@ -84,7 +85,12 @@ impl VersionedFile {
     /// [`LoadError`].
     pub fn load(&self) -> Result<Option<VersionedValue>, LoadError> {
         let least = self.seen.floor.get();
-        let found = self.read()?;
+        let mut found = self.read()?;
+        if found.is_none() {
+            // A folder that is away has no file either, and may have a value.
+            sync_folder_of(&*self.files, &self.path)?;
+            found = self.read()?;
+        }
         let version = found.as_ref().map(|found| found.version);
         self.seen
             .floor
@@ -111,24 +117,90 @@ impl VersionedFile {
         value: &[u8],
         write: WriteId,
     ) -> Result<RegisterVersion, SwapError> {
+        self.swap_under(expected, value, write, || Ok(()))
+    }
+
+    /// The same for several swaps at a time. `lock` lets one of them go on; the lock is held only while the file's start is read and
+    /// the file is renamed, so that a process which stands still anywhere else holds nobody up.
+    pub(crate) fn swap_under<L>(
+        &self,
+        expected: Option<RegisterVersion>,
+        value: &[u8],
+        write: WriteId,
+        lock: impl FnOnce() -> Result<L, LoadError>,
+    ) -> Result<RegisterVersion, SwapError> {
         check_size_up_to(value, self.value_bytes_max)?;
-        let found = self.load()?.map(|found| found.version);
-        if found != expected {
-            return Err(SwapError::Conflict {
-                register: self.register(),
-                expected,
-                found,
-            });
+        let found = self.load()?.map(|found| (found.version, found.write));
+        let version = found.map(|(version, _)| version);
+        if version != expected {
+            return Err(self.conflict(expected, version));
         }
-        let Some(next) = found.map_or(Some(1), |found| found.0.checked_add(1)) else {
+        let Some(next) = version.map_or(Some(1), |version| version.0.checked_add(1)) else {
             return Err(self.damaged("there is no version after its own").into());
         };
         let bytes = StoredRecord::encode(write, &[&next.to_le_bytes(), value]);
-        replace_durably(&*self.files, &self.path, &bytes)
-            .map_err(|error| self.not_swapped(&error, write))?;
+        let temporary = self.temporary(RegisterVersion(next), write);
+        let not_swapped = |error: FileError| self.not_swapped(&error, write);
+        write_synced(&*self.files, &temporary, &bytes).map_err(not_swapped)?;
+        {
+            let _lock = lock()?;
+            if !self.is_still(found)? {
+                let found = self.read()?.map(|found| found.version);
+                return Err(self.conflict(expected, found));
+            }
+            replace(&*self.files, &temporary, &self.path).map_err(not_swapped)?;
+        }
+        // Others may read the new value before: they see to it themselves that it is durable.
+        let synced = sync_folder_of(&*self.files, &self.path);
+        synced.map_err(|error| not_swapped(error.late()))?;
         self.seen.floor.raise(RegisterVersion(next));
         self.seen.durable.store(next, Ordering::Release);
         Ok(RegisterVersion(next))
+    }
+
+    /// Whether the file still has the value of this version and write. Only its start is read: it is only ever replaced as a whole.
+    fn is_still(&self, found: Option<(RegisterVersion, WriteId)>) -> Result<bool, LoadError> {
+        let start_bytes = StoredRecord::HEADER_BYTES + VERSION_BYTES;
+        match (self.files.read_start(&self.path, start_bytes), found) {
+            (Ok(start), Some((version, write))) => {
+                let version = version.0.to_le_bytes();
+                Ok(StoredRecord::begins(&start, write, &version))
+            }
+            (Ok(_), None) => Ok(false),
+            (Err(error), found) if error.kind() == io::ErrorKind::NotFound => Ok(found.is_none()),
+            (Err(error), _) => Err(FileError::of("read", &self.path)(error).into()),
+        }
+    }
+
+    /// The file in which a swap writes the value of this version.
+    fn temporary(&self, version: RegisterVersion, write: WriteId) -> PathBuf {
+        let write = u128::from_le_bytes(write.0);
+        beside(&self.path, &format!(".{version}.{write:032x}{TEMPORARY}"))
+    }
+
+    /// The version for which a file of this name was written, if it is a swap's temporary one.
+    pub(crate) fn version_of_temporary(&self, name: &str) -> Option<RegisterVersion> {
+        let own = self.path.file_name()?.to_str()?;
+        let rest = name.strip_prefix(own)?.strip_prefix('.')?;
+        let (version, write) = rest.strip_suffix(TEMPORARY)?.split_once('.')?;
+        let is_write = write.len() == 32 && write.bytes().all(|byte| byte.is_ascii_hexdigit());
+        version
+            .parse()
+            .ok()
+            .filter(|_| is_write)
+            .map(RegisterVersion)
+    }
+
+    fn conflict(
+        &self,
+        expected: Option<RegisterVersion>,
+        found: Option<RegisterVersion>,
+    ) -> SwapError {
+        SwapError::Conflict {
+            register: self.register(),
+            expected,
+            found,
+        }
     }
 
     fn read(&self) -> Result<Option<VersionedValue>, LoadError> {

@@ -244,8 +244,8 @@ fn a_crash_between_any_two_steps_leaves_the_old_value_or_the_new_one() {
     let register = device.register();
     let mut old = None;
     for round in 0..4_u8 {
-        // Of 6 steps: read, create, write, sync, rename, sync of the folder.
-        assert!(crash_at_every_step(&device.state(), old.as_ref()) >= 6);
+        // Of 7 steps: read, create, write, sync, read, rename, sync of the folder.
+        assert!(crash_at_every_step(&device.state(), old.as_ref()) >= 7);
         let expected = old.as_ref().map(|old| old.version);
         let value = vec![round; 100 * usize::from(round)];
         register

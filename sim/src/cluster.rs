@@ -102,6 +102,9 @@ impl Cluster {
             store: store.clone(),
             timing: plan.replicas.timing,
             timeout: plan.replicas.timeout,
+            oracles: Arc::default(),
+            promises: plan.replicas.promises,
+            mutation: plan.mutation,
         });
         let oracles = new_oracles(
             world,

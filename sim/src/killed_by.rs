@@ -180,8 +180,13 @@ impl Mutation {
             S::Rule(M::LossNotNoticed) => &[&["lost data is missed"]],
             S::StallIgnored => &[LIVENESS],
             S::RegisterAwaitedForEver => &[&["liveness: a leader"]],
+            S::PromisesNotAsked => &[&["liveness: without a register"]],
             S::StandbyAnswers => &[&["one leader", "masters show what is durable"]],
             S::ShownBeforeDurable | S::StateNotSwapped => &[&["masters show what is durable"]],
+            // Its leader goes on by what the others promise.
+            S::Election(mutant) if mutant.is_of_promises() => {
+                &[TIMESTAMPS, &["one leader", "liveness: without a register"]]
+            }
             S::Election(_) => &[TIMESTAMPS, &["one leader"]],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer | M::FloorIsNow) => {
                 &[&["leases hold"]]

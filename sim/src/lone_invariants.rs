@@ -72,6 +72,7 @@ pub fn all() -> Vec<Use> {
         ),
         ("masters show what is durable", S::ShownBeforeDurable, None),
         ("liveness: a leader", S::RegisterAwaitedForEver, None),
+        ("liveness: without a register", S::PromisesNotAsked, None),
         ("retention holds", S::Rule(M::RetentionCutShort), None),
         ("append", S::Rule(M::NoConflictCheck), Some("append")),
         ("bank: the total", S::Rule(M::NoConflictCheck), Some("bank")),

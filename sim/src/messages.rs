@@ -2,8 +2,9 @@
 
 use percolator_client::transport::MasterError;
 use percolator_gc_master::Done;
-use percolator_protocol::election::NamedLeader;
+use percolator_protocol::election::{NamedLeader, PromiseRequest};
 use percolator_protocol::oracle::Granted;
+use percolator_server::promises::IntroducedStandby;
 use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
 
@@ -46,6 +47,10 @@ pub enum Ask {
     Heartbeat(Box<v1::HeartbeatRequest>),
     /// The master's, to a tablet server.
     Order(MasterCommand),
+    /// Of a leader, to another replica of its register.
+    Promise(PromiseRequest),
+    /// Of a standby, to the leader of its register.
+    Introduce(IntroducedStandby),
     /// Of a replica, to the store of the registers.
     Register {
         /// Which one.
@@ -86,6 +91,8 @@ pub enum Answer {
     Refused(MasterError),
     /// A standby's: the leader's address, if it knows it.
     NotLeader(Option<NamedLeader>),
+    /// A replica's, to another one of its register: whether it has promised.
+    Promised(bool),
     /// A register's.
     Register(RegisterAnswer),
 }

@@ -43,6 +43,8 @@ pub enum Mutation {
     StallIgnored,
     /// An oracle never gives up waiting for an answer of the register that was lost.
     RegisterAwaitedForEver,
+    /// The oracle that leads asks no other one for a promise.
+    PromisesNotAsked,
     /// One of several masters goes on answering when it leads no more.
     StandbyAnswers,
     /// One of several masters answers before the state that it has seen is durable.
@@ -71,6 +73,7 @@ impl Mutation {
             Self::AnswerAwaitedForEver,
             Self::StallIgnored,
             Self::RegisterAwaitedForEver,
+            Self::PromisesNotAsked,
             Self::StandbyAnswers,
             Self::ShownBeforeDurable,
             Self::StateNotSwapped,
@@ -78,9 +81,10 @@ impl Mutation {
         #[cfg(feature = "mutants")]
         let all = {
             let rules = Mutant::ALL.map(Self::Rule);
-            // The simulator's replicas take no promises: the model of the election kills those (`protocol`).
+            // Some of promises need more to coincide than happens in some hundred seeds: the model of the election kills those
+            // (`protocol`).
             let election = ElectionMutant::ALL.into_iter();
-            let election = election.filter(|mutant| !mutant.is_of_promises());
+            let election = election.filter(|it| !it.is_of_promises() || OF_PROMISES.contains(it));
             let election = election.map(Self::Election).collect();
             [all, rules.to_vec(), election].concat()
         };
@@ -104,12 +108,19 @@ impl Mutation {
                 // A request is late and a leader leads no more: both at a time.
                 plan.often = true;
                 plan.pause = Duration::from_millis(700);
+                // They make up for what is wrong with the rest.
+                plan.replicas.promises = mutant.is_of_promises();
             }
             Self::RegisterAwaitedForEver => {
                 only(&[Fault::Loss]);
                 plan.often = true;
                 elect(&mut plan);
+                plan.replicas.promises = false;
                 plan.replicas.timeout = Duration::from_secs(3_600);
+            }
+            Self::PromisesNotAsked => {
+                only(&[Fault::KillLeader]);
+                elect(&mut plan);
             }
             Self::StandbyAnswers | Self::ShownBeforeDurable | Self::StateNotSwapped => {
                 only(&[Fault::PauseLeader, Fault::KillLeader, Fault::CutLeader]);
@@ -456,6 +467,15 @@ impl Mutation {
     }
 }
 
+/// Mutants of promises that whole clusters kill.
+#[cfg(feature = "mutants")]
+const OF_PROMISES: [ElectionMutant; 4] = [
+    ElectionMutant::SomePromises,
+    ElectionMutant::LimitInOneFolder,
+    ElectionMutant::OwnFolderIgnored,
+    ElectionMutant::PromiseBroken,
+];
+
 /// What has to fail for a mutant of the election to show.
 fn of_election(mutant: ElectionMutant) -> &'static [Fault] {
     use ElectionMutant as E;
@@ -463,6 +483,13 @@ fn of_election(mutant: ElectionMutant) -> &'static [Fault] {
         E::HandOverBelowNext | E::GrantsDuringHandOver => &[Fault::HandOver, Fault::RegisterSlow],
         E::RightFromAnswer => &[Fault::RegisterSlow],
         E::SeenFromSending => &[Fault::RegisterSlow, Fault::CutLeader],
+        _ if mutant.is_of_promises() => &[
+            Fault::ClockJump,
+            Fault::KillLeader,
+            Fault::PauseLeader,
+            Fault::CutLeader,
+            Fault::RegisterSlow,
+        ],
         _ => &[
             Fault::HandOver,
             Fault::KillLeader,

@@ -352,7 +352,18 @@ fn election(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &De
         Fault::KillLeader => cluster.kill_server(world, leader, lasts, way % 2 == 0),
         Fault::PauseLeader => pause(world, turns, node, lasts),
         Fault::CutLeader => {
-            for (from, to) in [(node, store.node), (store.node, node)] {
+            let mut others: Vec<NodeId> = cluster.elected().filter(|it| *it != node).collect();
+            // From the register alone, or also from one or all of those that could promise.
+            match way / 3 % 3 {
+                0 => others.clear(),
+                1 => others = vec![one_of(way / 9, &others)],
+                _ => {}
+            }
+            others.push(store.node);
+            for (from, to) in others
+                .iter()
+                .flat_map(|other| [(node, *other), (*other, node)])
+            {
                 // One way, the other, or both.
                 if way % 3 == u64::from(from == node) {
                     continue;

@@ -175,7 +175,9 @@ impl Fault {
             Self::PauseLeader => {
                 "the leader stands still until another one leads, or not so long, and goes on"
             }
-            Self::CutLeader => "the leader is cut off from the register, one way or both",
+            Self::CutLeader => {
+                "the leader is cut off from the register, or from others too, one way or both"
+            }
             Self::RegisterAway => {
                 "the register stands still, or is away, or somebody changes its object around the value"
             }

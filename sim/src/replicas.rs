@@ -33,6 +33,8 @@ pub struct Replicas {
     pub timing: Timing,
     /// A request to a register is given up after this.
     pub timeout: Duration,
+    /// Oracles promise to each other, so that one goes on without the register.
+    pub promises: bool,
 }
 
 impl Default for Replicas {
@@ -42,6 +44,7 @@ impl Default for Replicas {
             masters: 1,
             timing: Timing::default(),
             timeout: Duration::from_secs(1),
+            promises: true,
         }
     }
 }
@@ -63,6 +66,7 @@ impl Replicas {
             masters,
             timing,
             timeout: Duration::from_millis(timing.renew_ms),
+            promises: true,
         }
     }
 

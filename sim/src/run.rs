@@ -201,7 +201,10 @@ fn disturb(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 fn recover(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     cluster.set_healed();
     nemesis::heal(world, cluster);
-    if !liveness::leader(world, cluster) || !liveness::progress(world, cluster) {
+    let goes_on = liveness::leader(world, cluster)
+        && liveness::progress(world, cluster)
+        && liveness::outage(world, cluster);
+    if !goes_on {
         return false;
     }
     cluster.stop();

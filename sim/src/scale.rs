@@ -1,6 +1,6 @@
 //! The master's core with a large cluster, and with a tenth of it: what an operation costs must not grow with the cluster.
 //!
-//! Counted are bytes, and placements that are looked at one by one. Times are printed for people; nothing depends on them.
+//! Counted are bytes, and placements and servers that are looked at one by one. Times are printed for people; nothing depends on them.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -34,7 +34,8 @@ const NOW: Duration = Duration::from_secs(3_600);
 struct Cost {
     sent_bytes: usize,
     answered_bytes: usize,
-    placements: usize,
+    /// Placements and servers.
+    looked_at: usize,
 }
 
 /// What was measured of one cluster.
@@ -83,7 +84,7 @@ pub fn scale(servers: usize) -> Result<(Vec<String>, Vec<Grows>), Refusal> {
     for ((what, small), (_, large)) in small.constant.iter().zip(&large.constant) {
         must_not(what, small.sent_bytes, large.sent_bytes);
         must_not(what, small.answered_bytes, large.answered_bytes);
-        must_not(what, small.placements, large.placements);
+        must_not(what, small.looked_at, large.looked_at);
     }
     must_not(
         "placements looked at for a tablet at the start",
@@ -119,16 +120,16 @@ const UNCHANGED: &str = "heartbeat without news";
 
 fn lines(small: &Measured, large: &Measured) -> Vec<String> {
     let mut lines = vec![format!(
-        "{:34} {:>14} {:>14}   (bytes sent, answered; placements looked at)",
+        "{:34} {:>14} {:>14}   (bytes sent, answered; placements and servers looked at)",
         "servers", small.servers, large.servers
     )];
     let shown = |cost: &Cost| {
         let Cost {
             sent_bytes,
             answered_bytes,
-            placements,
+            looked_at,
         } = cost;
-        format!("{sent_bytes},{answered_bytes};{placements}")
+        format!("{sent_bytes},{answered_bytes};{looked_at}")
     };
     for ((what, small), (_, large)) in small.constant.iter().zip(&large.constant) {
         lines.push(format!(
@@ -263,10 +264,14 @@ impl World {
 
     /// What an operation costs, and what it answers.
     fn cost<R>(&mut self, act: impl FnOnce(&mut Directory) -> R) -> (usize, R) {
-        let before = self.directory.tablets().visited();
+        let visited = |directory: &Directory| {
+            let servers = directory.state().map_or(0, |state| state.servers.visited());
+            directory.tablets().visited() + servers
+        };
+        let before = visited(&self.directory);
         let result = act(&mut self.directory);
         self.directory.take_effects();
-        let looked_at = self.directory.tablets().visited() - before;
+        let looked_at = visited(&self.directory) - before;
         (usize::try_from(looked_at).unwrap_or(usize::MAX), result)
     }
 }
@@ -301,23 +306,11 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
     let (unchanged, with_lists) = heartbeats(&mut world)?;
     let session = session_of(1);
     let sent_bytes = session.encoded_len();
-    let (placements, renewed) = world.cost(|directory| directory.session(NOW, session));
+    let (looked_at, renewed) = world.cost(|directory| directory.session(NOW, session));
     let renewing = Cost {
         sent_bytes,
         answered_bytes: renewed?.encoded_len(),
-        placements,
-    };
-    let collecting = {
-        let (placements, ()) = world.cost(|directory| {
-            directory.collect(
-                NOW,
-                Ok(Timestamp::from_millis(time().physical_ms() + 60_000)),
-            );
-        });
-        Cost {
-            placements,
-            ..Cost::default()
-        }
+        looked_at,
     };
     Ok(Measured {
         servers,
@@ -326,7 +319,8 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
             ("heartbeat with lists", with_lists),
             ("session renewed", renewing),
             ("row located, and 16 tablets behind", locating(&mut world)?),
-            ("step of collection", collecting),
+            ("heartbeat of an oracle", oracle(&mut world)?),
+            ("step of collection", collecting(&mut world)),
         ],
         startup_placements: startup_placements * 100 / (servers * TABLETS_EACH),
         startup,
@@ -339,6 +333,40 @@ fn session_of(session: usize) -> v1::SessionRequest {
         session: incarnation(session),
         floor: time().as_u64(),
         ..v1::SessionRequest::default()
+    }
+}
+
+/// A heartbeat of one of two oracles.
+fn oracle(world: &mut World) -> Result<Cost, Refusal> {
+    let beat = |name: &str, leads_term: u64| Heartbeat {
+        cluster_id: Some(CLUSTER_ID.to_owned()),
+        oracle_register: 1,
+        leads_term,
+        ..Heartbeat::first(Role::Oracle, name, format!("{name}:7400"))
+    };
+    for name in ["tso-0", "tso-1"] {
+        world.directory.heartbeat(NOW, beat(name, 0))?;
+    }
+    let leader = beat("tso-0", 1);
+    let sent_bytes = request(&leader).encoded_len();
+    let (looked_at, heard) = world.cost(|directory| directory.heartbeat(NOW, leader));
+    Ok(Cost {
+        sent_bytes,
+        answered_bytes: v1::HeartbeatResponse::from(heard?).encoded_len(),
+        looked_at,
+    })
+}
+
+/// Each step asks which servers were heard, which is one number for each of them: only placements are counted.
+fn collecting(world: &mut World) -> Cost {
+    let before = world.directory.tablets().visited();
+    let time = Timestamp::from_millis(time().physical_ms() + 60_000);
+    world.directory.collect(NOW, Ok(time));
+    world.directory.take_effects();
+    let looked_at = world.directory.tablets().visited() - before;
+    Cost {
+        looked_at: usize::try_from(looked_at).unwrap_or(usize::MAX),
+        ..Cost::default()
     }
 }
 
@@ -359,18 +387,18 @@ fn heartbeats(world: &mut World) -> Result<(Cost, Cost), Refusal> {
         ..full.clone()
     };
     let without_lists = request(&unchanged).encoded_len();
-    let (placements, heard) = world.cost(|directory| directory.heartbeat(NOW, unchanged));
+    let (looked_at, heard) = world.cost(|directory| directory.heartbeat(NOW, unchanged));
     let answered = |heard: HeartbeatAnswer| v1::HeartbeatResponse::from(heard).encoded_len();
     let first = Cost {
         sent_bytes: without_lists,
         answered_bytes: answered(heard?),
-        placements,
+        looked_at,
     };
-    let (placements, heard) = world.cost(|directory| directory.heartbeat(NOW, full));
+    let (looked_at, heard) = world.cost(|directory| directory.heartbeat(NOW, full));
     let second = Cost {
         sent_bytes: without_lists + lists_bytes,
         answered_bytes: answered(heard?),
-        placements,
+        looked_at,
     };
     Ok((first, second))
 }
@@ -405,13 +433,13 @@ fn locating(world: &mut World) -> Result<Cost, Refusal> {
         ..v1::LocateRequest::default()
     };
     let sent_bytes = request.encoded_len();
-    let (placements, located) = world.cost(|directory| locate(directory, &request));
+    let (looked_at, located) = world.cost(|directory| locate(directory, &request));
     let located = located?;
     assert_eq!(located.tablets.len(), 17, "the row's, and those behind");
     Ok(Cost {
         sent_bytes,
         answered_bytes: located.encoded_len(),
-        placements,
+        looked_at,
     })
 }
 

@@ -82,6 +82,10 @@ impl Ask {
             }) => {
                 format!("forget tablet {id} of {table}")
             }
+            Self::Promise(request) => {
+                format!("promise, term {}, limit {}", request.term, request.limit)
+            }
+            Self::Introduce(standby) => format!("{} is a standby", standby.server),
             Self::Register {
                 register,
                 request: RegisterRequest::Load,
@@ -204,6 +208,8 @@ impl Answer {
                 )
             }
             Self::NotLeader(None) => "another one leads".to_owned(),
+            Self::Promised(true) => "promised".to_owned(),
+            Self::Promised(false) => "not promised".to_owned(),
             Self::Register(RegisterAnswer::Loaded(None)) => "no value".to_owned(),
             Self::Register(RegisterAnswer::Loaded(Some(found))) => {
                 format!("version {}: {}", found.version, held(&found.value))

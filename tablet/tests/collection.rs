@@ -19,6 +19,8 @@ use support::{LIFE, Server, cell, me};
 const ROWS: [&str; 5] = ["b", "c", "d", "e", "f"];
 /// Too long to stand in its record.
 const LONG: usize = 400;
+/// Keys and values of a fate, with its part of the index: rows and columns of these tests have a byte each.
+const FATE_BYTES_MAX: usize = 48;
 /// From one transaction to the next.
 const STEP: u64 = 10;
 
@@ -248,4 +250,48 @@ proptest! {
         prop_assert_eq!(world.count(Column::Data), long);
         prop_assert_eq!(world.count(Column::Garbage), 0);
     }
+}
+
+/// Bytes of all keys and values, after so many puts to each row, of which some server has locks or not.
+fn bytes_after(puts: u64, is_unresolved: bool) -> usize {
+    let mut world = World {
+        server: Server::new(),
+        life: LIFE,
+        now: 0,
+        safe_point: 0,
+        resolved: 0,
+        commits: Vec::new(),
+        model: Model::new(),
+    };
+    let cells: BTreeMap<usize, Kind> = (0..ROWS.len()).map(|row| (row, Kind::Long)).collect();
+    for _ in 0..puts {
+        world.write(&cells, false);
+        let behind = if is_unresolved { u64::MAX } else { 0 };
+        world.collect(world.now + STEP, behind);
+    }
+    let columns = [Column::Lock, Column::Write, Column::Data, Column::Garbage];
+    let bytes = |column: &Column| -> usize {
+        let content = world.server.content(*column);
+        content
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum()
+    };
+    columns.iter().map(bytes).sum()
+}
+
+/// What a server that is down costs the others: no values, and so many bytes for each put that is hidden meanwhile.
+#[test]
+fn a_fate_is_small_whatever_its_value_was() {
+    const PUTS: u64 = 101;
+    let (without, with) = (bytes_after(PUTS, false), bytes_after(PUTS, true));
+    assert_eq!(
+        without,
+        bytes_after(1, false),
+        "nothing is left of hidden puts"
+    );
+    let hidden = (PUTS as usize - 1) * ROWS.len();
+    let bytes = (with - without) / hidden;
+    eprintln!("a fate has {bytes} bytes, of a value of {LONG}");
+    assert!(bytes <= FATE_BYTES_MAX, "{bytes}");
 }

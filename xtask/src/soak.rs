@@ -16,7 +16,10 @@ mod takeovers;
 use crate::{
     cmd::Cmd,
     context::Context,
-    parts::{Part, Report, crash},
+    parts::{
+        Part, Report, crash,
+        e2e::{self, E2eDurations},
+    },
     programs,
 };
 
@@ -57,6 +60,9 @@ const ROUNDS: u64 = 20;
 /// How long the simulator runs fresh seeds in one cycle.
 const SEEDS_TIME: Duration = Duration::from_secs(900);
 
+/// For how long the API server stands still in one cycle.
+const API_SERVER_AWAY: Duration = Duration::from_secs(600);
+
 /// A step, and what it says of what it ran.
 type Step<'a> = (&'static str, Box<dyn Fn() -> anyhow::Result<String> + 'a>);
 
@@ -91,7 +97,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         ("crash", Box::new(|| part(Part::Crash))),
     ];
     if !args.no_e2e {
-        steps.push(("e2e", Box::new(|| part(Part::E2e))));
+        steps.push(("e2e", Box::new(|| e2e(context))));
     }
     let mut failed = 0;
     for (name, step) in steps.iter().cycle() {
@@ -156,6 +162,14 @@ fn seeds(context: &Context, time: Duration) -> anyhow::Result<String> {
         .args(["--seconds", &seconds.to_string()])
         .run()?;
     Ok(format!("seeds from {first} on for {seconds} s"))
+}
+
+/// The tests on a real Kubernetes, with long faults.
+fn e2e(context: &Context) -> anyhow::Result<String> {
+    let durations = E2eDurations {
+        api_server_away: API_SERVER_AWAY,
+    };
+    e2e::run(context, durations, &mut Report::default())
 }
 
 /// Every mutant, with other seeds than last time.

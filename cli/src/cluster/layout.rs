@@ -12,7 +12,7 @@ use percolator_engine::EngineKind;
 use percolator_server::{DurableValue as _, SmallFile, folder};
 use serde::{Deserialize, Serialize};
 
-use super::{followed, leftovers};
+use super::{followed, leftovers, lost_state};
 
 /// A local cluster.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl Layout {
             .canonicalize()
             .with_context(|| format!("cannot use the data folder {}", data_dir.display()))?;
         let found = FolderContents::in_folder(&data_dir)?;
-        found.check(&data_dir, manifest)?;
+        found.check(&data_dir, manifest, how.port)?;
         // Before anything is written that another one's servers read.
         let lock = folder::lock(&data_dir, "this cluster")?;
         if names_in(&data_dir)? != found.names {
@@ -199,7 +199,7 @@ impl Layout {
 
     /// The tablet servers' names.
     pub(crate) fn tablet_servers(&self) -> impl Iterator<Item = String> + use<> {
-        (0..self.spec.tablets.replicas).map(|number| format!("tablet-{number}"))
+        (0..self.spec.tablets.replicas).map(tablet_server)
     }
 }
 
@@ -231,8 +231,14 @@ impl FolderContents {
     }
 
     /// Whether the cluster in it is whole, and the manifest's.
-    fn check(&self, data_dir: &Path, manifest: &PercolatorCluster) -> anyhow::Result<()> {
+    fn check(
+        &self,
+        data_dir: &Path,
+        manifest: &PercolatorCluster,
+        port: u16,
+    ) -> anyhow::Result<()> {
         self.check_engine(data_dir, manifest.spec.tablets.storage.engine.name())?;
+        self.check_lost(data_dir, port)?;
         self.check_servers(data_dir, manifest.spec.tablets.replicas)?;
         let asked = &manifest.metadata.name;
         if let Some(known) = self.remembered.as_ref().map(|cluster| &cluster.name)
@@ -272,24 +278,35 @@ impl FolderContents {
         Ok(())
     }
 
-    fn check_servers(&self, data_dir: &Path, asked: u32) -> anyhow::Result<()> {
-        let tablets = (0..self.owners).map(|number| format!("tablet-{number}"));
-        let lost = [MASTER, ORACLE]
-            .map(str::to_owned)
-            .into_iter()
-            .chain(tablets)
-            .filter(|server| !self.names.contains(server))
+    /// Whether a folder is gone that held what is in no other.
+    fn check_lost(&self, data_dir: &Path, port: u16) -> anyhow::Result<()> {
+        let tablets: Vec<String> = (0..self.owners).map(tablet_server).collect();
+        let register = data_dir.join(REGISTER);
+        // What the first one of several has to keep is in their register.
+        let alone = [(MASTER, SHARED_STATE), (ORACLE, ORACLE_REGISTER)];
+        let alone = alone
+            .iter()
+            .filter(|(_, file)| !register.join(file).exists());
+        let alone = alone.map(|(server, _)| *server);
+        let lost = alone
+            .chain(tablets.iter().map(String::as_str))
+            .filter(|server| !self.names.iter().any(|name| name == server))
             // If an `up` was killed before all were ready, some were never started; the master knows who has lost what.
             .find(|server| {
-                self.owners > 0 && !self.new && (self.remembered.is_some() || server == MASTER)
+                self.owners > 0 && !self.new && (self.remembered.is_some() || *server == MASTER)
             });
-        if let Some(server) = lost {
-            bail!(
+        match lost {
+            None => Ok(()),
+            Some(MASTER) => bail!(lost_state::folder_is_missing(data_dir, port, &tablets)),
+            Some(server) => bail!(
                 "the folder of {server} is missing from the cluster in {}, and what it held is in no other: bring it \
                  back, or restore all of the cluster's folders as they were when it was stopped",
                 data_dir.display()
-            );
+            ),
         }
+    }
+
+    fn check_servers(&self, data_dir: &Path, asked: u32) -> anyhow::Result<()> {
         let is_other = |name: &String| {
             ![LOGS, REGISTER, folder::LOCK].contains(&name.as_str())
                 && !followed::is_ours(name)
@@ -325,6 +342,10 @@ pub(super) fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
     names.retain(|name| name != folder::LOCK);
     names.sort_unstable();
     Ok(names)
+}
+
+fn tablet_server(number: u32) -> String {
+    format!("tablet-{number}")
 }
 
 fn tablet_number(name: &str) -> Option<u32> {

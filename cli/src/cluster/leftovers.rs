@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use super::layout::names_in;
 
 /// What servers make in their folders. `lost+found` is a file system's own.
-const OURS: [&str; 14] = [
+const OURS: [&str; 13] = [
     "FORMAT",
     "FORMAT.next",
     "IDENTITY",
@@ -17,7 +17,6 @@ const OURS: [&str; 14] = [
     "PROCESSES",
     "PROCESSES.tmp",
     "directory.lock",
-    "directory.tmp",
     "limit",
     "limit.tmp",
     "log",
@@ -28,7 +27,8 @@ const OURS: [&str; 14] = [
 /// Fails where something in a server's folder is not such a leftover.
 pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
     let names = names_in(folder)?;
-    if let Some(other) = names.iter().find(|name| !OURS.contains(&name.as_str())) {
+    let is_ours = |name: &str| OURS.contains(&name) || is_unfinished_state(name);
+    if let Some(other) = names.iter().find(|name| !is_ours(name)) {
         bail!(
             "{} holds {other}, which no server has made, and no cluster: nothing is removed. Choose another folder with \
              --data-dir, or move it away",
@@ -47,6 +47,11 @@ pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether a file of this name is a swap of the master's state that was killed.
+fn is_unfinished_state(name: &str) -> bool {
+    name.starts_with("directory.") && name.ends_with(".tmp")
 }
 
 /// Removes the folder of a server whose cluster never began, where [`check`] found nothing else.
@@ -68,11 +73,12 @@ mod tests {
 
     #[test]
     fn only_what_servers_make_is_left_over() {
-        let ours: [&[&str]; 4] = [
+        let ours: [&[&str]; 5] = [
             &[],
             &["LOCK", "IDENTITY.tmp", "limit"],
             &["LOCK", "FORMAT", "log", "store", "PROCESSES"],
             &["FORMAT.next", "LOCK"],
+            &["directory.1.0123456789abcdef0123456789abcdef.tmp"],
         ];
         for names in ours {
             check(folder_with(names).path()).unwrap();

@@ -5,6 +5,7 @@ mod ephemeral;
 mod followed;
 mod layout;
 mod leftovers;
+mod lost_state;
 mod planned;
 mod processes;
 mod running;
@@ -29,6 +30,12 @@ pub(crate) use running::SERVERS;
 
 /// A cluster that isn't ready by then won't be.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// The same after the master's state was rebuilt: the servers wait for leases that nobody knows any more.
+const READY_AFTER_REBUILD_WITHIN: Duration = Duration::from_secs(120);
+
+/// How often servers that start are asked whether they are ready.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// A server that does its task says so sooner.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -156,7 +163,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
             let _ = cluster.stop().await;
             return Err(failed);
         }
-        ready = ready(&master, &running) => {
+        ready = ready(&running, &kept, !args.command.is_empty(), output) => {
             if let Err(error) = ready {
                 let _ = cluster.stop().await;
                 return Err(error);
@@ -293,39 +300,70 @@ fn read_manifest(file: Option<&PathBuf>) -> anyhow::Result<Manifest> {
 const DEFAULT_MANIFEST: &str =
     "{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {name: local}}";
 
-/// Waits until every server has told the master where it is and had its answer, and the oracle hands out timestamps.
-async fn ready(master: &str, running: &[Running]) -> anyhow::Result<()> {
+/// Waits until every server has told the master where it is and had its answer, and the oracle hands out timestamps. A person is
+/// waited for who has a lost state of the master rebuilt, but not by `up -- COMMAND`.
+async fn ready(
+    running: &[Running],
+    layout: &Layout,
+    has_command: bool,
+    output: Output,
+) -> anyhow::Result<()> {
+    let master = running::masters(running);
+    let tablet_servers: Vec<String> = layout.tablet_servers().collect();
+    let mut deadline = Instant::now() + READY_WITHIN;
+    // A master keeps the state with which it has answered once.
+    let mut may_be_lost = !layout.new;
+    let mut is_told = false;
+    loop {
+        let is_lost = may_be_lost && lost_state::is_lost(&master, &tablet_servers).await;
+        let waits = if is_lost {
+            Some(lost_state::advice(&master, &tablet_servers))
+        } else {
+            match Client::connect(&master).await {
+                Ok(client) => {
+                    may_be_lost = false;
+                    waits_for(&client, running).await?
+                }
+                Err(error) => Some(error.to_string()),
+            }
+        };
+        let Some(waits) = waits else { return Ok(()) };
+        if is_lost && !has_command {
+            deadline = Instant::now() + READY_AFTER_REBUILD_WITHIN;
+            if !is_told {
+                output.note(&waits);
+                is_told = true;
+            }
+        }
+        if Instant::now() >= deadline {
+            bail!("the cluster was not ready in time: {waits}");
+        }
+        tokio::time::sleep(if is_lost {
+            FOLLOW_EVERY
+        } else {
+            ASK_AGAIN_AFTER
+        })
+        .await;
+    }
+}
+
+/// What the servers of a cluster whose master answers still wait for.
+async fn waits_for(client: &Client, running: &[Running]) -> anyhow::Result<Option<String>> {
     let servers = running.iter().filter(|server| !server.is_master());
     let servers = servers.count();
-    let deadline = Instant::now() + READY_WITHIN;
-    let mut seen = String::new();
-    while Instant::now() < deadline {
-        match Client::connect(master).await {
-            Ok(client) => {
-                let alive = client
-                    .servers()
-                    .await?
-                    .iter()
-                    .filter(|server| server.alive)
-                    .count();
-                let waits = if alive >= servers {
-                    not_ready(running).await
-                } else {
-                    Some(format!(
-                        "{alive} of {servers} servers have reported to the master"
-                    ))
-                };
-                let Some(waits) = waits else {
-                    client.timestamp().await?;
-                    return Ok(());
-                };
-                seen = waits;
-            }
-            Err(error) => seen = error.to_string(),
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let listed = client.servers().await?;
+    let alive = listed.iter().filter(|server| server.alive).count();
+    let waits = if alive >= servers {
+        not_ready(running).await
+    } else {
+        Some(format!(
+            "{alive} of {servers} servers have reported to the master"
+        ))
+    };
+    if waits.is_none() {
+        client.timestamp().await?;
     }
-    bail!("the cluster was not ready within {READY_WITHIN:?}: {seen}")
+    Ok(waits)
 }
 
 /// Whether what a server says doesn't pass by waiting: lost data doesn't come, and room can be made by clients.

@@ -198,22 +198,9 @@ impl Masters {
         assert!(sent.unwrap().success());
     }
 
-    /// SIGSTOP, but not within a swap: a register in a file has a lock of the system, and nobody else swaps before the process
-    /// that holds it goes on (`docs/design/failover.md`).
-    pub(crate) async fn stop(&self, number: usize) {
-        let register = self.folder.path().join("register");
-        loop {
-            self.signal(number, "STOP");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            let is_free = |lock: &str| {
-                let lock = std::fs::File::open(register.join(lock)).unwrap();
-                lock.try_lock().is_ok()
-            };
-            if is_free("master.lock") && is_free("master-state.lock") {
-                return;
-            }
-            self.signal(number, "CONT");
-        }
+    /// SIGSTOP, at any moment: also within a swap nobody waits for the process.
+    pub(crate) fn stop(&self, number: usize) {
+        self.signal(number, "STOP");
     }
 
     pub(crate) async fn restart(&mut self, number: usize) {

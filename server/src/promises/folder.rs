@@ -40,26 +40,7 @@ impl PromiseFolder {
     /// The file is damaged, or can't be read or written.
     pub fn open(folder: &Arc<Folder>) -> Result<(Self, PromiseRecord), Error> {
         let file = SmallFile::new(folder.path().join(FILE));
-        let record = match file.load()? {
-            Some(bytes) => decode(&bytes).ok_or_else(|| Error::Damaged {
-                path: file.path().to_owned(),
-                reason: format!(
-                    "it has {} bytes, which are no record of promises",
-                    bytes.len()
-                ),
-            })?,
-            None => {
-                let record = PromiseRecord {
-                    replica: rand::random::<u64>().max(1),
-                    register: 0,
-                    term: 0,
-                    limit: Timestamp::ZERO,
-                    is_bound: false,
-                };
-                file.store(&encode(&record))?;
-                record
-            }
-        };
+        let record = load_record(&file, rand::random)?;
         let promises = Self {
             file,
             durable: Arc::new(Mutex::new(Some(record))),
@@ -115,6 +96,39 @@ pub async fn write_in_turn<T: Send + 'static>(
     });
     let written = written.await.map_err(|error| error.to_string())?;
     written.map_err(|error| error.to_string())
+}
+
+/// Reads the record in a folder's file, or begins one, with a number that `random` gives.
+///
+/// # Errors
+/// The file is damaged, or can't be read or written.
+pub fn load_record(file: &SmallFile, random: impl FnOnce() -> u64) -> Result<PromiseRecord, Error> {
+    if let Some(bytes) = file.load()? {
+        return decode(&bytes).ok_or_else(|| Error::Damaged {
+            path: file.path().to_owned(),
+            reason: format!(
+                "it has {} bytes, which are no record of promises",
+                bytes.len()
+            ),
+        });
+    }
+    let record = PromiseRecord {
+        replica: random().max(1),
+        register: 0,
+        term: 0,
+        limit: Timestamp::ZERO,
+        is_bound: false,
+    };
+    store_record(file, &record)?;
+    Ok(record)
+}
+
+/// Makes the record durable in a folder's file.
+///
+/// # Errors
+/// The file can't be written.
+pub fn store_record(file: &SmallFile, record: &PromiseRecord) -> Result<(), Error> {
+    file.store(&encode(record))
 }
 
 fn encode(record: &PromiseRecord) -> Vec<u8> {

@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status};
 
 use crate::Folder;
 
-pub use folder::{PromiseFolder, write_in_turn};
+pub use folder::{PromiseFolder, load_record, store_record, write_in_turn};
 
 /// A promise that takes longer is asked for again: it would hardly count any more.
 const CALL_TIMEOUT: Duration = Duration::from_millis(600);

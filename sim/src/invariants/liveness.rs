@@ -18,9 +18,10 @@ const ENDS: &str = "liveness: ends";
 const SERVES: &str = "liveness: the cluster serves";
 const READERS: &str = "liveness: readers";
 const LEADER: &str = "liveness: a leader";
+const OUTAGE: &str = "liveness: without a register";
 const COLLECTION: &str = "liveness: collection";
 /// Their names.
-pub(super) const NAMES: [&str; 6] = [PROGRESS, ENDS, SERVES, READERS, LEADER, COLLECTION];
+pub(super) const NAMES: [&str; 7] = [PROGRESS, ENDS, SERVES, READERS, LEADER, OUTAGE, COLLECTION];
 
 /// What a read of a well cluster takes, with the pauses before it looks at a lock again.
 const READ: Duration = Duration::from_secs(2);
@@ -32,6 +33,9 @@ const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// After the faults a process may have to start, and the master to accept it, before it waits to take over.
 const LEADER_MARGIN: Duration = Duration::from_secs(10);
+
+/// The register is away for as long as so many takeovers take.
+const OUTAGE_TAKEOVERS: u32 = 4;
 
 fn bound(cluster: &Cluster) -> Duration {
     BOUND + cluster.plan.patience
@@ -58,8 +62,59 @@ pub(crate) fn leader(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     world.failure().is_none()
 }
 
+/// While all oracles are up the one that leads goes on without their register. Several masters would need theirs, as the
+/// simulator has them. Whether the run goes on, as of [`ends`].
+pub(crate) fn outage(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let replicas = &cluster.plan.replicas;
+    let store = cluster.store.as_ref();
+    let goes_on_without = replicas.promises && replicas.oracles > 1 && replicas.masters == 1;
+    let Some(store) = store.filter(|_| goes_on_without) else {
+        return true;
+    };
+    let promised = || {
+        let mut oracles = cluster.oracles.iter();
+        oracles.find_map(|oracle| oracle.promised_term(world))
+    };
+    let bound = LEADER_MARGIN + 2 * replicas.takeover();
+    if !world.run(world.now() + bound, || promised().is_some()) {
+        if world.failure().is_none() {
+            let bound = shown(bound);
+            let why = format!("no oracle could go on without the register within {bound}");
+            world.fail(OUTAGE, why);
+        }
+        return world.failure().is_none();
+    }
+    let before = promised();
+    world.note(|| "the register is away, and all oracles are up".to_owned());
+    world.kill(store.node, false);
+    world.run(world.now() + OUTAGE_TAKEOVERS * replicas.takeover(), || {
+        false
+    });
+    if world.failure().is_some() || !goes_on(world, cluster, OUTAGE, "in an outage") {
+        return false;
+    }
+    let after = promised();
+    store.boot_again(world);
+    if before != after {
+        let terms = format!("{before:?} and {after:?}");
+        let why =
+            format!("the oracle that goes on leads in the terms {terms}, before and in an outage");
+        world.fail(OUTAGE, why);
+    }
+    world.failure().is_none()
+}
+
 /// Every worker commits something that it wrote or got for update. Whether the run goes on, as of [`ends`].
 pub(crate) fn progress(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    goes_on(world, cluster, PROGRESS, "after the faults")
+}
+
+fn goes_on(
+    world: &Arc<World>,
+    cluster: &Arc<Cluster>,
+    invariant: &'static str,
+    when: &str,
+) -> bool {
     let before = cluster.progress();
     let bound = bound(cluster);
     let all_go_on = || {
@@ -80,9 +135,9 @@ pub(crate) fn progress(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let who = stuck.unwrap_or_default();
     let (client, worker) = (who / cluster.plan.workers, who % cluster.plan.workers);
     world.fail(
-        PROGRESS,
+        invariant,
         format!(
-            "client-{client}.{worker} committed nothing that it wrote within {} after the faults",
+            "client-{client}.{worker} committed nothing that it wrote within {} {when}",
             shown(bound)
         ),
     );

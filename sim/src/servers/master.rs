@@ -406,7 +406,12 @@ impl Master {
                 let moved = self.finish(world, running, early, go_on).await?;
                 Some(moved.map_or_else(refused, Answer::TabletMoved))
             }
-            Ask::Order(_) | Ask::Tablet(_) | Ask::Timestamps(_) | Ask::Register { .. } => None,
+            Ask::Order(_)
+            | Ask::Tablet(_)
+            | Ask::Timestamps(_)
+            | Ask::Promise(_)
+            | Ask::Introduce(_)
+            | Ask::Register { .. } => None,
         }
     }
 

@@ -1,21 +1,16 @@
 //! An oracle's process: `tso::granting`, and around it what `tso/src/keeper.rs`, `leadership.rs` and `service.rs` do. One
-//! that is alone has its limit in its folder. Of several, `server::leadership` runs each one's part of the election.
+//! that is alone has its limit in its folder. One of several takes part in an election (`elected_oracle`).
 
-use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::select;
 use parking_lot::Mutex;
 use percolator_protocol::election::mutants::{self, ElectionMutant};
-use percolator_protocol::election::{
-    Command, Leadership, Member, OracleReplica, RoleKind, StoredLeadership, SwapResult,
-};
+use percolator_protocol::election::{Member, OracleReplica, PromiseRecord, RoleKind};
 use percolator_protocol::oracle::{Now, Settings};
 use percolator_protocol::types::Timestamp;
-use percolator_register::{Register, SwapError};
-use percolator_server::{DurableValue, SmallFile, leadership};
+use percolator_server::{DurableValue, SmallFile};
 use percolator_tso::core::{Core, Store};
 use percolator_tso::granting::{Granting, Reply};
 use percolator_wire::v1;
@@ -23,7 +18,10 @@ use tokio::sync::Notify;
 
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
+use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
+use crate::servers::elected_oracle::Part;
+use crate::servers::promises::{PromiseFile, PromisePlace};
 use crate::servers::register::ORACLES;
 use crate::servers::replica::Replicated;
 use crate::servers::{Lives, STEPS, Way, cant_read, exit, heartbeats};
@@ -65,65 +63,127 @@ pub struct Oracle {
 
 /// What a process has in memory.
 pub struct Running {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// A request waits for a limit.
-    exhausted: Notify,
+    pub(super) exhausted: Notify,
+    /// A term of it has begun.
+    pub(super) begun: Notify,
     /// It hands over, and takes part in the election no more.
-    stop: Notify,
+    pub(super) stop: Notify,
 }
 
-struct State {
-    granting: Granting,
-    waiting: Vec<(Caller, u32)>,
+pub(super) struct State {
+    pub(super) granting: Granting,
+    pub(super) waiting: Vec<(Caller, u32)>,
     /// A limit that is being written.
-    writing: Option<Store>,
+    pub(super) writing: Option<Store>,
     /// The master has accepted this process.
-    is_accepted: bool,
+    pub(super) is_accepted: bool,
     /// By the register's value; 0: it is alone, or has not read it yet.
-    register_id: u64,
+    pub(super) register_id: u64,
     /// What the clock said when it was read last.
-    last_clock: Now,
+    pub(super) last_clock: Now,
+    /// The term in which it led when it looked last.
+    pub(super) begun_term: Option<u64>,
     /// Another process is started so long after this one was told to end.
-    down: Duration,
+    pub(super) down: Duration,
 }
 
 impl Oracle {
-    /// This start, as the other oracles know it. It takes no promises, and gives none.
-    fn member(&self, incarnation: u64) -> Member {
+    /// This start, as the other oracles know it.
+    fn member(&self, incarnation: u64, replica: u64) -> Member {
         Member {
             name: self.name.clone(),
             address: address(&self.name),
             incarnation,
-            replica: 0,
+            replica,
         }
+    }
+
+    /// Begins one that is alone. None: its folder can't be read now, or the run has failed.
+    fn begin_alone(self: &Arc<Self>, world: &Arc<World>) -> Option<Granting> {
+        let stored = match self.limit().load() {
+            Ok(stored) => stored,
+            Err(error) => {
+                let oracle = self.clone();
+                cant_read(world, self.node, &error, move |world| oracle.boot(world));
+                return None;
+            }
+        };
+        match Core::recover(stored.as_deref(), self.now(world), self.settings) {
+            Ok(mut core) => {
+                core.obey_master();
+                Some(Granting::Alone(core))
+            }
+            Err(error) => {
+                world.fail("the oracle starts", error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Begins the part of one of several in their election. None: its folder can't be read now.
+    fn begin_replica(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        replicated: &Replicated,
+        incarnation: u64,
+    ) -> Option<(Granting, PromisePlace, PromiseRecord)> {
+        let own = Arc::downgrade(self);
+        {
+            let mut oracles = replicated.oracles.lock();
+            if !oracles.iter().any(|known| known.ptr_eq(&own)) {
+                oracles.push(own);
+            }
+        }
+        let (file, record) = match PromiseFile::open(&self.disk, &self.dice) {
+            Ok(opened) => opened,
+            Err(error) => {
+                let oracle = self.clone();
+                cant_read(world, self.node, &error, move |world| oracle.boot(world));
+                return None;
+            }
+        };
+        // One without a number asks nobody for promises, and gives none.
+        let number = if replicated.promises {
+            record.replica
+        } else {
+            0
+        };
+        let member = self.member(incarnation, number);
+        let (dead, timing) = (self.lives.dead(), replicated.timing);
+        let mut replica = OracleReplica::new(member, dead, timing, self.settings);
+        replica.restore(self.now(world), record);
+        let oracle = self.clone();
+        let takes = move || {
+            let write = *oracle.write.lock();
+            oracle.dice.of("records", |rng| rng.about(write))
+        };
+        let place = PromisePlace {
+            world: world.clone(),
+            node: self.node,
+            timing,
+            file: Arc::new(file),
+            asks_nobody: replicated.mutation == Some(Mutation::PromisesNotAsked),
+            takes: Arc::new(takes),
+        };
+        Some((Granting::Replica(Box::new(replica)), place, record))
     }
 
     /// Starts the process.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
         let incarnation = self.dice.of("incarnations", Rng::next).max(1);
-        let granting = match &self.replicated {
-            None => {
-                let stored = match self.limit().load() {
-                    Ok(stored) => stored,
-                    Err(error) => {
-                        let oracle = self.clone();
-                        let again = move |world: &Arc<World>| oracle.boot(world);
-                        return cant_read(world, self.node, &error, again);
-                    }
-                };
-                let now = self.now(world);
-                let mut core = match Core::recover(stored.as_deref(), now, self.settings) {
-                    Ok(core) => core,
-                    Err(error) => return world.fail("the oracle starts", error.to_string()),
-                };
-                core.obey_master();
-                Granting::Alone(core)
-            }
+        let (granting, promises) = match &self.replicated {
+            None => match self.begin_alone(world) {
+                Some(granting) => (granting, None),
+                None => return,
+            },
             Some(replicated) => {
-                let member = self.member(incarnation);
-                let (dead, timing) = (self.lives.dead(), replicated.timing);
-                let replica = OracleReplica::new(member, dead, timing, self.settings);
-                Granting::Replica(Box::new(replica))
+                let begun = self.begin_replica(world, replicated, incarnation);
+                let Some((granting, place, record)) = begun else {
+                    return;
+                };
+                (granting, Some((replicated, place, record)))
             }
         };
         let running = Arc::new(Running {
@@ -134,23 +194,39 @@ impl Oracle {
                 is_accepted: false,
                 register_id: 0,
                 last_clock: self.now(world),
+                begun_term: None,
                 down: Duration::ZERO,
             }),
             exhausted: Notify::new(),
+            begun: Notify::new(),
             stop: Notify::new(),
         });
+        let part = promises.map(|(replicated, promises, record)| {
+            Arc::new(Part {
+                oracle: self.clone(),
+                world: world.clone(),
+                register: replicated.register(world, self.node, ORACLES, &self.dice),
+                replicated: replicated.clone(),
+                running: running.clone(),
+                known_register: record.register,
+                promises,
+            })
+        });
         let handler = {
-            let (oracle, running) = (self.clone(), running.clone());
-            Arc::new(move |world: &Arc<World>, caller, ask| {
-                if let Ask::Timestamps(count) = ask {
-                    oracle.request(world, &running, caller, count);
-                }
+            let (oracle, running, part) = (self.clone(), running.clone(), part.clone());
+            Arc::new(move |world: &Arc<World>, caller, ask| match (ask, &part) {
+                (Ask::Timestamps(count), _) => oracle.request(world, &running, caller, count),
+                (ask, Some(part)) => part.answer(caller, &ask),
+                _ => {}
             })
         };
         let at_kill = {
-            let (oracle, running) = (self.clone(), running.clone());
+            let (oracle, running, part) = (self.clone(), running.clone(), part.clone());
             Box::new(move |_: &Arc<World>| {
                 *oracle.running.lock() = None;
+                if let Some(part) = part {
+                    part.promises.file.killed();
+                }
                 if let Some(store) = running.state.lock().writing.take() {
                     oracle.disk.die_within(STEPS);
                     // Nobody is there to hear of it.
@@ -161,21 +237,12 @@ impl Oracle {
         };
         world.start(self.node, Some(handler), at_kill);
         *self.running.lock() = Some(running.clone());
-        match &self.replicated {
+        match part {
             None => {
                 self.keep(world, running.clone());
                 self.beat(world, running, incarnation);
             }
-            Some(replicated) => {
-                let part = Part {
-                    oracle: self.clone(),
-                    world: world.clone(),
-                    register: replicated.register(world, self.node, ORACLES, &self.dice),
-                    replicated: replicated.clone(),
-                    running,
-                };
-                world.spawn(self.node, part.run(incarnation).boxed());
-            }
+            Some(part) => world.spawn(self.node, part.run(incarnation).boxed()),
         }
     }
 
@@ -193,7 +260,12 @@ impl Oracle {
     }
 
     /// Sends heartbeats, and takes in what the master answers.
-    fn beat(self: &Arc<Self>, world: &Arc<World>, running: Arc<Running>, incarnation: u64) {
+    pub(super) fn beat(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: Arc<Running>,
+        incarnation: u64,
+    ) {
         let sent_ms = Arc::new(Mutex::new(0));
         let beat = {
             let (oracle, world, running) = (self.clone(), world.clone(), running.clone());
@@ -264,7 +336,7 @@ impl Oracle {
         SmallFile::on(Arc::new(self.disk.clone()), "limit")
     }
 
-    fn now(&self, world: &Arc<World>) -> Now {
+    pub(super) fn now(&self, world: &Arc<World>) -> Now {
         world.clock(self.node, |clock, now_us| Now {
             unix_ms: clock.wall_us(now_us) / 1_000,
             mono_ms: clock.mono_us(now_us) / 1_000,
@@ -282,6 +354,26 @@ impl Oracle {
             .granting
             .replica()
             .is_none_or(|replica| replica.leads(now))
+    }
+
+    /// The term in which this one of several leads now.
+    fn leading_term(&self, world: &Arc<World>) -> Option<u64> {
+        let running = self.running.lock().clone()?;
+        let now = self.now(world);
+        let mut state = running.state.lock();
+        let replica = state.granting.replica()?;
+        let leads = replica.leads(now)
+            || replica.role() == RoleKind::Leader && mutants::on(ElectionMutant::RightNeverEnds);
+        leads.then(|| replica.term())
+    }
+
+    /// The term of a leader that could go on now without its register.
+    pub fn promised_term(&self, world: &Arc<World>) -> Option<u64> {
+        let running = self.running.lock().clone()?;
+        let now = self.now(world);
+        let mut state = running.state.lock();
+        let replica = state.granting.replica()?;
+        (replica.leads(now) && replica.is_promised(now)).then(|| replica.term())
     }
 
     /// A request has come.
@@ -359,7 +451,29 @@ impl Oracle {
         }
     }
 
-    fn answer_waiting(self: &Arc<Self>, world: &Arc<World>, running: &Arc<Running>) {
+    /// If this one would answer now, no other oracle would, in an earlier term.
+    pub(super) fn look_at_others(&self, world: &Arc<World>) {
+        let Some((replicated, own_term)) = self.replicated.as_ref().zip(self.leading_term(world))
+        else {
+            return;
+        };
+        world.see(&Seen::Led {
+            role: "oracle",
+            server: &self.name,
+            term: own_term,
+        });
+        let oracles = replicated.oracles.lock().clone();
+        for oracle in oracles.iter().filter_map(Weak::upgrade) {
+            let term = oracle.leading_term(world);
+            if let Some(term) = term.filter(|term| *term < own_term) {
+                let (role, server) = ("oracle", &*oracle.name);
+                world.note(|| format!("{server} would answer in term {term}"));
+                world.see(&Seen::Led { role, server, term });
+            }
+        }
+    }
+
+    pub(super) fn answer_waiting(self: &Arc<Self>, world: &Arc<World>, running: &Arc<Running>) {
         let waiting = std::mem::take(&mut running.state.lock().waiting);
         for (caller, count) in waiting {
             if self.replicated.is_some() {
@@ -411,7 +525,7 @@ impl Oracle {
     }
 
     /// Ends this process, unless it has ended already; another one is started after this time.
-    fn end(self: &Arc<Self>, world: &Arc<World>, down: Duration) {
+    pub(super) fn end(self: &Arc<Self>, world: &Arc<World>, down: Duration) {
         let (oracle, life) = (self.clone(), world.life(self.node));
         let end = move |world: &Arc<World>| {
             if world.is_up(oracle.node) && world.life(oracle.node) == life {
@@ -427,106 +541,5 @@ impl Oracle {
     pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
         let oracle = self.clone();
         exit(world, self.node, why, move |world| oracle.boot(world));
-    }
-}
-
-/// A process's part in the election.
-struct Part {
-    oracle: Arc<Oracle>,
-    world: Arc<World>,
-    register: Arc<dyn Register>,
-    replicated: Replicated,
-    running: Arc<Running>,
-}
-
-impl Part {
-    /// Takes part in the election until the process is told to end; then it hands over, and ends.
-    async fn run(self, incarnation: u64) {
-        {
-            let taking_part = pin!(self.take_part(incarnation));
-            let stop = pin!(self.running.stop.notified());
-            // The command under way is dropped.
-            select(taking_part, stop).await;
-        }
-        self.replica(|replica, now| {
-            replica.hand_over();
-            replica.abandon(now);
-        });
-        let (world, node) = (&self.world, self.oracle.node);
-        let left = async {
-            while self.replica(|replica, _| replica.role()) != Some(RoleKind::Left) {
-                leadership::drive(&*self.register, &self).await;
-                self.oracle.answer_waiting(world, &self.running);
-                world.sleep_on(node, self.replicated.poll()).await;
-            }
-        };
-        let given_up = world.sleep_on(node, self.replicated.hand_over_max());
-        select(pin!(left), given_up).await;
-        self.oracle.answer_waiting(world, &self.running);
-        let down = self.running.state.lock().down;
-        self.oracle.end(world, down);
-    }
-
-    /// Never ends.
-    async fn take_part(&self, incarnation: u64) {
-        let (world, node) = (&self.world, self.oracle.node);
-        let poll = self.replicated.poll();
-        let register_id = self.begin(incarnation).await;
-        self.running.state.lock().register_id = register_id;
-        self.oracle.beat(world, self.running.clone(), incarnation);
-        // A process of another cluster grants nothing.
-        while !self.running.state.lock().is_accepted {
-            world.sleep_on(node, poll).await;
-        }
-        loop {
-            leadership::drive(&*self.register, self).await;
-            self.oracle.answer_waiting(world, &self.running);
-            let exhausted = pin!(self.running.exhausted.notified());
-            select(world.sleep_on(node, poll), exhausted).await;
-        }
-    }
-
-    /// Which register it is. One without a value gets its first one.
-    async fn begin(&self, incarnation: u64) -> u64 {
-        loop {
-            match self.register.load().await {
-                Ok(Some(found)) => match Leadership::decode(&found.value) {
-                    Ok(value) => return value.register,
-                    Err(error) => self.world.fail("the oracle starts", error.to_string()),
-                },
-                Ok(None) => {
-                    let first = Leadership::first(incarnation, Timestamp::ZERO);
-                    // Another oracle may be first: a load shows whose value it is.
-                    let _ = self.register.swap(None, first.encode()).await;
-                    continue;
-                }
-                Err(_) => {}
-            }
-            let pause = Duration::from_millis(self.replicated.timing.retry_ms);
-            self.world.sleep_on(self.oracle.node, pause).await;
-        }
-    }
-
-    fn replica<T>(&self, act: impl FnOnce(&mut OracleReplica, Now) -> T) -> Option<T> {
-        let now = self.oracle.now(&self.world);
-        let mut state = self.running.state.lock();
-        state.last_clock = now;
-        state.granting.replica().map(|replica| act(replica, now))
-    }
-}
-
-impl leadership::Replica for Part {
-    fn poll(&self) -> Option<Command> {
-        self.replica(|replica, now| replica.poll(now)).flatten()
-    }
-
-    fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
-        self.replica(|replica, now| replica.loaded(now, result.map_err(drop)));
-        self.oracle.answer_waiting(&self.world, &self.running);
-    }
-
-    fn swapped(&self, result: SwapResult, _: Option<&SwapError>, _: Duration) {
-        self.replica(|replica, now| replica.swapped(now, result));
-        self.oracle.answer_waiting(&self.world, &self.running);
     }
 }

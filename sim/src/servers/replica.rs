@@ -1,12 +1,15 @@
 //! What the oracles and the masters of a run share when there are several of each: their register, and their times.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use percolator_protocol::election::Timing;
 use percolator_register::Register;
 
+use super::oracle::Oracle;
 use super::register::{RegisterStore, SimRegister};
+use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
 use crate::world::{NodeId, World};
 
@@ -19,6 +22,12 @@ pub struct Replicated {
     pub timing: Timing,
     /// A request to a register is given up after this.
     pub timeout: Duration,
+    /// Oracles promise to each other.
+    pub promises: bool,
+    /// The oracles of the register.
+    pub oracles: Arc<Mutex<Vec<Weak<Oracle>>>>,
+    /// What is wrong on purpose.
+    pub mutation: Option<Mutation>,
 }
 
 impl Replicated {

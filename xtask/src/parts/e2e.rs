@@ -20,12 +20,33 @@ const OTHER_IMAGE: &str = "localhost/percolator:other";
 const LAST: &str = "rights";
 const LIMIT: Duration = Duration::from_secs(1_500);
 
+/// How long the tests let faults last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct E2eDurations {
+    /// The API server stands still for so long.
+    pub(crate) api_server_away: Duration,
+}
+
+impl Default for E2eDurations {
+    /// Some leases of servers, which are of ten seconds.
+    fn default() -> Self {
+        Self {
+            api_server_away: Duration::from_secs(60),
+        }
+    }
+}
+
 /// Whether this is a program that the part runs, and no other part.
 pub(crate) fn is_it(program: &TestProgram) -> bool {
     program.package == PACKAGE && program.kind == "test"
 }
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
+pub(crate) fn run(
+    context: &Context,
+    durations: E2eDurations,
+    report: &mut Report,
+) -> anyhow::Result<String> {
+    let limit = LIMIT + durations.api_server_away;
     if let Some(why) = kube::programs::why_not(context) {
         println!("SKIPPED: no Kubernetes can be run here: {why}");
         report.tally.skipped.push(Skipped {
@@ -41,7 +62,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     anyhow::ensure!(!programs.is_empty(), "cargo has not built {PACKAGE}");
     // Anyone who runs them in another checkout of this machine would end ours, or we theirs; and two would install packages, or
     // build the same programs.
-    let _alone = kube::lock::take("the tests on Kubernetes", LIMIT * 2)?;
+    let _alone = kube::lock::take("the tests on Kubernetes", limit * 2)?;
     report.step("Kubernetes' programs", |_| {
         kube::programs::install_packages()?;
         kube::programs::Programs::build(context)
@@ -83,6 +104,10 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             ("KUBECACHEDIR", kube.cache().display().to_string()),
             ("PERCOLATOR_E2E_IMAGE", IMAGE.to_owned()),
             ("PERCOLATOR_E2E_OTHER_IMAGE", OTHER_IMAGE.to_owned()),
+            (
+                "PERCOLATOR_E2E_API_SERVER_AWAY_SECONDS",
+                durations.api_server_away.as_secs().to_string(),
+            ),
             ("PATH", path),
         ];
         let definitions = kube::programs::definitions(context)?;
@@ -97,7 +122,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
         let how = unit::RunMode {
             arguments: &["--nocapture", "--test-threads=1"],
             variables,
-            limit: LIMIT,
+            limit,
         };
         for program in programs {
             report.step(program.name.clone(), |report| {

@@ -5,7 +5,7 @@ mod boundaries;
 mod clippy;
 pub(crate) mod crash;
 mod docs;
-mod e2e;
+pub(crate) mod e2e;
 mod examples;
 mod fmt;
 #[cfg(test)]
@@ -139,7 +139,7 @@ impl Part {
             Self::Examples => examples::run(context, report),
             Self::Sim => sim::run(context, report),
             Self::Crash => crash::run(context, crash, report),
-            Self::E2e => e2e::run(context, report),
+            Self::E2e => e2e::run(context, e2e::E2eDurations::default(), report),
             Self::BenchSmoke => bench_smoke::run(context, report),
         }
     }
