@@ -23,12 +23,15 @@ use percolator_telemetry::logs;
 use crate::errors::{CannotRun, Usage};
 use crate::output::{Format, Output, columns};
 use followed::LiveSettings;
-use layout::{Layout, RunOptions};
+use layout::{Layout, ProxyPorts, RunOptions};
 use running::Running;
 pub(crate) use running::SERVERS;
 
 /// A cluster that isn't ready by then won't be.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// The proxy's port lies so far above the first master's: there is room for servers between them.
+const PROXY_ABOVE: u16 = 90;
 
 /// A server that does its task says so sooner.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -47,7 +50,7 @@ Examples:
   percolator up --processes --data-dir /var/lib/percolator
   percolator up --ephemeral -- percolator bank --duration 10s
 
-A command after -- finds the cluster in PERCOLATOR_CLUSTER; up ends with its exit code. Standard output is the \
+A command after -- finds the cluster in PERCOLATOR_CLUSTER, and its proxy in PERCOLATOR_PROXY; up ends with its exit code. Standard output is the \
 command's alone: what runs where, as a table or as JSON (-o), goes to standard error, and -q leaves it out.
 
 Ctrl-C or SIGTERM stops the cluster.")]
@@ -68,6 +71,13 @@ pub(crate) struct Args {
     /// Port of the first master; the other servers take the following ones, and behind these each its metrics. 0: any that are free. Default: 7400, and 0 with --ephemeral.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// Port of the proxy, for applications in any language (gRPC, and HTTP with JSON); the next one shows its metrics. 0: any
+    /// that is free. Default: 90 above --port, 7490, and any that is free with --port 0 or --ephemeral.
+    #[arg(long, value_name = "PORT")]
+    proxy_port: Option<u16>,
+    /// Run no proxy.
+    #[arg(long, conflicts_with = "proxy_port")]
+    no_proxy: bool,
     /// How long the cluster may have been stopped: with a clock further beyond its last timestamp it doesn't start,
     /// because timestamps never go back. Raise it once if the clock is right.
     #[arg(
@@ -116,7 +126,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let manifest = read_manifest(args.file.as_ref())?;
     if args.processes {
-        processes::check_programs()?;
+        processes::check_programs(!args.no_proxy)?;
     }
     let ephemeral = args
         .ephemeral
@@ -129,6 +139,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     };
     let how = RunOptions {
         port,
+        proxy_ports: proxy_ports(args.no_proxy, args.proxy_port, port)?,
         raw: args.raw,
         stopped_max: args.stopped_max,
     };
@@ -166,7 +177,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     kept.remember()?;
     let took = started.elapsed();
     say_ready(&running, &args.command, took, output)?;
-    let mut command = match start_command(&args.command, &master, &kept.data_dir) {
+    let mut command = match start_command(&args.command, &running, &kept.data_dir) {
         Ok(command) => command,
         Err(error) => {
             cluster.stop().await?;
@@ -209,7 +220,10 @@ fn say_ready(
     }
     let next = if command.is_empty() {
         let masters = running::masters(running);
-        format!("percolator -c {masters} reaches it, Ctrl-C stops it")
+        let proxy = running.iter().find(|server| server.is_proxy());
+        let proxy = proxy.map(|proxy| format!(" (other languages: http://{})", proxy.address));
+        let proxy = proxy.unwrap_or_default();
+        format!("percolator -c {masters} reaches it{proxy}, Ctrl-C stops it")
     } else {
         format!("running {}", command.join(" "))
     };
@@ -295,8 +309,9 @@ const DEFAULT_MANIFEST: &str =
 
 /// Waits until every server has told the master where it is and had its answer, and the oracle hands out timestamps.
 async fn ready(master: &str, running: &[Running]) -> anyhow::Result<()> {
-    let servers = running.iter().filter(|server| !server.is_master());
-    let servers = servers.count();
+    // A proxy reports to nobody.
+    let reporting = |server: &&Running| !server.is_master() && !server.is_proxy();
+    let servers = running.iter().filter(reporting).count();
     let deadline = Instant::now() + READY_WITHIN;
     let mut seen = String::new();
     while Instant::now() < deadline {
@@ -381,15 +396,36 @@ fn table(running: &[Running]) -> String {
         if with_pid {
             row.push(server.pid.map(|pid| pid.to_string()).unwrap_or_default());
         }
-        row.push(server.data.display().to_string());
+        let data = server.data.as_ref().map(|data| data.display().to_string());
+        row.push(data.unwrap_or_default());
         row
     }));
     columns(&rows)
 }
 
+/// Where the proxy listens, by the flags and the first master's port.
+fn proxy_ports(none: bool, asked: Option<u16>, port: u16) -> anyhow::Result<Option<ProxyPorts>> {
+    if none {
+        return Ok(None);
+    }
+    let ports = match (asked, port) {
+        (Some(asked), _) => ProxyPorts::from(asked),
+        (None, 0) => ProxyPorts::from(0),
+        (None, port) => {
+            let proxy = port.checked_add(PROXY_ABOVE).with_context(|| {
+                format!(
+                    "there are not enough ports above {port} for the proxy; choose a lower --port, or a --proxy-port"
+                )
+            })?;
+            ProxyPorts::from(proxy)
+        }
+    };
+    ports.map(Some)
+}
+
 fn start_command(
     command: &[String],
-    master: &str,
+    running: &[Running],
     data_dir: &Path,
 ) -> Result<Option<tokio::process::Child>, CannotRun> {
     let Some((program, arguments)) = command.split_first() else {
@@ -399,9 +435,11 @@ fn start_command(
     let itself = std::env::current_exe()
         .ok()
         .filter(|_| program == "percolator");
+    let proxy = running.iter().find(|server| server.is_proxy());
     let child = tokio::process::Command::new(itself.unwrap_or_else(|| program.into()))
         .args(arguments)
-        .env("PERCOLATOR_CLUSTER", master)
+        .env("PERCOLATOR_CLUSTER", running::masters(running))
+        .envs(proxy.map(|proxy| ("PERCOLATOR_PROXY", &proxy.address)))
         .env("PERCOLATOR_DATA_DIR", data_dir)
         .kill_on_drop(true)
         .spawn();
