@@ -5,6 +5,7 @@ mod collection;
 mod large;
 mod memory;
 mod oracle;
+mod proxy;
 mod workers;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ Examples:
   percolator up --processes --ephemeral --raw -- percolator bench all
   percolator bench bank --json bank.json
   percolator up --processes --ephemeral -- percolator bench large
+  percolator up --processes --ephemeral -- percolator bench proxy
 
 The servers have to be started with --raw for `overhead` and `all`: it compares with plain access to the
 engine. Figures of one run belong together; those of two runs differ by what else the machine did.")]
@@ -68,6 +70,9 @@ enum Benchmark {
     /// Reads and writes beside garbage collection, and what the master takes for gc-locks. Not among `all`: it
     /// changes the cluster's retention meanwhile.
     Gc,
+    /// Transfers by the proxy beside the same ones by the client library, and what 10,000 idle sessions take. Not among
+    /// `all`; PERCOLATOR_PROXY says where the proxy is, which `percolator up` sets.
+    Proxy,
     /// Everything else.
     #[default]
     All,
@@ -188,6 +193,11 @@ pub(crate) async fn run(
             output,
         )
         .await?;
+        figures.extend(outcome.figures);
+        memory.extend(outcome.memory);
+    }
+    if args.what == Benchmark::Proxy {
+        let outcome = proxy::measure(client, args.smoke, duration, output).await?;
         figures.extend(outcome.figures);
         memory.extend(outcome.memory);
     }

@@ -135,14 +135,9 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         .context("cannot make a folder for the cluster's data")?;
     let (data_dir, port) = match &ephemeral {
         Some(folder) => (folder.data_dir(), args.port.unwrap_or(0)),
-        None => (args.data_dir, args.port.unwrap_or(7400)),
+        None => (args.data_dir.clone(), args.port.unwrap_or(7400)),
     };
-    let how = RunOptions {
-        port,
-        proxy_ports: proxy_ports(args.no_proxy, args.proxy_port, port)?,
-        raw: args.raw,
-        stopped_max: args.stopped_max,
-    };
+    let how = args.run_options(port)?;
     let mut layout = Layout::open(&data_dir, &manifest.cluster, how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
     tokio::select! {
@@ -403,12 +398,22 @@ fn table(running: &[Running]) -> String {
     columns(&rows)
 }
 
-/// Where the proxy listens, by the flags and the first master's port.
-fn proxy_ports(none: bool, asked: Option<u16>, port: u16) -> anyhow::Result<Option<ProxyPorts>> {
-    if none {
-        return Ok(None);
+impl Args {
+    /// With the first master at this port.
+    fn run_options(&self, port: u16) -> anyhow::Result<RunOptions> {
+        let proxy_ports = (!self.no_proxy).then(|| proxy_ports(self.proxy_port, port));
+        Ok(RunOptions {
+            port,
+            proxy_ports: proxy_ports.transpose()?,
+            raw: self.raw,
+            stopped_max: self.stopped_max,
+        })
     }
-    let ports = match (asked, port) {
+}
+
+/// Where the proxy listens, by its flag and the first master's port.
+fn proxy_ports(asked: Option<u16>, port: u16) -> anyhow::Result<ProxyPorts> {
+    match (asked, port) {
         (Some(asked), _) => ProxyPorts::from(asked),
         (None, 0) => ProxyPorts::from(0),
         (None, port) => {
@@ -419,8 +424,7 @@ fn proxy_ports(none: bool, asked: Option<u16>, port: u16) -> anyhow::Result<Opti
             })?;
             ProxyPorts::from(proxy)
         }
-    };
-    ports.map(Some)
+    }
 }
 
 fn start_command(
