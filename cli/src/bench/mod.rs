@@ -151,16 +151,9 @@ pub(crate) async fn run(
         }
     }
     if args.what == Benchmark::Contention {
-        let mut alone = None;
-        for clients in [1, 4, 16, 64, 256] {
-            let (figure, is_right) = bank(client, 2, clients, duration, output).await?;
-            let alone = *alone.get_or_insert(figure.per_second);
-            figures.push(Figure {
-                ratio: Some((figure.per_second / alone, "one client".into())),
-                ..figure
-            });
-            held &= is_right;
-        }
+        let (contended, is_right) = contention(client, duration, output).await?;
+        figures.extend(contended);
+        held &= is_right;
     }
     if args.what == Benchmark::Gc {
         let admin = Admin::connect(cluster)?;
@@ -204,6 +197,25 @@ pub(crate) async fn run(
     memory.push(memory::now("after the load"));
     print(&figures, &memory, output, args.json.as_deref())?;
     Ok(crate::answered(held))
+}
+
+/// Transfers between two accounts, by more and more clients, and whether the sums of the accounts are right.
+async fn contention(
+    client: &Client,
+    duration: Duration,
+    output: Output,
+) -> anyhow::Result<(Vec<Figure>, bool)> {
+    let (mut figures, mut held, mut alone) = (Vec::new(), true, None);
+    for clients in [1, 4, 16, 64, 256] {
+        let (figure, is_right) = bank(client, 2, clients, duration, output).await?;
+        let alone = *alone.get_or_insert(figure.per_second);
+        figures.push(Figure {
+            ratio: Some((figure.per_second / alone, "one client".into())),
+            ..figure
+        });
+        held &= is_right;
+    }
+    Ok((figures, held))
 }
 
 /// Transfers, and whether the sum of all accounts is right.
