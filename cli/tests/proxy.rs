@@ -2,216 +2,18 @@
 
 mod support;
 
-use std::net::SocketAddr;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use percolator_client::Client;
 use percolator_proxy::{Options, Server};
-use percolator_telemetry::endpoint;
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
-use percolator_wire::proxy::v1::transactions_client::TransactionsClient;
 use support::http::{Http, json};
+use support::sessions::{Proxy, Session, connect, is, reason, refused};
 use support::{Cluster, block_on, wait_for};
 use tokio::sync::oneshot;
-use tonic::transport::Channel;
-use tonic::{Code, Status};
+use tonic::Code;
 use tonic_types::StatusExt as _;
-
-type Grpc = TransactionsClient<Channel>;
-
-async fn connect(address: &str) -> Grpc {
-    let address = format!("http://{address}");
-    Grpc::connect(address).await.expect("connected")
-}
-
-/// A proxy of the test's own, on a thread.
-struct Proxy {
-    address: String,
-    metrics: String,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Proxy {
-    fn start(cluster: &Cluster, change: impl FnOnce(&mut Options)) -> Self {
-        let mut options = Options::new(&cluster.master);
-        options.metrics_listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        options.server = "proxy-of-test".into();
-        options.grace = Duration::ZERO;
-        change(&mut options);
-        let (bound, address) = std::sync::mpsc::channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            block_on(async {
-                let server = Server::bind(options).expect("bound");
-                let metrics = server.metrics_address().expect("metrics");
-                bound.send((server.address(), metrics)).expect("sent");
-                let stopped = async { drop(stopped.await) };
-                server.run(stopped).await.expect("it serves");
-            });
-        });
-        let (address, metrics) = address.recv().expect("it listens");
-        let proxy = Self {
-            address: address.to_string(),
-            metrics: metrics.to_string(),
-            stop: Some(stop),
-            thread: Some(thread),
-        };
-        wait_for("the proxy to be ready", || {
-            let ready = block_on(endpoint::get(&proxy.metrics, "/readyz"));
-            ready.is_ok_and(|ready| ready.status == 200).then_some(())
-        });
-        proxy
-    }
-
-    /// The value of this series now.
-    fn shows(&self, series: &str) -> Option<f64> {
-        let page = block_on(endpoint::get(&self.metrics, "/metrics")).ok()?;
-        let mut lines = page.body.lines();
-        lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
-    }
-
-    fn tell_to_stop(&mut self) {
-        drop(self.stop.take());
-    }
-
-    fn ended(&mut self) {
-        self.tell_to_stop();
-        if let Some(thread) = self.thread.take() {
-            thread.join().expect("no panic");
-        }
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.tell_to_stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// The code, and the reason and the metadata of its details.
-fn reason(status: &Status) -> (Code, String) {
-    let details = status.get_error_details();
-    let info = details.error_info().expect("an ErrorInfo");
-    assert_eq!(info.domain, "percolator.dev");
-    (status.code(), info.reason.clone())
-}
-
-fn refused<T: std::fmt::Debug>(result: Result<T, Status>) -> (Code, String) {
-    reason(&result.expect_err("refused"))
-}
-
-fn is(code: Code, reason: &str) -> (Code, String) {
-    (code, reason.to_owned())
-}
-
-/// A session, and its calls on cells of column c of table t.
-#[derive(Clone)]
-struct Session {
-    grpc: Grpc,
-    token: String,
-    start_ts: u64,
-}
-
-impl Session {
-    async fn begin(grpc: &Grpc) -> Self {
-        let mut grpc = grpc.clone();
-        let begun = grpc.begin(v1::BeginRequest::default()).await;
-        let begun = begun.expect("begun").into_inner();
-        Self {
-            grpc,
-            token: begun.session,
-            start_ts: begun.start_ts,
-        }
-    }
-
-    fn cell(&self, row: &str) -> v1::GetRequest {
-        v1::GetRequest {
-            session: self.token.clone(),
-            table: "t".into(),
-            row: row.to_owned().into(),
-            column: "c".into(),
-        }
-    }
-
-    async fn get(&mut self, row: &str) -> Result<Option<String>, Status> {
-        let request = self.cell(row);
-        let got = self.grpc.get(request).await?.into_inner();
-        let text = |value: percolator_client::Bytes| String::from_utf8_lossy(&value).into_owned();
-        Ok(got.value.map(text))
-    }
-
-    async fn get_for_update(&mut self, row: &str) -> Result<(), Status> {
-        let request = self.cell(row);
-        self.grpc.get_for_update(request).await.map(drop)
-    }
-
-    async fn put(&mut self, row: &str, value: impl Into<Vec<u8>>) -> Result<(), Status> {
-        let value: Vec<u8> = value.into();
-        let request = v1::PutRequest {
-            session: self.token.clone(),
-            table: "t".into(),
-            row: row.to_owned().into(),
-            column: "c".into(),
-            value: value.into(),
-        };
-        self.grpc.put(request).await.map(drop)
-    }
-
-    async fn delete(&mut self, row: &str) -> Result<(), Status> {
-        let request = v1::DeleteRequest {
-            session: self.token.clone(),
-            table: "t".into(),
-            row: row.to_owned().into(),
-            column: "c".into(),
-        };
-        self.grpc.delete(request).await.map(drop)
-    }
-
-    async fn scan(&mut self, limit: u64) -> Result<tonic::Streaming<v1::ScanResponse>, Status> {
-        let request = v1::ScanRequest {
-            session: self.token.clone(),
-            table: "t".into(),
-            limit,
-            ..v1::ScanRequest::default()
-        };
-        Ok(self.grpc.scan(request).await?.into_inner())
-    }
-
-    async fn rows(&mut self) -> Vec<String> {
-        let mut chunks = self.scan(0).await.expect("a scan");
-        let mut rows = Vec::new();
-        while let Some(chunk) = chunks.message().await.expect("a chunk") {
-            let cells = chunk.cells.iter();
-            rows.extend(cells.map(|cell| String::from_utf8_lossy(&cell.row).into_owned()));
-        }
-        rows
-    }
-
-    async fn commit(&mut self) -> Result<u64, Status> {
-        let session = self.token.clone();
-        let committed = self.grpc.commit(v1::CommitRequest { session }).await?;
-        Ok(committed.into_inner().commit_ts)
-    }
-
-    async fn rollback(&mut self) -> Result<(), Status> {
-        let session = self.token.clone();
-        let request = v1::RollbackRequest { session };
-        self.grpc.rollback(request).await.map(drop)
-    }
-
-    async fn outcome(&mut self) -> Result<(Outcome, u64), Status> {
-        let session = self.token.clone();
-        let answer = self.grpc.outcome(v1::OutcomeRequest { session }).await?;
-        let answer = answer.into_inner();
-        Ok((answer.outcome(), answer.commit_ts))
-    }
-}
 
 fn with_table() -> Cluster {
     let cluster = Cluster::threads();
@@ -459,6 +261,36 @@ fn limits_refuse_what_is_too_much_and_nothing_else() {
         third.commit().await.unwrap();
         Session::begin(&grpc).await;
     });
+}
+
+#[test]
+fn what_is_received_is_bounded_whatever_it_is_for() {
+    let cluster = with_table();
+    let proxy = Proxy::start(&cluster, |options| {
+        options.received_bytes_max = 100_000;
+    });
+    let exhausted = is(Code::ResourceExhausted, "BYTES");
+    block_on(async {
+        let grpc = connect(&proxy.address).await;
+        let mut session = Session::begin(&grpc).await;
+        let too_much = session.put("a", vec![b'x'; 150_000]).await;
+        assert_eq!(refused(too_much), exhausted);
+        let mut no_session = session.clone();
+        no_session.token = "none".into();
+        let too_much = no_session.put("a", vec![b'x'; 150_000]).await;
+        assert_eq!(refused(too_much), exhausted);
+        // What was refused is gone, and so is what was carried out.
+        for _ in 0..3 {
+            session.put("a", vec![b'x'; 60_000]).await.unwrap();
+        }
+        session.commit().await.unwrap();
+    });
+    let http = Http::new(&proxy.address);
+    let value = |bytes: usize| format!("{{\"value\":\"{}\"}}", "x".repeat(bytes));
+    let (status, error) = http.post("put", &value(120_000));
+    assert_eq!(status, 429, "{error}");
+    assert_eq!(error["error"]["details"][0]["reason"], "BYTES");
+    assert_eq!(http.post("put", &value(60_000)).0, 400);
 }
 
 #[test]

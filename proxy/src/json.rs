@@ -10,10 +10,10 @@ use percolator_client::{Entry, Timestamp, limits};
 use serde_json::{Map, Value, json};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Code;
 use tonic::body::Body;
 use tonic::codegen::http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use tonic::codegen::http::{Method, Request, Response, StatusCode};
+use tonic::{Code, Status};
 
 use crate::failure::{DOMAIN, Failure, Reason};
 use crate::transactions::{CellAt, Chunk, KnownOutcome, Transactions};
@@ -176,6 +176,12 @@ async fn read(body: Body) -> Result<Map<String, Value>, Failure> {
     let bytes = match read {
         Ok(read) => read.to_bytes(),
         Err(error) => {
+            // The proxy's own bound, over all requests.
+            if let Some(status) = error.downcast_ref::<Status>()
+                && status.code() == Code::ResourceExhausted
+            {
+                return Err(Failure::new(Reason::Bytes, status.message()));
+            }
             let message =
                 format!("the body can't be read: {error}; the limit is {BODY_BYTES_MAX} bytes");
             return Err(invalid(message));

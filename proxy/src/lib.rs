@@ -11,6 +11,7 @@ mod metrics;
 mod named_bytes;
 pub mod program;
 mod ranges;
+mod received;
 mod server;
 pub mod sessions;
 pub mod token;

@@ -107,6 +107,15 @@ struct Flags {
     )]
     bytes_max: usize,
 
+    /// What requests that are being received may have together, in bytes.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 128 << 20,
+        env = "PERCOLATOR_PROXY_RECEIVED_BYTES_MAX"
+    )]
+    received_bytes_max: usize,
+
     /// Calls under way, but for scans.
     #[arg(
         long,
@@ -174,6 +183,7 @@ impl Flags {
                 scans_max: self.scans_max,
                 ..Limits::default()
             },
+            received_bytes_max: self.received_bytes_max,
             grace: self.grace,
         }
     }

@@ -19,6 +19,7 @@ use tonic::codegen::{Service as HttpService, http};
 
 use crate::grpc::Service;
 use crate::metrics::Metrics;
+use crate::received::ReceivedBytes;
 use crate::sessions::Limits;
 use crate::transactions::Transactions;
 use crate::{Error, json};
@@ -43,6 +44,8 @@ pub struct Options {
     pub server: String,
     /// What clients may have.
     pub limits: Limits,
+    /// What requests that are being received may have together, in bytes.
+    pub received_bytes_max: usize,
     /// How long sessions may go on when the proxy is to stop.
     pub grace: Duration,
 }
@@ -56,6 +59,7 @@ impl Options {
             master: master.into(),
             server: "proxy-0".to_owned(),
             limits: Limits::default(),
+            received_bytes_max: 128 << 20,
             grace: Duration::from_secs(10),
         }
     }
@@ -127,6 +131,7 @@ impl Server {
         let doors = Doors {
             grpc: service,
             shared: shared.clone(),
+            received: ReceivedBytes::new(options.received_bytes_max),
         };
         let asked = shared.clone();
         let passes = move |probe| match probe {
@@ -207,6 +212,7 @@ fn pages(shared: Arc<Transactions>) -> Pages {
 struct Doors<S> {
     grpc: S,
     shared: Arc<Transactions>,
+    received: Arc<ReceivedBytes>,
 }
 
 impl<S> HttpService<http::Request<Body>> for Doors<S>
@@ -223,6 +229,7 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let request = request.map(|body| self.received.counted(body));
         if request.uri().path().starts_with(json::PREFIX) {
             let shared = self.shared.clone();
             return async move { Ok(json::answer(shared, request).await) }.boxed();

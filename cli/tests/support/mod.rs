@@ -9,6 +9,7 @@ pub(crate) mod http;
 pub(crate) mod network;
 pub(crate) mod proxy;
 pub(crate) mod server;
+pub(crate) mod sessions;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
