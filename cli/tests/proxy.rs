@@ -397,6 +397,46 @@ fn a_proxy_waits_for_the_cluster_and_refuses_an_address_that_is_none() {
 }
 
 #[test]
+fn a_proxy_that_dies_is_started_again_and_has_none_of_its_sessions() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "t"]).ok();
+    let address = cluster.proxy();
+    let mut session = block_on(async {
+        let mut session = Session::begin(&connect(&address).await).await;
+        session.put("a", "1").await.unwrap();
+        session
+    });
+    cluster.kill("proxy-0");
+    assert_eq!(cluster.proxy(), address);
+    wait_for("the proxy to be ready again", || {
+        let metrics = cluster.metrics_address("proxy-0");
+        let ready = block_on(percolator_telemetry::endpoint::get(&metrics, "/readyz"));
+        ready.is_ok_and(|ready| ready.status == 200).then_some(())
+    });
+    block_on(async {
+        let grpc = connect(&address).await;
+        session.grpc = grpc.clone();
+        // Whether it was committed is more than this proxy knows.
+        let unknown = is(Code::FailedPrecondition, "SESSION_UNKNOWN");
+        assert_eq!(refused(session.commit().await), unknown);
+        let mut next = Session::begin(&grpc).await;
+        assert_eq!(next.get("a").await.unwrap(), None);
+        next.put("a", "2").await.unwrap();
+        next.commit().await.unwrap();
+    });
+}
+
+#[test]
+fn a_cluster_may_have_no_proxy() {
+    let up = |flags: &[&str]| {
+        let command = ["--", "sh", "-c", "echo $PERCOLATOR_PROXY"];
+        support::percolator(&[&["up", "--ephemeral", "-q"], flags, &command].concat()).ok()
+    };
+    assert_eq!(up(&["--no-proxy"]), "\n");
+    assert!(up(&[]).starts_with("127.0.0.1:"));
+}
+
+#[test]
 fn it_describes_itself() {
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
     use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
