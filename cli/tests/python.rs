@@ -1,4 +1,4 @@
-//! The Python package against a real cluster: its own tests, and its example, the bank.
+//! The Python package against a real cluster: its own tests, and its examples.
 
 mod support;
 
@@ -54,4 +54,15 @@ fn the_bank_loses_no_money() {
         .map(|it| it.parse::<u64>().expect("a number"))
         .sum();
     assert_eq!(sum, 2000, "{scanned}");
+}
+
+#[test]
+fn an_index_agrees_with_what_it_is_of() {
+    let cluster = Cluster::threads();
+    for table in ["users", "users-by-mail"] {
+        cluster.run(&["table", "create", table]).ok();
+    }
+    let said = python(&cluster, &["examples/unique_index.py"]).ok();
+    let expected = "ann@a.example: None\nann@b.example: ann\nrefused: 7\nusers: 2\n";
+    assert_eq!(said, expected);
 }
