@@ -1,5 +1,7 @@
 //! Generates the messages and services from `proto/`, without a system `protoc`.
 
+use prost::Message as _;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = [
@@ -17,5 +19,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Few requests are traced.
         .boxed(".percolator.v1.Request.trace")
         .compile_fds(descriptors)?;
+    // The proxy's clients may ask it for its own description.
+    let proxy = protox::compile(["proxy.proto"], ["proto"])?;
+    let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("proxy.bin"), proxy.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .compile_fds(proxy)?;
     Ok(())
 }

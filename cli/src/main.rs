@@ -200,6 +200,7 @@ fn main() -> ExitCode {
         Some("percolator-gc-master") => percolator_gc_master::program::main(),
         Some("percolator-tso") => percolator_tso::program::main(),
         Some("percolator-tablet") => percolator_tablet::program::main(),
+        Some("percolator-proxy") => percolator_proxy::program::main(),
         _ => command(),
     }
 }

@@ -400,6 +400,7 @@ mod tests {
     fn table(ready: bool, deleting: bool, tablets: &[(&'static str, &'static str, bool)]) -> Table {
         let tablet =
             |(number, (start, end, alive)): (usize, &(&'static str, &'static str, bool))| Tablet {
+                moving_to: None,
                 id: number as u64,
                 start_row: (*start).into(),
                 end_row: (*end).into(),

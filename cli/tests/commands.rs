@@ -302,16 +302,17 @@ fn a_csv_file_has_every_column_or_those_that_are_named() {
 
 #[test]
 fn flags_of_servers_can_come_from_the_environment() {
-    for (server, prefix) in [
-        ("percolator-tso", "PERCOLATOR_TSO_"),
-        ("percolator-gc-master", "PERCOLATOR_GC_MASTER_"),
-        ("percolator-tablet", "PERCOLATOR_TABLET_"),
+    for (server, prefix, needed) in [
+        ("percolator-tso", "PERCOLATOR_TSO_", "DATA_DIR"),
+        ("percolator-gc-master", "PERCOLATOR_GC_MASTER_", "DATA_DIR"),
+        ("percolator-tablet", "PERCOLATOR_TABLET_", "DATA_DIR"),
+        ("percolator-proxy", "PERCOLATOR_PROXY_", "MASTER"),
     ] {
         let program = Path::new(PERCOLATOR).with_file_name(server);
         let help = Command::new(&program).arg("--help").output();
         let help = String::from_utf8_lossy(&help.expect("it runs").stdout).into_owned();
         assert!(help.contains("Example"), "{server}: {help}");
-        for flag in ["DATA_DIR", "LISTEN", "SERVER"] {
+        for flag in [needed, "LISTEN", "SERVER"] {
             assert!(
                 help.contains(&format!("{prefix}{flag}=")),
                 "{server}: {help}"
@@ -319,7 +320,7 @@ fn flags_of_servers_can_come_from_the_environment() {
         }
         // Read before the folder is looked at.
         let said = Command::new(&program)
-            .env(format!("{prefix}DATA_DIR"), "nowhere")
+            .env(format!("{prefix}{needed}"), "nowhere")
             .env(format!("{prefix}LISTEN"), "no address")
             .output()
             .expect("it runs");
@@ -520,7 +521,7 @@ fn the_command_is_each_server_under_its_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let itself = folder.path().join("percolator");
     std::fs::copy(PERCOLATOR, &itself).expect("a copy");
-    for server in ["gc-master", "tso", "tablet"].map(|role| format!("percolator-{role}")) {
+    for server in ["gc-master", "tso", "tablet", "proxy"].map(|role| format!("percolator-{role}")) {
         let program = folder.path().join(&server);
         std::os::unix::fs::symlink("percolator", &program).expect("a link");
         let said = Command::new(&program).arg("--version").output();

@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use percolator_protocol::types::LockKind;
 
+use crate::Txn;
+
 pub(crate) struct Write {
     pub(crate) kind: LockKind,
     pub(crate) value: Bytes,
@@ -32,5 +34,15 @@ impl Write {
             LockKind::Delete => Some(OwnWrite::Deleted),
             LockKind::Lock => None,
         }
+    }
+}
+
+impl Txn {
+    /// What it has written and no server has taken yet, in bytes as [`Options::buffer_bytes`](crate::Options::buffer_bytes)
+    /// counts them.
+    pub fn buffered_bytes(&self) -> usize {
+        let writes = self.inner.writes.lock();
+        let flushing = writes.flushing.as_ref().map_or(0, |(_, bytes)| *bytes);
+        flushing + writes.bytes
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Inner {
     only_reads: bool,
     began: Duration,
     tables: Arc<PinnedTables>,
-    writes: Mutex<Writes>,
+    pub(crate) writes: Mutex<Writes>,
     /// It has begun to flush: its own locks may be met.
     large: AtomicBool,
     /// Told when a flush is in place, or the transaction has failed.
@@ -65,9 +65,9 @@ pub(crate) type Tables = BTreeMap<String, BTreeMap<(Bytes, Bytes), Write>>;
 #[derive(Default)]
 pub(crate) struct Writes {
     cells: Tables,
-    bytes: usize,
+    pub(crate) bytes: usize,
     /// What is being flushed, and its bytes.
-    flushing: Option<(Arc<Tables>, usize)>,
+    pub(crate) flushing: Option<(Arc<Tables>, usize)>,
     /// Notifies those who flush, once something was.
     orders: Option<mpsc::UnboundedSender<Order>>,
     /// Why the transaction can't go on; for the next call.

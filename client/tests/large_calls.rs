@@ -201,6 +201,13 @@ impl Transport for Yes {
         async { Err(none()) }.boxed()
     }
 
+    fn move_tablet(
+        &self,
+        _: v1::MoveTabletRequest,
+    ) -> BoxFuture<'_, Result<v1::MoveTabletResponse, MasterError>> {
+        async { Err(none()) }.boxed()
+    }
+
     fn now(&self) -> Duration {
         self.began.elapsed()
     }

@@ -68,6 +68,13 @@ impl Tablets for FakeTablets {
         Err(Status::unimplemented("nothing is merged here"))
     }
 
+    async fn import_tablet(
+        &self,
+        _: Request<v1::ImportTabletRequest>,
+    ) -> Result<Response<v1::ImportTabletResponse>, Status> {
+        Err(Status::unimplemented("nothing is handed over here"))
+    }
+
     async fn drop_tablet(
         &self,
         request: Request<v1::DropTabletRequest>,

@@ -54,12 +54,66 @@ where
     serve_when(listener, service, |_| true, grace, shutdown).await
 }
 
+/// [`serve_when`], for a service that answers requests of HTTP/1.1 as well.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_also_http1<S>(
+    listener: TcpListener,
+    service: S,
+    passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
+    grace: Duration,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error>
+where
+    S: Service<
+            http::Request<Body>,
+            Response = http::Response<Body>,
+            Error = Infallible,
+            Future: Send,
+        > + Clone
+        + Send
+        + 'static,
+{
+    let transport = transport().accept_http1(true);
+    serve_over(transport, listener, service, passes, grace, shutdown).await
+}
+
 /// [`serve`], for a server that answers from the start, but does not always serve: `passes` answers each check of its
 /// health.
 ///
 /// # Errors
 /// As [`serve`].
 pub async fn serve_when<S>(
+    listener: TcpListener,
+    service: S,
+    passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
+    grace: Duration,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error>
+where
+    S: Service<
+            http::Request<Body>,
+            Response = http::Response<Body>,
+            Error = Infallible,
+            Future: Send,
+        > + Clone
+        + Send
+        + 'static,
+{
+    serve_over(transport(), listener, service, passes, grace, shutdown).await
+}
+
+fn transport() -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+}
+
+async fn serve_over<S>(
+    transport: tonic::transport::Server,
     listener: TcpListener,
     service: S,
     passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
@@ -85,17 +139,14 @@ where
     let incoming = TcpIncoming::from(listener)
         .with_nodelay(Some(true))
         .with_keepalive(Some(KEEPALIVE_INTERVAL));
-    let mut serving = pin!(
-        tonic::transport::Server::builder()
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-            .serve_with_incoming_shutdown(service, cuttable(incoming, is_cut), async move {
-                shutdown.await;
-                drop(stopping);
-            })
-    );
+    let mut serving = pin!(transport.serve_with_incoming_shutdown(
+        service,
+        cuttable(incoming, is_cut),
+        async move {
+            shutdown.await;
+            drop(stopping);
+        }
+    ));
     let mut ended_by_itself = is_stopping;
     let bound = async {
         // Ends when the shutdown was asked for, which drops the sender.

@@ -12,9 +12,9 @@ use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
     DirectoryRequest, DirectoryResponse, GcStatusRequest, GcStatusResponse, HeartbeatRequest,
     HeartbeatResponse, LocateRequest, LocateResponse, MergeTableRequest, MergeTableResponse,
-    RebuildRequest, RebuildResponse, ReleaseGcLockRequest, ReleaseGcLockResponse, Role,
-    SessionRequest, SessionResponse, SetGcRequest, SetGcResponse, SplitTableRequest,
-    SplitTableResponse, TabletInfo, TransactionsRequest, TransactionsResponse,
+    MoveTabletRequest, MoveTabletResponse, RebuildRequest, RebuildResponse, ReleaseGcLockRequest,
+    ReleaseGcLockResponse, Role, SessionRequest, SessionResponse, SetGcRequest, SetGcResponse,
+    SplitTableRequest, SplitTableResponse, TabletInfo, TransactionsRequest, TransactionsResponse,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -71,6 +71,13 @@ impl Master for FakeMaster {
         &self,
         _: Request<MergeTableRequest>,
     ) -> Result<Response<MergeTableResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn move_tablet(
+        &self,
+        _: Request<MoveTabletRequest>,
+    ) -> Result<Response<MoveTabletResponse>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

@@ -413,11 +413,13 @@ impl Mutation {
                 plan.clients = 4;
                 plan.workers = 3;
                 if self == Self::Rule(Mutant::EarlierFlushesNotCompared) {
-                    // What a server has read bounds all later flushes there: the last one has to go elsewhere.
+                    // What a server has read bounds all later flushes there: the last one has to go elsewhere, where hardly
+                    // anybody reads.
                     plan.tablet_servers = 3;
+                    plan.clients = 2;
+                    plan.workers = 1;
                     plan.workloads = vec!["large"];
-                    plan.buffer_bytes = 500;
-                    plan.faulty = Duration::from_secs(10);
+                    plan.buffer_bytes = 2_000;
                 }
             }
             Self::StallIgnored => only(&[Fault::DiskHang]),

@@ -17,11 +17,15 @@ pub struct HeldBack {
     held: BTreeSet<Timestamp>,
     /// Those up to this one are not held back.
     above: Timestamp,
+    /// How many were made up.
+    made: u64,
     is_on: bool,
 }
 
 /// So many are held back at the most.
 const HELD_MAX: usize = 8;
+/// So many are made up: fewer than a millisecond has room for.
+const MADE_MAX: u64 = 1 << 16;
 
 impl HeldBack {
     /// Of this seed; `is_on`: whether it happens at all.
@@ -30,6 +34,7 @@ impl HeldBack {
             rng: Rng::new(seed, "stale commit_ts"),
             held: BTreeSet::new(),
             above: Timestamp::ZERO,
+            made: 0,
             is_on,
         }
     }
@@ -44,9 +49,23 @@ impl HeldBack {
         if self.held.len() > HELD_MAX {
             self.held.pop_first();
         }
-        let stale = *self.held.range(start_ts.next()..granted).next()?;
-        self.held.remove(&stale);
-        Some(stale)
+        let held = self.held.range(start_ts.next()..granted).next().copied();
+        if let Some(stale) = held {
+            self.held.remove(&stale);
+            return Some(stale);
+        }
+        self.made_up(start_ts, granted)
+    }
+
+    /// One that this run's oracle doesn't grant, as its numbers within a millisecond are low.
+    fn made_up(&mut self, start_ts: Timestamp, granted: Timestamp) -> Option<Timestamp> {
+        let behind = granted.physical_ms().checked_sub(start_ts.physical_ms())?;
+        let middle = start_ts.physical_ms() + behind / 2;
+        let next = Timestamp::from_millis(middle + 1).as_u64();
+        self.made += 1;
+        let stale = Timestamp::from_u64(next - self.made);
+        let fits = stale > start_ts && stale < granted && stale > self.above;
+        (fits && self.made < MADE_MAX).then_some(stale)
     }
 
     /// A tablet server is started; no client has a higher timestamp.
@@ -78,6 +97,14 @@ mod tests {
             }
         }
         assert!(stale > 50, "{stale}");
+        // Within some milliseconds there is one that nobody was granted.
+        let mut held = HeldBack::new(1, true);
+        let (start_ts, granted) = (Timestamp::from_millis(7), Timestamp::from_millis(11));
+        let got: BTreeSet<Timestamp> = (0..20)
+            .filter_map(|_| held.made_up(start_ts, granted))
+            .collect();
+        assert_eq!(got.len(), 20);
+        assert!(got.iter().all(|ts| *ts > start_ts && *ts < granted));
         held.started(Timestamp::from_u64(500));
         let granted = Timestamp::from_u64(500);
         assert_eq!(held.exchange(granted, Timestamp::ZERO), Some(granted));

@@ -6,6 +6,18 @@ pub mod v1 {
     tonic::include_proto!("percolator.v1");
 }
 
+/// The proxy's messages, client and server, as generated from `proto/proxy.proto`.
+pub mod proxy {
+    /// The first version.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::too_many_lines)]
+    pub mod v1 {
+        tonic::include_proto!("percolator.proxy.v1");
+    }
+
+    /// The description of all of it, a `google.protobuf.FileDescriptorSet`: for reflection.
+    pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/proxy.bin"));
+}
+
 mod cluster;
 mod convert;
 mod leader;

@@ -26,10 +26,11 @@ pub(crate) struct Args {
 /// The programs in the image.
 pub(crate) const PROGRAMS: [&str; 2] = ["percolator", "percolator-operator"];
 /// Each server by its name: `percolator` has all of them, and is the one that it is called.
-pub(crate) const SERVERS: [&str; 3] = [
+pub(crate) const SERVERS: [&str; 4] = [
     "percolator-tso",
     "percolator-tablet",
     "percolator-gc-master",
+    "percolator-proxy",
 ];
 /// What the image says of itself; the Dockerfile has the same.
 pub(crate) const LABELS: [(&str, &str); 7] = [

@@ -42,18 +42,20 @@ pub(super) async fn check_raw(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Makes a table, unless it is there.
+pub(super) async fn create(client: &Client, table: &str) -> anyhow::Result<()> {
+    let tables = client.tables().await?;
+    if !tables.iter().any(|known| known.name == table) {
+        client.create_table(table, &[]).await?;
+    }
+    Ok(())
+}
+
 /// Makes the rows, and the plain keys, of one server.
 pub(super) async fn prepare(client: &Client, smoke: bool, output: Output) -> anyhow::Result<Table> {
     let rows = if smoke { 1000 } else { 100_000 };
     output.note(&format!("making {rows} rows ..."));
-    if !client
-        .tables()
-        .await?
-        .iter()
-        .any(|table| table.name == TABLE)
-    {
-        client.create_table(TABLE, &[]).await?;
-    }
+    create(client, TABLE).await?;
     for first in (0..rows).step_by(BATCH as usize) {
         client
             .transact(|txn| async move {

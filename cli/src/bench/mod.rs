@@ -5,6 +5,7 @@ mod collection;
 mod large;
 mod memory;
 mod oracle;
+mod proxy;
 mod workers;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ Examples:
   percolator up --processes --ephemeral --raw -- percolator bench all
   percolator bench bank --json bank.json
   percolator up --processes --ephemeral -- percolator bench large
+  percolator up --processes --ephemeral -- percolator bench proxy
 
 The servers have to be started with --raw for `overhead` and `all`: it compares with plain access to the
 engine. Figures of one run belong together; those of two runs differ by what else the machine did.")]
@@ -68,6 +70,9 @@ enum Benchmark {
     /// Reads and writes beside garbage collection, and what the master takes for gc-locks. Not among `all`: it
     /// changes the cluster's retention meanwhile.
     Gc,
+    /// Transfers by the proxy beside the same ones by the client library, and what 10,000 idle sessions take. Not among
+    /// `all`; PERCOLATOR_PROXY says where the proxy is, which `percolator up` sets.
+    Proxy,
     /// Everything else.
     #[default]
     All,
@@ -146,16 +151,9 @@ pub(crate) async fn run(
         }
     }
     if args.what == Benchmark::Contention {
-        let mut alone = None;
-        for clients in [1, 4, 16, 64, 256] {
-            let (figure, is_right) = bank(client, 2, clients, duration, output).await?;
-            let alone = *alone.get_or_insert(figure.per_second);
-            figures.push(Figure {
-                ratio: Some((figure.per_second / alone, "one client".into())),
-                ..figure
-            });
-            held &= is_right;
-        }
+        let (contended, is_right) = contention(client, duration, output).await?;
+        figures.extend(contended);
+        held &= is_right;
     }
     if args.what == Benchmark::Gc {
         let admin = Admin::connect(cluster)?;
@@ -191,9 +189,33 @@ pub(crate) async fn run(
         figures.extend(outcome.figures);
         memory.extend(outcome.memory);
     }
+    if args.what == Benchmark::Proxy {
+        let outcome = proxy::measure(client, args.smoke, duration, output).await?;
+        figures.extend(outcome.figures);
+        memory.extend(outcome.memory);
+    }
     memory.push(memory::now("after the load"));
     print(&figures, &memory, output, args.json.as_deref())?;
     Ok(crate::answered(held))
+}
+
+/// Transfers between two accounts, by more and more clients, and whether the sums of the accounts are right.
+async fn contention(
+    client: &Client,
+    duration: Duration,
+    output: Output,
+) -> anyhow::Result<(Vec<Figure>, bool)> {
+    let (mut figures, mut held, mut alone) = (Vec::new(), true, None);
+    for clients in [1, 4, 16, 64, 256] {
+        let (figure, is_right) = bank(client, 2, clients, duration, output).await?;
+        let alone = *alone.get_or_insert(figure.per_second);
+        figures.push(Figure {
+            ratio: Some((figure.per_second / alone, "one client".into())),
+            ..figure
+        });
+        held &= is_right;
+    }
+    Ok((figures, held))
 }
 
 /// Transfers, and whether the sum of all accounts is right.

@@ -34,10 +34,42 @@ pub(crate) struct Layout {
 pub(crate) struct RunOptions {
     /// Port of the master; 0: any.
     pub(crate) port: u16,
+    /// Where the proxy listens; none: there is no proxy.
+    pub(crate) proxy_ports: Option<ProxyPorts>,
     /// Plain access is allowed.
     pub(crate) raw: bool,
     /// How far the clock may be beyond the oracle's last limit.
     pub(crate) stopped_max: Duration,
+}
+
+/// The ports of a proxy; 0: any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProxyPorts {
+    /// For its clients.
+    port: u16,
+    /// For metrics and health.
+    metrics_port: u16,
+}
+
+impl ProxyPorts {
+    /// This one, and the next one for metrics.
+    pub(crate) fn from(port: u16) -> anyhow::Result<Self> {
+        let metrics_port = match port {
+            0 => 0,
+            port => port.checked_add(1).with_context(|| {
+                format!("there is no port above {port} for the proxy's metrics; choose a lower --proxy-port")
+            })?,
+        };
+        Ok(Self { port, metrics_port })
+    }
+
+    pub(super) fn listen(self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub(super) fn listen_metrics(self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.metrics_port).into()
+    }
 }
 
 /// What a folder remembers of the cluster in it, once that has been ready.
@@ -64,7 +96,7 @@ impl Layout {
     ) -> anyhow::Result<Self> {
         let spec = &manifest.spec;
         if is_empty(data_dir) {
-            check_ports(how.port, servers(spec))?;
+            check_ports(&how, servers(spec))?;
         }
         std::fs::create_dir_all(data_dir).with_context(|| {
             format!(
@@ -399,9 +431,13 @@ fn servers(spec: &Spec) -> u16 {
 }
 
 /// Listens for a moment wherever the servers are going to, and their metrics.
-fn check_ports(first_port: u16, servers: u16) -> anyhow::Result<()> {
-    let listening: anyhow::Result<Vec<_>> = (0..servers.saturating_mul(2))
-        .map(|number| Ok(percolator_server::listen(address(first_port, number)?)?))
+fn check_ports(how: &RunOptions, servers: u16) -> anyhow::Result<()> {
+    let servers = (0..servers.saturating_mul(2)).map(|number| address(how.port, number));
+    let proxy = how.proxy_ports.into_iter();
+    let proxy = proxy.flat_map(|ports| [Ok(ports.listen()), Ok(ports.listen_metrics())]);
+    let listening: anyhow::Result<Vec<_>> = servers
+        .chain(proxy)
+        .map(|address| Ok(percolator_server::listen(address?)?))
         .collect();
     listening.map(drop)
 }

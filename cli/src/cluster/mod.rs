@@ -24,7 +24,7 @@ use percolator_telemetry::logs;
 use crate::errors::{CannotRun, Usage};
 use crate::output::{Format, Output, columns};
 use followed::LiveSettings;
-use layout::{Layout, RunOptions};
+use layout::{Layout, ProxyPorts, RunOptions};
 use running::Running;
 pub(crate) use running::SERVERS;
 
@@ -36,6 +36,9 @@ const READY_AFTER_REBUILD_WITHIN: Duration = Duration::from_secs(120);
 
 /// How often servers that start are asked whether they are ready.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+
+/// The proxy's port lies so far above the first master's: there is room for servers between them.
+const PROXY_ABOVE: u16 = 90;
 
 /// A server that does its task says so sooner.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -54,7 +57,7 @@ Examples:
   percolator up --processes --data-dir /var/lib/percolator
   percolator up --ephemeral -- percolator bank --duration 10s
 
-A command after -- finds the cluster in PERCOLATOR_CLUSTER; up ends with its exit code. Standard output is the \
+A command after -- finds the cluster in PERCOLATOR_CLUSTER, and its proxy in PERCOLATOR_PROXY; up ends with its exit code. Standard output is the \
 command's alone: what runs where, as a table or as JSON (-o), goes to standard error, and -q leaves it out.
 
 Ctrl-C or SIGTERM stops the cluster.")]
@@ -75,6 +78,13 @@ pub(crate) struct Args {
     /// Port of the first master; the other servers take the following ones, and behind these each its metrics. 0: any that are free. Default: 7400, and 0 with --ephemeral.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// Port of the proxy, for applications in any language (gRPC, and HTTP with JSON); the next one shows its metrics. 0: any
+    /// that is free. Default: 90 above --port, 7490, and any that is free with --port 0 or --ephemeral.
+    #[arg(long, value_name = "PORT")]
+    proxy_port: Option<u16>,
+    /// Run no proxy.
+    #[arg(long, conflicts_with = "proxy_port")]
+    no_proxy: bool,
     /// How long the cluster may have been stopped: with a clock further beyond its last timestamp it doesn't start,
     /// because timestamps never go back. Raise it once if the clock is right.
     #[arg(
@@ -123,7 +133,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let manifest = read_manifest(args.file.as_ref())?;
     if args.processes {
-        processes::check_programs()?;
+        processes::check_programs(!args.no_proxy)?;
     }
     let ephemeral = args
         .ephemeral
@@ -132,13 +142,9 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         .context("cannot make a folder for the cluster's data")?;
     let (data_dir, port) = match &ephemeral {
         Some(folder) => (folder.data_dir(), args.port.unwrap_or(0)),
-        None => (args.data_dir, args.port.unwrap_or(7400)),
+        None => (args.data_dir.clone(), args.port.unwrap_or(7400)),
     };
-    let how = RunOptions {
-        port,
-        raw: args.raw,
-        stopped_max: args.stopped_max,
-    };
+    let how = args.run_options(port)?;
     let mut layout = Layout::open(&data_dir, &manifest.cluster, how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
     tokio::select! {
@@ -152,7 +158,6 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let kept = layout.clone();
     let mut cluster = Cluster::start(layout, args.processes).await?;
     let running = cluster.running();
-    let master = running::masters(&running);
     tokio::select! {
         biased;
         () = &mut stop => {
@@ -173,7 +178,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     kept.remember()?;
     let took = started.elapsed();
     say_ready(&running, &args.command, took, output)?;
-    let mut command = match start_command(&args.command, &master, &kept.data_dir) {
+    let mut command = match start_command(&args.command, &running, &kept.data_dir) {
         Ok(command) => command,
         Err(error) => {
             cluster.stop().await?;
@@ -216,7 +221,10 @@ fn say_ready(
     }
     let next = if command.is_empty() {
         let masters = running::masters(running);
-        format!("percolator -c {masters} reaches it, Ctrl-C stops it")
+        let proxy = running.iter().find(|server| server.is_proxy());
+        let proxy = proxy.map(|proxy| format!(" (other languages: http://{})", proxy.address));
+        let proxy = proxy.unwrap_or_default();
+        format!("percolator -c {masters} reaches it{proxy}, Ctrl-C stops it")
     } else {
         format!("running {}", command.join(" "))
     };
@@ -349,8 +357,9 @@ async fn ready(
 
 /// What the servers of a cluster whose master answers still wait for.
 async fn waits_for(client: &Client, running: &[Running]) -> anyhow::Result<Option<String>> {
-    let servers = running.iter().filter(|server| !server.is_master());
-    let servers = servers.count();
+    // A proxy reports to nobody.
+    let reporting = |server: &&Running| !server.is_master() && !server.is_proxy();
+    let servers = running.iter().filter(reporting).count();
     let listed = client.servers().await?;
     let alive = listed.iter().filter(|server| server.alive).count();
     let waits = if alive >= servers {
@@ -419,15 +428,45 @@ fn table(running: &[Running]) -> String {
         if with_pid {
             row.push(server.pid.map(|pid| pid.to_string()).unwrap_or_default());
         }
-        row.push(server.data.display().to_string());
+        let data = server.data.as_ref().map(|data| data.display().to_string());
+        row.push(data.unwrap_or_default());
         row
     }));
     columns(&rows)
 }
 
+impl Args {
+    /// With the first master at this port.
+    fn run_options(&self, port: u16) -> anyhow::Result<RunOptions> {
+        let proxy_ports = (!self.no_proxy).then(|| proxy_ports(self.proxy_port, port));
+        Ok(RunOptions {
+            port,
+            proxy_ports: proxy_ports.transpose()?,
+            raw: self.raw,
+            stopped_max: self.stopped_max,
+        })
+    }
+}
+
+/// Where the proxy listens, by its flag and the first master's port.
+fn proxy_ports(asked: Option<u16>, port: u16) -> anyhow::Result<ProxyPorts> {
+    match (asked, port) {
+        (Some(asked), _) => ProxyPorts::from(asked),
+        (None, 0) => ProxyPorts::from(0),
+        (None, port) => {
+            let proxy = port.checked_add(PROXY_ABOVE).with_context(|| {
+                format!(
+                    "there are not enough ports above {port} for the proxy; choose a lower --port, or a --proxy-port"
+                )
+            })?;
+            ProxyPorts::from(proxy)
+        }
+    }
+}
+
 fn start_command(
     command: &[String],
-    master: &str,
+    running: &[Running],
     data_dir: &Path,
 ) -> Result<Option<tokio::process::Child>, CannotRun> {
     let Some((program, arguments)) = command.split_first() else {
@@ -437,9 +476,11 @@ fn start_command(
     let itself = std::env::current_exe()
         .ok()
         .filter(|_| program == "percolator");
+    let proxy = running.iter().find(|server| server.is_proxy());
     let child = tokio::process::Command::new(itself.unwrap_or_else(|| program.into()))
         .args(arguments)
-        .env("PERCOLATOR_CLUSTER", master)
+        .env("PERCOLATOR_CLUSTER", running::masters(running))
+        .envs(proxy.map(|proxy| ("PERCOLATOR_PROXY", &proxy.address)))
         .env("PERCOLATOR_DATA_DIR", data_dir)
         .kill_on_drop(true)
         .spawn();

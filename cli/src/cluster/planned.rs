@@ -9,6 +9,9 @@ use percolator_api::Spec;
 use super::followed;
 use super::layout::Layout;
 
+/// The name of the proxy.
+const PROXY: &str = "proxy-0";
+
 /// The master begins a cluster.
 pub(super) const NEW_CLUSTER: &str = "--new-cluster";
 
@@ -18,6 +21,7 @@ pub(super) enum Role {
     Master,
     Oracle,
     Tablet,
+    Proxy,
 }
 
 impl Role {
@@ -27,6 +31,7 @@ impl Role {
             Self::Master => "master",
             Self::Oracle => "oracle",
             Self::Tablet => "tablet",
+            Self::Proxy => "proxy",
         }
     }
 
@@ -36,6 +41,7 @@ impl Role {
             Self::Master => "gc-master",
             Self::Oracle => "tso",
             Self::Tablet => "tablet",
+            Self::Proxy => "proxy",
         }
     }
 
@@ -45,6 +51,7 @@ impl Role {
             Self::Master => "percolator-gc-master",
             Self::Oracle => "percolator-tso",
             Self::Tablet => "percolator-tablet",
+            Self::Proxy => "percolator-proxy",
         }
     }
 }
@@ -54,7 +61,8 @@ impl Role {
 pub(super) struct PlannedServer {
     pub(super) role: Role,
     pub(super) server: String,
-    pub(super) data: PathBuf,
+    /// None for a proxy, which keeps nothing.
+    pub(super) data: Option<PathBuf>,
     /// For its clients.
     pub(super) listen: SocketAddr,
     /// For metrics and health.
@@ -66,12 +74,10 @@ pub(super) struct PlannedServer {
 impl PlannedServer {
     /// The arguments of its program, but for where it listens. `masters`: where these are, for all other servers.
     pub(super) fn arguments(&self, masters: &str) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec![
-            "--data-dir".into(),
-            self.data.clone().into(),
-            "--server".into(),
-            self.server.clone().into(),
-        ];
+        let mut arguments: Vec<OsString> = vec!["--server".into(), self.server.clone().into()];
+        if let Some(data) = &self.data {
+            arguments.extend(["--data-dir".into(), data.clone().into()]);
+        }
         if self.role != Role::Master {
             arguments.push(format!("--master={masters}").into());
         }
@@ -92,19 +98,27 @@ impl Layout {
         let all = first.chain(tablets).chain(oracles).chain(masters);
         let mut numbered: Vec<(u16, (Role, String))> = (0..).zip(all).collect();
         numbered.sort_by_key(|(number, (role, _))| (*role != Role::Master, *number));
-        numbered
-            .into_iter()
-            .map(|(number, (role, server))| {
-                Ok(PlannedServer {
-                    role,
-                    data: self.folder(&server),
-                    listen: self.listen(number)?,
-                    metrics_listen: self.listen_metrics(number)?,
-                    said: self.said(role, number == 0),
-                    server,
-                })
+        let servers = numbered.into_iter().map(|(number, (role, server))| {
+            Ok(PlannedServer {
+                role,
+                data: Some(self.folder(&server)),
+                listen: self.listen(number)?,
+                metrics_listen: self.listen_metrics(number)?,
+                said: self.said(role, number == 0),
+                server,
             })
-            .collect()
+        });
+        let proxy = self.how.proxy_ports.map(|ports| {
+            Ok(PlannedServer {
+                role: Role::Proxy,
+                server: PROXY.to_owned(),
+                data: None,
+                listen: ports.listen(),
+                metrics_listen: ports.listen_metrics(),
+                said: self.said(Role::Proxy, false),
+            })
+        });
+        servers.chain(proxy).collect()
     }
 
     /// What the manifest and the command line say to a server. `begins`: it begins the cluster, if that is new.
@@ -126,6 +140,8 @@ impl Layout {
                 said.extend(register(self.oracle_register()));
             }
             Role::Tablet => said.extend(self.how.raw.then(|| "--raw".into())),
+            // The servers stop at the same time: there is nothing to wait for.
+            Role::Proxy => said.push("--grace=0s".into()),
         }
         said
     }
@@ -144,8 +160,8 @@ fn register(folder: Option<PathBuf>) -> impl Iterator<Item = OsString> {
 /// What the manifest says to a server.
 pub(super) fn to_args(spec: &Spec, role: Role) -> Vec<String> {
     match role {
-        // It reads a file.
-        Role::Master => Vec::new(),
+        // One reads a file, and of the other the manifest says nothing.
+        Role::Master | Role::Proxy => Vec::new(),
         Role::Oracle => spec.oracle.to_args(),
         Role::Tablet => spec.tablets.to_args(),
     }

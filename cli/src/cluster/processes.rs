@@ -88,14 +88,18 @@ struct Recipe {
     server: String,
     program: PathBuf,
     arguments: Vec<OsString>,
-    data: PathBuf,
+    data: Option<PathBuf>,
     log: PathBuf,
     log_level: PathBuf,
 }
 
 /// Whether all programs are there that [`start`] runs: to be asked before anything is made.
-pub(crate) fn check_programs() -> anyhow::Result<()> {
-    for role in [Role::Master, Role::Oracle, Role::Tablet] {
+pub(crate) fn check_programs(with_proxy: bool) -> anyhow::Result<()> {
+    let proxy = with_proxy.then_some(Role::Proxy);
+    for role in [Role::Master, Role::Oracle, Role::Tablet]
+        .into_iter()
+        .chain(proxy)
+    {
         beside_us(role.program())?;
     }
     Ok(())

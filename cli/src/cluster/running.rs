@@ -20,12 +20,18 @@ pub(crate) struct Running {
     /// The process, where it's one of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pid: Option<u32>,
-    pub(crate) data: PathBuf,
+    /// Its folder, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<PathBuf>,
 }
 
 impl Running {
     pub(crate) fn is_master(&self) -> bool {
         self.role == Role::Master.name()
+    }
+
+    pub(crate) fn is_proxy(&self) -> bool {
+        self.role == Role::Proxy.name()
     }
 }
 

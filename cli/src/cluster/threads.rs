@@ -87,6 +87,15 @@ async fn start_each(
                 })
                 .await?
             }
+            Role::Proxy => {
+                let options = percolator_proxy::Options::parse(arguments)?;
+                spawn(planned, failed, |bound, stop| async move {
+                    let server = percolator_proxy::Server::bind(options)?;
+                    let _ = bound.send((server.address(), server.metrics_address()));
+                    Ok(server.run(stop).await?)
+                })
+                .await?
+            }
         };
         if role == Role::Master {
             masters.push(server.running.address.clone());

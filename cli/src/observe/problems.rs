@@ -339,6 +339,7 @@ pub(crate) mod tests {
 
     pub(crate) fn well() -> Survey {
         let tablet = |id, server: &str| Tablet {
+            moving_to: None,
             id,
             start_row: "secret".into(),
             end_row: "".into(),

@@ -5,9 +5,11 @@
 //! build them anew, `cargo xtask test` does, and so does `cargo build --workspace --bins`.
 #![allow(dead_code)]
 
+pub(crate) mod http;
 pub(crate) mod network;
 pub(crate) mod proxy;
 pub(crate) mod server;
+pub(crate) mod sessions;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -214,6 +216,14 @@ impl Cluster {
         wait_for(&format!("the endpoint of {server}"), || {
             let running = self.running(server)?;
             running["metrics"].as_str().map(str::to_owned)
+        })
+    }
+
+    /// Where the proxy for other languages listens.
+    pub(crate) fn proxy(&self) -> String {
+        wait_for("the proxy's address", || {
+            let running = self.running("proxy-0")?;
+            running["address"].as_str().map(str::to_owned)
         })
     }
 

@@ -466,6 +466,13 @@ impl Transport for Network {
         async { Err(odd()) }.boxed()
     }
 
+    fn move_tablet(
+        &self,
+        _: v1::MoveTabletRequest,
+    ) -> BoxFuture<'_, Result<v1::MoveTabletResponse, MasterError>> {
+        async { Err(odd()) }.boxed()
+    }
+
     fn now(&self) -> Duration {
         self.clock_offset + self.world().now()
     }

@@ -357,6 +357,8 @@ impl World {
                 cut = vec![first.clone(), second.clone()];
                 tablets.insert(*sibling, second);
             }
+            // It takes a while: see `World::hand_over`.
+            Action::Import { .. } => {}
             Action::Merge { first, second } => {
                 let gone = tablets.remove(&second.0).ok_or("it is gone")?;
                 let whole = tablets.get_mut(&first.0).ok_or("it is gone")?;

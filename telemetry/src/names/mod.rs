@@ -9,6 +9,7 @@ pub mod gc_master;
 pub mod leadership;
 pub mod operator;
 pub mod process;
+pub mod proxy;
 pub mod tablet;
 pub mod tso;
 
@@ -29,7 +30,7 @@ pub struct Table {
 pub const TABLES: &[Table] = &[
     Table {
         title: "Every process",
-        about: "The oracle, tablet servers, the master and the operator show these beside their own. Where servers share a \
+        about: "The oracle, tablet servers, the master, the proxy and the operator show these beside their own. Where servers share a \
                 process, as under `percolator up`, each has a runtime, and so `percolator_runtime_*`, of its own; \
                 `process_*` and `percolator_memory_limit_bytes` are of all of them together, and shown by the master \
                 alone.",
@@ -54,6 +55,11 @@ pub const TABLES: &[Table] = &[
         title: "Master",
         about: "Shown by `percolator-gc-master`.",
         metrics: gc_master::ALL,
+    },
+    Table {
+        title: "Proxy",
+        about: "Shown by `percolator-proxy`, with those of the client library.",
+        metrics: proxy::ALL,
     },
     Table {
         title: "Operator",

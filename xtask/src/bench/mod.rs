@@ -27,6 +27,7 @@ Examples:
   cargo xtask bench overhead --json overhead.json
   cargo xtask bench contention
   cargo xtask bench gc --duration 30s
+  cargo xtask bench proxy
   cargo xtask bench scrape --pairs 12 --duration 10s
   cargo xtask bench before --programs ../before/target/release
   cargo xtask bench engines --rows 2000000
@@ -83,6 +84,8 @@ enum Name {
     /// For how long nothing goes on when a leading oracle or master ends, is killed or stands still; and timestamps per second
     /// with a register and without.
     Failover,
+    /// Transfers by the proxy, next to the client library's; and the memory of idle sessions.
+    Proxy,
     /// One after the other, but for those that compare, and `gc`.
     All,
 }

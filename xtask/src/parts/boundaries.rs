@@ -38,7 +38,7 @@ enum Siblings {
 }
 
 /// Rules by folder, for the folder and those below. What tests alone need is free.
-const RULES: [(&str, Siblings); 14] = [
+const RULES: [(&str, Siblings); 15] = [
     ("protocol", Siblings::Only(&[])),
     ("wire", Siblings::Only(&["percolator-protocol"])),
     ("engine", Siblings::Only(&[])),
@@ -63,6 +63,19 @@ const RULES: [(&str, Siblings); 14] = [
         "client",
         Siblings::Only(&[
             "percolator-protocol",
+            "percolator-telemetry",
+            "percolator-wire",
+        ]),
+    ),
+    // It is an application: what it knows of a cluster it knows by the client library.
+    (
+        "proxy",
+        Siblings::Only(&[
+            "percolator-client",
+            "percolator-protocol",
+            "percolator-register",
+            "percolator-register-kube",
+            "percolator-server",
             "percolator-telemetry",
             "percolator-wire",
         ]),
@@ -228,6 +241,7 @@ mod tests {
             member("tso", &["server", "protocol"]),
             member("tablet", &["server", "engine"]),
             member("client", &["wire"]),
+            member("proxy", &["client", "server"]),
             member("cli", &["client", "tso", "tablet"]),
             member("operator/api", &[]),
         ];

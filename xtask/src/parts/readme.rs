@@ -1,5 +1,5 @@
 //! What the README says is what happens: its console blocks are run as written, in order, in a folder
-//! that goes away. A copy of `examples/` is in it, as the commands name these files.
+//! that goes away. Copies of `examples/` and `python/` are in it, as the commands name these files.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -13,6 +13,9 @@ use crate::{
     shell::{Ran, Shell},
 };
 
+/// Folders of the tree that commands name.
+const NAMED: [&str; 2] = ["examples", "python"];
+
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let readme = context.root().join("README.md");
     let text = fs::read_to_string(readme).context("cannot read README.md")?;
@@ -24,7 +27,9 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     let folder = tempfile::tempdir().context("cannot make a folder")?;
     let (home, logs) = (folder.path().join("readme"), folder.path().join("logs"));
     fs::create_dir(&logs)?;
-    copy(&context.root().join("examples"), &home.join("examples"))?;
+    for named in NAMED {
+        copy(&context.root().join(named), &home.join(named))?;
+    }
     let mut shell = Shell::start(&home, &built.programs, &logs)?;
     for (at, step) in steps.iter().enumerate() {
         println!(
@@ -49,7 +54,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
 fn check_ignored(root: &Path, home: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(home)? {
         let name = entry?.file_name();
-        if name == "examples" {
+        if NAMED.iter().any(|named| name == *named) {
             continue;
         }
         Cmd::new("git")

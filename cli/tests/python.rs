@@ -1,0 +1,68 @@
+//! The Python package against a real cluster: its own tests, and its examples.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{Cluster, CommandOutput};
+
+fn package() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../python")
+}
+
+/// Runs Python 3 with the package.
+fn python(cluster: &Cluster, arguments: &[&str]) -> CommandOutput {
+    let output = Command::new("python3")
+        .args(["-W", "error"])
+        .args(arguments)
+        .current_dir(package())
+        .env("PYTHONPATH", package())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("PERCOLATOR_PROXY", cluster.proxy())
+        .output()
+        .expect("python3 runs");
+    CommandOutput {
+        status: output.status,
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+#[test]
+fn the_client_passes_its_tests() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let said = python(&cluster, &["-m", "unittest", "discover", "-s", "tests"]);
+    eprintln!("{}", said.err);
+    assert!(!said.err.contains("Ran 0 tests"), "{said:?}");
+    said.ok();
+}
+
+#[test]
+fn the_bank_loses_no_money() {
+    let cluster = Cluster::threads();
+    let create = ["table", "create", "accounts", "--split-at", "account-0010"];
+    cluster.run(&create).ok();
+    let said = python(&cluster, &["examples/bank.py"]).ok();
+    assert!(said.starts_with("transfers 200, "), "{said}");
+    assert!(said.ends_with("no money was lost or made\n"), "{said}");
+    // Whoever reads without the proxy sees the same.
+    let scanned = cluster.run(&["scan", "accounts"]).ok();
+    let balances = scanned.lines().filter_map(|line| line.rsplit('\t').next());
+    let sum: u64 = balances
+        .map(|it| it.parse::<u64>().expect("a number"))
+        .sum();
+    assert_eq!(sum, 2000, "{scanned}");
+}
+
+#[test]
+fn an_index_agrees_with_what_it_is_of() {
+    let cluster = Cluster::threads();
+    for table in ["users", "users-by-mail"] {
+        cluster.run(&["table", "create", table]).ok();
+    }
+    let said = python(&cluster, &["examples/unique_index.py"]).ok();
+    let expected = "ann@a.example: None\nann@b.example: ann\nrefused: 7\nusers: 2\n";
+    assert_eq!(said, expected);
+}

@@ -1,0 +1,214 @@
+//! Sessions of a proxy, as a client of gRPC has them, and proxies of a test's own.
+
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use percolator_proxy::{Options, Server};
+use percolator_telemetry::endpoint;
+use percolator_wire::proxy::v1;
+use percolator_wire::proxy::v1::outcome_response::Outcome;
+use percolator_wire::proxy::v1::transactions_client::TransactionsClient;
+use tokio::sync::oneshot;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use super::{Cluster, block_on, wait_for};
+
+pub(crate) type Grpc = TransactionsClient<Channel>;
+
+pub(crate) async fn connect(address: &str) -> Grpc {
+    let address = format!("http://{address}");
+    Grpc::connect(address).await.expect("connected")
+}
+
+/// A proxy of the test's own, on a thread.
+pub(crate) struct Proxy {
+    pub(crate) address: String,
+    metrics: String,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    pub(crate) fn start(cluster: &Cluster, change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::new(&cluster.master);
+        options.metrics_listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        options.server = "proxy-of-test".into();
+        options.grace = Duration::ZERO;
+        change(&mut options);
+        let (bound, address) = std::sync::mpsc::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            block_on(async {
+                let server = Server::bind(options).expect("bound");
+                let metrics = server.metrics_address().expect("metrics");
+                bound.send((server.address(), metrics)).expect("sent");
+                let stopped = async { drop(stopped.await) };
+                server.run(stopped).await.expect("it serves");
+            });
+        });
+        let (address, metrics) = address.recv().expect("it listens");
+        let proxy = Self {
+            address: address.to_string(),
+            metrics: metrics.to_string(),
+            stop: Some(stop),
+            thread: Some(thread),
+        };
+        wait_for("the proxy to be ready", || {
+            let ready = block_on(endpoint::get(&proxy.metrics, "/readyz"));
+            ready.is_ok_and(|ready| ready.status == 200).then_some(())
+        });
+        proxy
+    }
+
+    /// The value of this series now.
+    pub(crate) fn shows(&self, series: &str) -> Option<f64> {
+        let page = block_on(endpoint::get(&self.metrics, "/metrics")).ok()?;
+        let mut lines = page.body.lines();
+        lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+    }
+
+    pub(crate) fn tell_to_stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    pub(crate) fn ended(&mut self) {
+        self.tell_to_stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("no panic");
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.tell_to_stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The code, and the reason and the metadata of its details.
+pub(crate) fn reason(status: &Status) -> (Code, String) {
+    let details = status.get_error_details();
+    let info = details.error_info().expect("an ErrorInfo");
+    assert_eq!(info.domain, "percolator.dev");
+    (status.code(), info.reason.clone())
+}
+
+pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, Status>) -> (Code, String) {
+    reason(&result.expect_err("refused"))
+}
+
+pub(crate) fn is(code: Code, reason: &str) -> (Code, String) {
+    (code, reason.to_owned())
+}
+
+/// A session, and its calls on cells of column c of table t.
+#[derive(Clone)]
+pub(crate) struct Session {
+    pub(crate) grpc: Grpc,
+    pub(crate) token: String,
+    pub(crate) start_ts: u64,
+}
+
+impl Session {
+    pub(crate) async fn begin(grpc: &Grpc) -> Self {
+        let mut grpc = grpc.clone();
+        let begun = grpc.begin(v1::BeginRequest::default()).await;
+        let begun = begun.expect("begun").into_inner();
+        Self {
+            grpc,
+            token: begun.session,
+            start_ts: begun.start_ts,
+        }
+    }
+
+    pub(crate) fn cell(&self, row: &str) -> v1::GetRequest {
+        v1::GetRequest {
+            session: self.token.clone(),
+            table: "t".into(),
+            row: row.to_owned().into(),
+            column: "c".into(),
+        }
+    }
+
+    pub(crate) async fn get(&mut self, row: &str) -> Result<Option<String>, Status> {
+        let request = self.cell(row);
+        let got = self.grpc.get(request).await?.into_inner();
+        let text = |value: percolator_client::Bytes| String::from_utf8_lossy(&value).into_owned();
+        Ok(got.value.map(text))
+    }
+
+    pub(crate) async fn get_for_update(&mut self, row: &str) -> Result<(), Status> {
+        let request = self.cell(row);
+        self.grpc.get_for_update(request).await.map(drop)
+    }
+
+    pub(crate) async fn put(&mut self, row: &str, value: impl Into<Vec<u8>>) -> Result<(), Status> {
+        let value: Vec<u8> = value.into();
+        let request = v1::PutRequest {
+            session: self.token.clone(),
+            table: "t".into(),
+            row: row.to_owned().into(),
+            column: "c".into(),
+            value: value.into(),
+        };
+        self.grpc.put(request).await.map(drop)
+    }
+
+    pub(crate) async fn delete(&mut self, row: &str) -> Result<(), Status> {
+        let request = v1::DeleteRequest {
+            session: self.token.clone(),
+            table: "t".into(),
+            row: row.to_owned().into(),
+            column: "c".into(),
+        };
+        self.grpc.delete(request).await.map(drop)
+    }
+
+    pub(crate) async fn scan(
+        &mut self,
+        limit: u64,
+    ) -> Result<tonic::Streaming<v1::ScanResponse>, Status> {
+        let request = v1::ScanRequest {
+            session: self.token.clone(),
+            table: "t".into(),
+            limit,
+            ..v1::ScanRequest::default()
+        };
+        Ok(self.grpc.scan(request).await?.into_inner())
+    }
+
+    pub(crate) async fn rows(&mut self) -> Vec<String> {
+        let mut chunks = self.scan(0).await.expect("a scan");
+        let mut rows = Vec::new();
+        while let Some(chunk) = chunks.message().await.expect("a chunk") {
+            let cells = chunk.cells.iter();
+            rows.extend(cells.map(|cell| String::from_utf8_lossy(&cell.row).into_owned()));
+        }
+        rows
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<u64, Status> {
+        let session = self.token.clone();
+        let committed = self.grpc.commit(v1::CommitRequest { session }).await?;
+        Ok(committed.into_inner().commit_ts)
+    }
+
+    pub(crate) async fn rollback(&mut self) -> Result<(), Status> {
+        let session = self.token.clone();
+        let request = v1::RollbackRequest { session };
+        self.grpc.rollback(request).await.map(drop)
+    }
+
+    pub(crate) async fn outcome(&mut self) -> Result<(Outcome, u64), Status> {
+        let session = self.token.clone();
+        let answer = self.grpc.outcome(v1::OutcomeRequest { session }).await?;
+        let answer = answer.into_inner();
+        Ok((answer.outcome(), answer.commit_ts))
+    }
+}

@@ -1,0 +1,159 @@
+//! Tablets are handed over for somebody who asks for it: the servers do it, and the directory follows what they say.
+
+mod world;
+
+use std::time::Duration;
+
+use percolator_gc_master::{Action, Departed, Moving, Pending, Refusal, SILENCE_MAX};
+use percolator_wire::v1;
+use world::World;
+
+fn moving(tablet_id: u64, server: &str) -> Moving {
+    Moving::new(v1::MoveTabletRequest {
+        tablet_id,
+        server: server.into(),
+    })
+}
+
+fn world() -> World {
+    let mut world = World::new(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world
+}
+
+/// Begins it, and lets the server hear of it.
+fn begin(world: &mut World, moving: &mut Moving) {
+    let begun = moving.go_on(&mut world.directory, world.now);
+    assert!(matches!(begun, Ok(Pending::Wait { .. })), "{begun:?}");
+    world.carry_out();
+    let begun = moving.go_on(&mut world.directory, world.now);
+    assert!(matches!(begun, Ok(Pending::Wait { .. })), "{begun:?}");
+}
+
+/// Tablet 1 is tablet-1's now, as both servers know.
+fn hand_over(world: &mut World) -> Departed {
+    let mut tablet = world
+        .servers
+        .get_mut("tablet-0")
+        .unwrap()
+        .remove(&1)
+        .unwrap();
+    tablet.epoch += 1;
+    let to = "tablet-1".to_owned();
+    let owned = world.servers.get_mut(&to).unwrap();
+    owned.insert(1, tablet.clone());
+    Departed { tablet, to }
+}
+
+#[test]
+fn it_is_done_when_the_server_reports_it() {
+    let mut world = world();
+    let mut moving = moving(1, "tablet-1");
+    begin(&mut world, &mut moving);
+    let sent = world.sent.last().unwrap().clone();
+    assert_eq!(sent.server, "tablet-1");
+    let Action::Import { tablet, from, .. } = sent.action else {
+        panic!("{:?}", sent.action);
+    };
+    assert_eq!((tablet.id, tablet.epoch), (1, 1));
+    assert_eq!(from.server.unwrap().server, "tablet-0");
+    let departed = hand_over(&mut world);
+
+    // Its owner is heard first: it is where it has gone, and not lost.
+    let beat = world.heartbeat_of("tablet-0");
+    let beat = percolator_gc_master::Heartbeat {
+        departed: vec![departed],
+        ..beat
+    };
+    let heard = world.directory.heartbeat(world.now, beat.clone()).unwrap();
+    assert_eq!(heard.settled_moves, [0_u64; 0], "nobody else reports it");
+    assert_eq!(world.rows()[0], "accounts ready 1@2 [..m) tablet-1");
+    let done = moving.go_on(&mut world.directory, world.now);
+    assert!(matches!(done, Ok(Pending::Wait { .. })), "{done:?}");
+
+    world.beat("tablet-1").unwrap();
+    let Ok(Pending::Done(done)) = moving.go_on(&mut world.directory, world.now) else {
+        panic!("it isn't done");
+    };
+    let place = done.tablet.unwrap();
+    assert_eq!(
+        (place.server.as_str(), place.moving_to.as_str()),
+        ("tablet-1", "")
+    );
+    let heard = world.directory.heartbeat(world.now, beat).unwrap();
+    assert_eq!(heard.settled_moves, [1]);
+}
+
+#[test]
+fn a_server_that_gives_it_up_says_why_and_is_asked_again_later() {
+    let mut world = world();
+    let mut first = moving(1, "tablet-1");
+    begin(&mut world, &mut first);
+    let arrival = |failure: &str| v1::TabletArrival {
+        tablet_id: 1,
+        epoch: 1,
+        bytes: 12,
+        failure: failure.into(),
+        from: "tablet-0".into(),
+        ..v1::TabletArrival::default()
+    };
+    let beat = |world: &mut World, failure: &str| {
+        world.now += Duration::from_millis(10);
+        let beat = world.heartbeat_of("tablet-1");
+        let beat = percolator_gc_master::Heartbeat {
+            arriving: vec![arrival(failure)],
+            ..beat
+        };
+        world.directory.heartbeat(world.now, beat).unwrap()
+    };
+    let heard = beat(&mut world, "");
+    assert_eq!(
+        heard.owners[0].address,
+        world.heartbeat_of("tablet-0").address
+    );
+    world.now += Duration::from_secs(4);
+    world.beat_all();
+    beat(&mut world, "");
+    let late = first.go_on(&mut world.directory, world.now).unwrap_err();
+    assert_eq!(
+        late.to_string(),
+        "tablet 1 is on its way from tablet-0 to tablet-1: it waits for tablet-1, which has 12 bytes of it"
+    );
+    beat(&mut world, "it stays at tablet-0");
+    let failed = first.go_on(&mut world.directory, world.now).unwrap_err();
+    assert!(matches!(failed, Refusal::NotMoved { .. }), "{failed}");
+    // What was said before doesn't count for the next attempt.
+    let mut second = moving(1, "tablet-1");
+    begin(&mut world, &mut second);
+}
+
+#[test]
+fn what_cannot_be_moved_is_refused() {
+    let mut world = world();
+    let refused = |world: &mut World, tablet, server| {
+        let asked = moving(tablet, server).go_on(&mut world.directory, world.now);
+        asked.map(|_| ()).unwrap_err().to_string()
+    };
+    let unknown = refused(&mut world, 1, "tablet-7");
+    assert_eq!(
+        unknown,
+        "there is no tablet server tablet-7: there are tablet-0, tablet-1"
+    );
+    let unknown = refused(&mut world, 77, "tablet-1");
+    assert!(unknown.starts_with("there is no tablet 77"), "{unknown}");
+    // It is there already.
+    let done = moving(1, "tablet-0").go_on(&mut world.directory, world.now);
+    assert!(matches!(done, Ok(Pending::Done(_))), "{done:?}");
+    world.now += SILENCE_MAX + Duration::from_secs(1);
+    world.beat("tablet-1").unwrap();
+    let away = refused(&mut world, 1, "tablet-1");
+    assert_eq!(
+        away,
+        "tablet 1 is at tablet-0, which is down: start it, then ask again"
+    );
+    world.now += SILENCE_MAX + Duration::from_secs(1);
+    world.beat("tablet-0").unwrap();
+    let away = refused(&mut world, 1, "tablet-1");
+    assert_eq!(away, "tablet-1 is down: start it, then ask again");
+}

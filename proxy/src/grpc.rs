@@ -1,0 +1,210 @@
+//! The door of gRPC.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::Stream;
+use percolator_client::{Range, Timestamp};
+use percolator_wire::proxy::v1;
+use percolator_wire::proxy::v1::outcome_response::Outcome;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::failure::Failure;
+use crate::ranges;
+use crate::transactions::{CellAt, KnownOutcome, Transactions};
+
+/// The service.
+#[derive(Clone)]
+pub(crate) struct Service(pub(crate) Arc<Transactions>);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Service {
+    /// Carries out a call, counts it, and answers it.
+    async fn answer<T>(
+        &self,
+        method: &'static str,
+        call: impl Future<Output = Result<T, Failure>>,
+    ) -> Answer<T> {
+        let counted = self.0.metrics.call(method);
+        let result = call.await;
+        counted.ended(&result);
+        match result {
+            Ok(answer) => Ok(Response::new(answer)),
+            Err(failure) => Err(failure.status()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::transactions_server::Transactions for Service {
+    async fn begin(&self, request: Request<v1::BeginRequest>) -> Answer<v1::BeginResponse> {
+        let snapshot = request.into_inner().snapshot;
+        let snapshot = (snapshot != 0).then(|| Timestamp::from_u64(snapshot));
+        let call = async {
+            let begun = self.0.begin(snapshot).await?;
+            Ok(v1::BeginResponse {
+                session: begun.session,
+                start_ts: begun.start_ts.as_u64(),
+            })
+        };
+        self.answer("begin", call).await
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
+        let (session, cell) = split(request.into_inner());
+        let call = async {
+            let value = self.0.get(&session, &cell).await?;
+            Ok(v1::GetResponse { value })
+        };
+        self.answer("get", call).await
+    }
+
+    async fn get_for_update(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
+        let (session, cell) = split(request.into_inner());
+        let call = async {
+            let value = self.0.get_for_update(&session, &cell).await?;
+            Ok(v1::GetResponse { value })
+        };
+        self.answer("get_for_update", call).await
+    }
+
+    async fn batch_get(
+        &self,
+        request: Request<v1::BatchGetRequest>,
+    ) -> Answer<v1::BatchGetResponse> {
+        let request = request.into_inner();
+        let cells: Vec<CellAt> = request.cells.into_iter().map(CellAt::from).collect();
+        let call = async {
+            let values = self.0.batch_get(&request.session, &cells).await?;
+            let values = values.into_iter().map(|value| v1::GetResponse { value });
+            Ok(v1::BatchGetResponse {
+                values: values.collect(),
+            })
+        };
+        self.answer("batch_get", call).await
+    }
+
+    type ScanStream = Pin<Box<dyn Stream<Item = Result<v1::ScanResponse, Status>> + Send>>;
+
+    async fn scan(&self, request: Request<v1::ScanRequest>) -> Answer<Self::ScanStream> {
+        let request = request.into_inner();
+        let call = async {
+            let range = range(&request)?;
+            self.0.scan(&request.session, &request.table, range).await
+        };
+        let chunks = self.answer("scan", call).await?.into_inner();
+        let answers = ReceiverStream::new(chunks).map(|chunk| match chunk {
+            Ok(entries) => Ok(v1::ScanResponse {
+                cells: entries
+                    .into_iter()
+                    .map(|entry| v1::ScannedCell {
+                        row: entry.row,
+                        column: entry.column,
+                        value: entry.value,
+                    })
+                    .collect(),
+            }),
+            Err(failure) => Err(failure.status()),
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn put(&self, request: Request<v1::PutRequest>) -> Answer<v1::PutResponse> {
+        let request = request.into_inner();
+        let cell = CellAt {
+            table: request.table,
+            row: request.row,
+            column: request.column,
+        };
+        let call = async {
+            self.0.put(&request.session, &cell, request.value).await?;
+            Ok(v1::PutResponse {})
+        };
+        self.answer("put", call).await
+    }
+
+    async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
+        let request = request.into_inner();
+        let cell = CellAt {
+            table: request.table,
+            row: request.row,
+            column: request.column,
+        };
+        let call = async {
+            self.0.delete(&request.session, &cell).await?;
+            Ok(v1::DeleteResponse {})
+        };
+        self.answer("delete", call).await
+    }
+
+    async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
+        let session = request.into_inner().session;
+        let call = async {
+            let commit_ts = self.0.commit(&session).await?.as_u64();
+            Ok(v1::CommitResponse { commit_ts })
+        };
+        self.answer("commit", call).await
+    }
+
+    async fn rollback(
+        &self,
+        request: Request<v1::RollbackRequest>,
+    ) -> Answer<v1::RollbackResponse> {
+        let session = request.into_inner().session;
+        let call = async {
+            self.0.rollback(&session)?;
+            Ok(v1::RollbackResponse {})
+        };
+        self.answer("rollback", call).await
+    }
+
+    async fn outcome(&self, request: Request<v1::OutcomeRequest>) -> Answer<v1::OutcomeResponse> {
+        let session = request.into_inner().session;
+        let call = async {
+            let (outcome, commit_ts) = match self.0.outcome(&session).await? {
+                KnownOutcome::Pending => (Outcome::Pending, 0),
+                KnownOutcome::Committed(commit_ts) => (Outcome::Committed, commit_ts.as_u64()),
+                KnownOutcome::RolledBack => (Outcome::RolledBack, 0),
+                KnownOutcome::Forgotten => (Outcome::Forgotten, 0),
+            };
+            Ok(v1::OutcomeResponse {
+                outcome: outcome.into(),
+                commit_ts,
+            })
+        };
+        self.answer("outcome", call).await
+    }
+}
+
+impl From<v1::CellName> for CellAt {
+    fn from(cell: v1::CellName) -> Self {
+        Self {
+            table: cell.table,
+            row: cell.row,
+            column: cell.column,
+        }
+    }
+}
+
+fn split(request: v1::GetRequest) -> (String, CellAt) {
+    let cell = CellAt {
+        table: request.table,
+        row: request.row,
+        column: request.column,
+    };
+    (request.session, cell)
+}
+
+fn range(request: &v1::ScanRequest) -> Result<Range, Failure> {
+    ranges::range(ranges::Asked {
+        start: request.start.clone(),
+        end: request.end.clone(),
+        prefix: request.prefix.clone(),
+        reverse: request.reverse,
+        limit: request.limit,
+        limit_rows: request.limit_rows,
+    })
+}

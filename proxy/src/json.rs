@@ -1,0 +1,435 @@
+//! The door of HTTP and JSON, for `curl` and for languages without gRPC. `openapi.json` describes it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
+use percolator_client::{Entry, Timestamp, limits};
+use serde_json::{Map, Value, json};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
+use tonic::codegen::http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use tonic::codegen::http::{Method, Request, Response, StatusCode};
+use tonic::{Code, Status};
+
+use crate::failure::{DOMAIN, Failure, Reason};
+use crate::transactions::{CellAt, Chunk, KnownOutcome, Transactions};
+use crate::{named_bytes, ranges};
+
+/// What the paths of this door begin with.
+pub(crate) const PREFIX: &str = "/v1/";
+
+/// The description of this door.
+pub const OPENAPI: &str = include_str!("../openapi.json");
+
+/// The paths of this door below `/v1/`, each a method of its own; all are called with POST.
+pub const METHODS: &[&str] = &[
+    "begin",
+    "get",
+    "get_for_update",
+    "batch_get",
+    "scan",
+    "put",
+    "delete",
+    "commit",
+    "rollback",
+    "outcome",
+];
+
+/// A value in base64, and everything beside it.
+const BODY_BYTES_MAX: usize = limits::VALUE_BYTES_MAX / 3 * 4 + (64 << 10);
+
+/// Answers a request whose path begins with [`PREFIX`].
+pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
+    if path == "openapi.json" {
+        return text(StatusCode::OK, "application/json", OPENAPI.into());
+    }
+    let Some(method) = METHODS.iter().find(|method| **method == path) else {
+        let message = format!(
+            "there is no {}; {PREFIX}openapi.json lists what there is",
+            head.uri.path()
+        );
+        let failure = Failure::new(Reason::Invalid, message);
+        return failed_with(StatusCode::NOT_FOUND, &failure);
+    };
+    if head.method != Method::POST {
+        let failure = Failure::new(
+            Reason::Invalid,
+            "call it with POST, and a JSON object as body",
+        );
+        let mut response = failed_with(StatusCode::METHOD_NOT_ALLOWED, &failure);
+        let post = HeaderValue::from_static("POST");
+        response.headers_mut().insert(ALLOW, post);
+        return response;
+    }
+    let counted = shared.metrics.call(method);
+    let result = match read(body).await {
+        Ok(fields) => call(&shared, method, Fields(fields)).await,
+        Err(failure) => Err(failure),
+    };
+    counted.ended(&result);
+    match result {
+        Ok(Answer::Object(object)) => {
+            let bytes = Bytes::from(object.to_string() + "\n");
+            text(StatusCode::OK, "application/json", bytes)
+        }
+        Ok(Answer::Lines(chunks)) => lines(chunks),
+        Err(failure) => failed_with(status_of(failure.reason.code()), &failure),
+    }
+}
+
+/// What a call is answered.
+enum Answer {
+    Object(Value),
+    Lines(tokio::sync::mpsc::Receiver<Chunk>),
+}
+
+async fn call(
+    shared: &Arc<Transactions>,
+    method: &str,
+    mut fields: Fields,
+) -> Result<Answer, Failure> {
+    if method == "begin" {
+        let snapshot = fields.timestamp("snapshot")?;
+        fields.end()?;
+        let begun = shared.begin(snapshot).await?;
+        let answer = json!({"session": begun.session, "start_ts": begun.start_ts.to_string()});
+        return Ok(Answer::Object(answer));
+    }
+    let session = fields.text("session")?;
+    let answer = match method {
+        "get" | "get_for_update" => {
+            let cell = fields.cell()?;
+            fields.end()?;
+            let value = if method == "get" {
+                shared.get(&session, &cell).await?
+            } else {
+                shared.get_for_update(&session, &cell).await?
+            };
+            value_json(value.as_deref())
+        }
+        "batch_get" => {
+            let cells = fields.cells()?;
+            fields.end()?;
+            let values = shared.batch_get(&session, &cells).await?;
+            let values = values.iter().map(|value| value_json(value.as_deref()));
+            json!({"values": values.collect::<Vec<_>>()})
+        }
+        "scan" => {
+            let table = fields.text("table")?;
+            let asked = ranges::Asked {
+                start: fields.bytes("start")?.unwrap_or_default(),
+                end: fields.bytes("end")?.unwrap_or_default(),
+                prefix: fields.bytes("prefix")?.unwrap_or_default(),
+                reverse: fields.flag("reverse")?,
+                limit: fields.number("limit")?,
+                limit_rows: fields.number("limit_rows")?,
+            };
+            fields.end()?;
+            let chunks = shared.scan(&session, &table, ranges::range(asked)?).await?;
+            return Ok(Answer::Lines(chunks));
+        }
+        "put" => {
+            let cell = fields.cell()?;
+            let value = fields.needed("value")?;
+            fields.end()?;
+            shared.put(&session, &cell, value).await?;
+            json!({})
+        }
+        "delete" => {
+            let cell = fields.cell()?;
+            fields.end()?;
+            shared.delete(&session, &cell).await?;
+            json!({})
+        }
+        "commit" => {
+            fields.end()?;
+            json!({"commit_ts": shared.commit(&session).await?.to_string()})
+        }
+        "rollback" => {
+            fields.end()?;
+            shared.rollback(&session)?;
+            json!({})
+        }
+        _ => {
+            fields.end()?;
+            match shared.outcome(&session).await? {
+                KnownOutcome::Committed(commit_ts) => {
+                    json!({"outcome": "committed", "commit_ts": commit_ts.to_string()})
+                }
+                KnownOutcome::Pending => json!({"outcome": "pending"}),
+                KnownOutcome::RolledBack => json!({"outcome": "rolled back"}),
+                KnownOutcome::Forgotten => json!({"outcome": "forgotten"}),
+            }
+        }
+    };
+    Ok(Answer::Object(answer))
+}
+
+async fn read(body: Body) -> Result<Map<String, Value>, Failure> {
+    let read = Limited::new(body, BODY_BYTES_MAX).collect().await;
+    let bytes = match read {
+        Ok(read) => read.to_bytes(),
+        Err(error) => {
+            // The proxy's own bound, over all requests.
+            if let Some(status) = error.downcast_ref::<Status>()
+                && status.code() == Code::ResourceExhausted
+            {
+                return Err(Failure::new(Reason::Bytes, status.message()));
+            }
+            let message =
+                format!("the body can't be read: {error}; the limit is {BODY_BYTES_MAX} bytes");
+            return Err(invalid(message));
+        }
+    };
+    if bytes.is_empty() {
+        return Ok(Map::new());
+    }
+    match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(invalid("the body is not a JSON object")),
+        Err(error) => Err(invalid(format!("the body is not JSON: {error}"))),
+    }
+}
+
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(Reason::Invalid, message)
+}
+
+/// The fields of a request that nobody has taken yet.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn text(&mut self, name: &str) -> Result<String, Failure> {
+        match self.0.remove(name) {
+            Some(Value::String(text)) => Ok(text),
+            Some(_) => Err(invalid(format!("{name} is not a string"))),
+            None => Err(invalid(format!("{name} is missing"))),
+        }
+    }
+
+    fn bytes(&mut self, name: &str) -> Result<Option<Bytes>, Failure> {
+        named_bytes::take(&mut self.0, name)
+    }
+
+    fn needed(&mut self, name: &str) -> Result<Bytes, Failure> {
+        let bytes = self.bytes(name)?;
+        bytes.ok_or_else(|| invalid(format!("{name} is missing, or {name}_base64")))
+    }
+
+    fn flag(&mut self, name: &str) -> Result<bool, Failure> {
+        match self.0.remove(name) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(flag),
+            Some(_) => Err(invalid(format!("{name} is neither true nor false"))),
+        }
+    }
+
+    fn number(&mut self, name: &str) -> Result<u64, Failure> {
+        match self.0.remove(name) {
+            None => Ok(0),
+            Some(value) => value
+                .as_u64()
+                .ok_or_else(|| invalid(format!("{name} is not a number from 0 on"))),
+        }
+    }
+
+    /// Timestamps are strings: many readers of JSON round large numbers.
+    fn timestamp(&mut self, name: &str) -> Result<Option<Timestamp>, Failure> {
+        let Some(value) = self.0.remove(name) else {
+            return Ok(None);
+        };
+        let number = value.as_str().and_then(|text| text.parse().ok());
+        match number {
+            Some(number) => Ok(Some(Timestamp::from_u64(number))),
+            None => Err(invalid(format!("{name} is not a timestamp in a string"))),
+        }
+    }
+
+    fn cell(&mut self) -> Result<CellAt, Failure> {
+        Ok(CellAt {
+            table: self.text("table")?,
+            row: self.needed("row")?,
+            column: self.needed("column")?,
+        })
+    }
+
+    fn cells(&mut self) -> Result<Vec<CellAt>, Failure> {
+        let Some(Value::Array(cells)) = self.0.remove("cells") else {
+            return Err(invalid("cells is missing, or not a list"));
+        };
+        let cells = cells.into_iter().map(|cell| {
+            let Value::Object(cell) = cell else {
+                return Err(invalid("one of cells is not an object"));
+            };
+            let mut fields = Self(cell);
+            let cell = fields.cell()?;
+            fields.end()?;
+            Ok(cell)
+        });
+        cells.collect()
+    }
+
+    /// A misspelled field is an error, not one that is missing.
+    fn end(&self) -> Result<(), Failure> {
+        match self.0.keys().next() {
+            Some(name) => Err(invalid(format!("this call has no field {name}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn value_json(value: Option<&[u8]>) -> Value {
+    let mut object = Map::new();
+    match value {
+        Some(value) => named_bytes::insert(&mut object, "value", value),
+        None => drop(object.insert("value".into(), Value::Null)),
+    }
+    object.into()
+}
+
+fn cell_json(entry: &Entry) -> Value {
+    let mut object = Map::new();
+    named_bytes::insert(&mut object, "row", &entry.row);
+    named_bytes::insert(&mut object, "column", &entry.column);
+    named_bytes::insert(&mut object, "value", &entry.value);
+    object.into()
+}
+
+/// A cell a line. An error is the last line.
+fn lines(chunks: tokio::sync::mpsc::Receiver<Chunk>) -> Response<Body> {
+    let frames = ReceiverStream::new(chunks).map(|chunk| {
+        let text = match chunk {
+            Ok(entries) => entries
+                .iter()
+                .map(|entry| cell_json(entry).to_string() + "\n")
+                .collect(),
+            Err(failure) => failure_json(&failure).to_string() + "\n",
+        };
+        Ok::<_, Infallible>(Frame::data(Bytes::from(text)))
+    });
+    response(
+        StatusCode::OK,
+        "application/x-ndjson",
+        Body::new(StreamBody::new(frames)),
+    )
+}
+
+/// As services of Google say it over HTTP.
+fn failure_json(failure: &Failure) -> Value {
+    let code = failure.reason.code();
+    json!({"error": {
+        "code": status_of(code).as_u16(),
+        "status": name_of(code),
+        "message": failure.message,
+        "details": [{
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": failure.reason.name(),
+            "domain": DOMAIN,
+            "metadata": failure.metadata,
+        }],
+    }})
+}
+
+fn failed_with(status: StatusCode, failure: &Failure) -> Response<Body> {
+    let bytes = failure_json(failure).to_string() + "\n";
+    text(status, "application/json", bytes.into())
+}
+
+fn text(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<Body> {
+    response(status, kind, Body::new(Full::new(bytes)))
+}
+
+fn response(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static(kind);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// The status of HTTP that stands for a code, by `google/rpc/code.proto`.
+fn status_of(code: Code) -> StatusCode {
+    match code {
+        Code::InvalidArgument | Code::FailedPrecondition => StatusCode::BAD_REQUEST,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::Aborted => StatusCode::CONFLICT,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// A code by its name in `google/rpc/code.proto`.
+fn name_of(code: Code) -> &'static str {
+    match code {
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::NotFound => "NOT_FOUND",
+        Code::Aborted => "ABORTED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::Unknown => "UNKNOWN",
+        _ => "INTERNAL",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described() -> Value {
+        serde_json::from_str(OPENAPI).unwrap()
+    }
+
+    #[test]
+    fn the_description_has_the_methods_and_no_others() {
+        let described = described();
+        let paths = described["paths"].as_object().unwrap();
+        let mut expected: Vec<String> = METHODS.iter().map(|it| format!("{PREFIX}{it}")).collect();
+        expected.push(format!("{PREFIX}openapi.json"));
+        expected.sort();
+        let mut found: Vec<String> = paths.keys().cloned().collect();
+        found.sort();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn the_description_has_the_reasons_and_codes() {
+        let described = described();
+        let error = &described["components"]["schemas"]["Error"]["properties"]["error"];
+        let reasons = &error["properties"]["details"]["items"]["properties"]["reason"]["enum"];
+        let expected: Vec<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+        assert_eq!(*reasons, json!(expected));
+        let codes = error["properties"]["status"]["enum"].as_array().unwrap();
+        for reason in Reason::ALL {
+            let name = json!(name_of(reason.code()));
+            assert!(codes.contains(&name), "{reason:?}: {name}");
+        }
+    }
+
+    #[test]
+    fn every_code_of_a_reason_has_a_name() {
+        for reason in Reason::ALL.iter().filter(|it| **it != Reason::Internal) {
+            assert_ne!(name_of(reason.code()), "INTERNAL", "{reason:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_may_have_a_value_in_base64_and_not_much_more() {
+        let body = |bytes: usize| {
+            let text = format!("{{\"value_base64\":\"{}\"}}", "x".repeat(bytes));
+            Body::new(Full::new(Bytes::from(text)))
+        };
+        let encoded = limits::VALUE_BYTES_MAX.div_ceil(3) * 4;
+        assert_eq!(read(body(encoded)).await.unwrap().len(), 1);
+        let failure = read(body(BODY_BYTES_MAX)).await.unwrap_err();
+        assert!(failure.message.contains("limit"), "{failure:?}");
+        assert!(read(Body::empty()).await.unwrap().is_empty());
+    }
+}

@@ -1,0 +1,22 @@
+//! The proxy: transactions for applications in any language, over gRPC and over HTTP with JSON.
+//!
+//! A session is one transaction, which the proxy holds for its client. [`sessions`] decides about sessions, and knows no
+//! clock and no socket; the calls go through it to the client library. [`Server`] has both doors on one address.
+
+mod error;
+pub mod failure;
+mod grpc;
+mod json;
+mod metrics;
+mod named_bytes;
+pub mod program;
+mod ranges;
+mod received;
+mod server;
+pub mod sessions;
+pub mod token;
+mod transactions;
+
+pub use error::Error;
+pub use json::{METHODS, OPENAPI};
+pub use server::{Options, Server};

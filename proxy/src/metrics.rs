@@ -1,0 +1,123 @@
+//! What the proxy counts.
+
+use std::time::Instant;
+
+use percolator_telemetry::names::proxy as names;
+use percolator_telemetry::{Error, HistogramVec, IntCounter, IntCounterVec, IntGauge};
+use percolator_telemetry::{Registry, Set};
+use tonic::Code;
+
+use crate::failure::Failure;
+use crate::sessions::{Expiry, SessionEnd};
+
+/// The proxy's metrics.
+pub(crate) struct Metrics {
+    pub(crate) registry: Registry,
+    pub(crate) sessions: IntGauge,
+    pub(crate) begun: IntCounter,
+    ended: IntCounterVec,
+    requests: IntCounterVec,
+    request_seconds: HistogramVec,
+    pub(crate) buffered_bytes: IntGauge,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let registry = Registry::new();
+        let set = Set::new(&registry, names::ALL);
+        let metrics = Self {
+            sessions: set.gauge(names::SESSIONS)?,
+            begun: set.counter(names::BEGUN)?,
+            ended: set.counters(names::ENDED)?,
+            requests: set.counters(names::REQUESTS)?,
+            request_seconds: set.histograms(names::REQUEST_SECONDS)?,
+            buffered_bytes: set.gauge(names::BUFFERED_BYTES)?,
+            registry: registry.clone(),
+        };
+        set.finish();
+        Ok(metrics)
+    }
+
+    /// A session has ended.
+    pub(crate) fn session_ended(&self, end: &SessionEnd) {
+        let end = match end {
+            SessionEnd::Committed(_) => "committed",
+            SessionEnd::RolledBack => "rolled_back",
+            SessionEnd::Aborted => "aborted",
+            SessionEnd::Expired(Expiry::Idle) => "idle",
+            SessionEnd::Expired(Expiry::Total) => "too_long",
+            SessionEnd::Stopped => "stopped",
+            SessionEnd::Unknown { .. } => "unknown",
+        };
+        self.ended.with_label_values(&[end]).inc();
+    }
+
+    /// Counts a call from now on to its end.
+    pub(crate) fn call(&self, method: &'static str) -> CountedCall<'_> {
+        CountedCall {
+            metrics: self,
+            method,
+            began: Instant::now(),
+            code: "cancelled",
+        }
+    }
+}
+
+/// A call that is counted when it ends; if it is dropped, its client gave up.
+pub(crate) struct CountedCall<'a> {
+    metrics: &'a Metrics,
+    method: &'static str,
+    began: Instant,
+    code: &'static str,
+}
+
+impl CountedCall<'_> {
+    /// The call has ended.
+    pub(crate) fn ended<T>(mut self, result: &Result<T, Failure>) {
+        self.code = match result.as_ref().err() {
+            None => "ok",
+            Some(failure) => code(failure.reason.code()),
+        };
+    }
+}
+
+impl Drop for CountedCall<'_> {
+    fn drop(&mut self) {
+        let (metrics, method) = (self.metrics, self.method);
+        let labels = [method, self.code];
+        metrics.requests.with_label_values(&labels).inc();
+        let took = self.began.elapsed().as_secs_f64();
+        let seconds = metrics.request_seconds.with_label_values(&[method]);
+        seconds.observe(took);
+    }
+}
+
+/// A code's name in metrics.
+fn code(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "ok",
+        Code::Cancelled => "cancelled",
+        Code::Aborted => "aborted",
+        Code::FailedPrecondition => "failed_precondition",
+        Code::NotFound => "not_found",
+        Code::InvalidArgument => "invalid_argument",
+        Code::ResourceExhausted => "resource_exhausted",
+        Code::Unavailable => "unavailable",
+        Code::Unknown => "unknown",
+        _ => "internal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Reason;
+
+    #[test]
+    fn every_code_that_a_reason_has_is_declared() {
+        for reason in Reason::ALL {
+            let name = code(reason.code());
+            assert!(names::CODES.contains(&name), "{reason:?}: {name}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The server: both doors on one address, the cluster behind them.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt as _};
+use percolator_client::{Client, limits};
+use percolator_server::{Beside, Probe, listen, serve_also_http1};
+use percolator_telemetry::endpoint::{self, Pages};
+use percolator_wire::proxy::DESCRIPTORS;
+use percolator_wire::proxy::v1::transactions_server::TransactionsServer;
+use tokio::net::TcpListener;
+use tonic::body::Body;
+use tonic::codegen::{Service as HttpService, http};
+
+use crate::grpc::Service;
+use crate::metrics::Metrics;
+use crate::received::ReceivedBytes;
+use crate::sessions::Limits;
+use crate::transactions::Transactions;
+use crate::{Error, json};
+
+/// A message has one value, and what belongs to it.
+const MESSAGE_BYTES_MAX: usize = limits::VALUE_BYTES_MAX + (1 << 20);
+/// When no session is left, how long answers that are under way may take.
+const LAST_ANSWERS: Duration = Duration::from_millis(100);
+/// How long a master that is away is waited for before it is asked again.
+const CONNECT_AGAIN: Duration = Duration::from_millis(200);
+
+/// How a proxy is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it listens; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Where the master is, HOST:PORT, or several of these with commas between.
+    pub master: String,
+    /// Its name, which tokens have.
+    pub server: String,
+    /// What clients may have.
+    pub limits: Limits,
+    /// What requests that are being received may have together, in bytes.
+    pub received_bytes_max: usize,
+    /// How long sessions may go on when the proxy is to stop.
+    pub grace: Duration,
+}
+
+impl Options {
+    /// The defaults: any free port of this machine alone, the name "proxy-0", 10 s of grace.
+    pub fn new(master: impl Into<String>) -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            metrics_listen: None,
+            master: master.into(),
+            server: "proxy-0".to_owned(),
+            limits: Limits::default(),
+            received_bytes_max: 128 << 20,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A proxy that listens, and serves once [`Self::run`] is polled.
+pub struct Server {
+    options: Options,
+    listener: TcpListener,
+    address: SocketAddr,
+    metrics: Option<endpoint::Listener>,
+    shared: Arc<Transactions>,
+}
+
+impl Server {
+    /// Listens.
+    ///
+    /// # Errors
+    /// [`Error::Server`]: the address is taken. [`Error::Metrics`].
+    pub fn bind(options: Options) -> Result<Self, Error> {
+        let (listener, address) = listen(options.listen)?;
+        let metrics = options.metrics_listen.map(endpoint::listen).transpose()?;
+        let counters = Metrics::new().map_err(endpoint::Error::Metrics)?;
+        let shared = Transactions::new(options.server.clone(), options.limits, counters);
+        Ok(Self {
+            options,
+            listener,
+            address,
+            metrics,
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it shows metrics and health, if it does.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(endpoint::Listener::address)
+    }
+
+    /// Serves until `shutdown` ends; then no session begins any more, and those that are there may end within the grace.
+    /// A master that is away is waited for.
+    ///
+    /// # Errors
+    /// [`Error::Server`]: the transport failed. [`Error::Master`].
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let Self {
+            options,
+            listener,
+            address,
+            metrics,
+            shared,
+        } = self;
+        let pages = pages(shared.clone());
+        let _endpoint = metrics.map(|listener| listener.serve(pages)).transpose()?;
+        let service = TransactionsServer::new(Service(shared.clone()))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
+        // Of both versions: clients are older or newer.
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTORS)
+        };
+        let wrong = |error: tonic_reflection::server::Error| Error::Reflection(error.to_string());
+        let service = Beside::new(service, reflection().build_v1().map_err(wrong)?);
+        let service = Beside::new(service, reflection().build_v1alpha().map_err(wrong)?);
+        let doors = Doors {
+            grpc: service,
+            shared: shared.clone(),
+            received: ReceivedBytes::new(options.received_bytes_max),
+        };
+        let asked = shared.clone();
+        let passes = move |probe| match probe {
+            Probe::Ready => asked.ready().is_ok(),
+            Probe::Lives => true,
+        };
+        let mut failed = None;
+        let mut shutdown = pin!(shutdown);
+        let mut connecting = pin!(connect(&options.master, &shared).fuse());
+        let (mut expiring, grace) = (pin!(shared.expire()), options.grace);
+        tracing::info!(%address, master = options.master, "the proxy serves");
+        serve_also_http1(listener, doors, passes, LAST_ANSWERS, async {
+            loop {
+                tokio::select! {
+                    () = &mut shutdown => break,
+                    () = &mut expiring => break,
+                    connected = &mut connecting => if let Err(error) = connected {
+                        failed = Some(error);
+                        break;
+                    },
+                }
+            }
+            // Sessions go on to expire meanwhile.
+            tokio::select! {
+                () = shared.stop(grace) => {}
+                () = &mut expiring => {}
+            }
+        })
+        .await?;
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// Reaches the cluster, whenever that is.
+async fn connect(master: &str, shared: &Transactions) -> Result<(), Error> {
+    let limits = shared.limits();
+    let options = percolator_client::Options {
+        // Nothing is flushed before the commit: what a session may write is less.
+        buffer_bytes: limits::TRANSACTION_BYTES_MAX,
+        ..percolator_client::Options::default()
+    };
+    debug_assert!(limits.session_bytes_max <= limits::TRANSACTION_BYTES_MAX / 2);
+    loop {
+        match Client::connect_with(master, options).await {
+            Ok(client) => {
+                // The registry is the proxy's own, and has no other client.
+                if let Err(error) = client.measure(&shared.metrics.registry) {
+                    tracing::warn!(%error, "the client library's metrics are not shown");
+                }
+                shared.connected(client);
+                return Ok(());
+            }
+            Err(cause @ percolator_client::Error::Invalid(_)) => {
+                let master = master.to_owned();
+                return Err(Error::Master { master, cause });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the cluster isn't reached yet");
+                tokio::time::sleep(CONNECT_AGAIN).await;
+            }
+        }
+    }
+}
+
+fn pages(shared: Arc<Transactions>) -> Pages {
+    let asked = shared.clone();
+    Pages {
+        registry: shared.metrics.registry.clone(),
+        role: "proxy",
+        refresh: Box::new(move || shared.show()),
+        ready: Box::new(move || asked.ready()),
+        healthy: Box::new(|| Ok(())),
+    }
+}
+
+/// Both doors: gRPC, and JSON below its own prefix.
+#[derive(Clone)]
+struct Doors<S> {
+    grpc: S,
+    shared: Arc<Transactions>,
+    received: Arc<ReceivedBytes>,
+}
+
+impl<S> HttpService<http::Request<Body>> for Doors<S>
+where
+    S: HttpService<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.grpc.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let request = request.map(|body| self.received.counted(body));
+        if request.uri().path().starts_with(json::PREFIX) {
+            let shared = self.shared.clone();
+            return async move { Ok(json::answer(shared, request).await) }.boxed();
+        }
+        self.grpc.call(request).boxed()
+    }
+}

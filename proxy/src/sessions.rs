@@ -1,0 +1,489 @@
+//! The sessions of a proxy, and every decision about them: who may begin, what is too much, what has expired, what a
+//! call on a session that has ended is answered.
+//!
+//! Nothing here waits, or knows a clock or a socket: times are handed in, as durations since the proxy's start.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use percolator_client::{Cell, Timestamp};
+
+/// What a proxy lets its clients have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Open sessions.
+    pub sessions_max: usize,
+    /// How long a session may be without a call.
+    pub idle_max: Duration,
+    /// How long a session may be open.
+    pub session_max: Duration,
+    /// What a session may have written, in bytes as the client library counts them.
+    pub session_bytes_max: usize,
+    /// What all sessions together may have written.
+    pub bytes_max: usize,
+    /// Calls under way, but for scans.
+    pub calls_max: usize,
+    /// Scans under way.
+    pub scans_max: usize,
+    /// Calls and scans under way of one session.
+    pub session_calls_max: usize,
+    /// For how long it is remembered how a session ended.
+    pub remember_for: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions_max: 20_000,
+            idle_max: Duration::from_secs(30),
+            session_max: Duration::from_secs(300),
+            session_bytes_max: 16 << 20,
+            bytes_max: 256 << 20,
+            calls_max: 1024,
+            scans_max: 256,
+            session_calls_max: 32,
+            remember_for: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Which time of a session was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// [`Limits::idle_max`].
+    Idle,
+    /// [`Limits::session_max`].
+    Total,
+}
+
+/// How a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// It is committed.
+    Committed(Timestamp),
+    /// Its client has rolled it back.
+    RolledBack,
+    /// It was rolled back, because another transaction was first or for another reason of the cluster's.
+    Aborted,
+    /// Its time was over, and it was rolled back.
+    Expired(Expiry),
+    /// The proxy stopped, and rolled it back.
+    Stopped,
+    /// The answer to its commit was lost: its primary knows.
+    Unknown {
+        /// The transaction.
+        start_ts: Timestamp,
+        /// Its primary.
+        primary: Cell,
+    },
+}
+
+/// Why a call isn't carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The proxy stops.
+    Stopping,
+    /// So many sessions are open.
+    Sessions(usize),
+    /// The session would have written more than this.
+    SessionBytes(usize),
+    /// All sessions together would have written more than this.
+    Bytes(usize),
+    /// So many calls are under way.
+    Calls(usize),
+    /// So many scans are under way.
+    Scans(usize),
+    /// So many calls of the session are under way.
+    SessionCalls(usize),
+    /// The session has ended.
+    Ended(SessionEnd),
+    /// Its commit is under way.
+    Committing,
+    /// There is no such session, or it ended long ago.
+    Unknown,
+}
+
+/// What a session's commit has to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum CommitStep<T> {
+    /// Commit it, and [`Sessions::finish`] the session.
+    Begin(T),
+    /// It was committed before.
+    Done(Timestamp),
+}
+
+/// What is known of how a session ends.
+#[derive(Debug, PartialEq, Eq)]
+pub enum KnownEnd {
+    /// It is open, or its commit is under way.
+    Open,
+    /// It has ended.
+    Ended(SessionEnd),
+}
+
+#[derive(Debug)]
+struct Session<T> {
+    txn: T,
+    began: Duration,
+    used: Duration,
+    /// Calls and scans under way.
+    calls: usize,
+    scans: usize,
+    bytes: usize,
+    committing: bool,
+}
+
+impl<T> Session<T> {
+    fn expired(&self, limits: &Limits, now: Duration) -> Option<Expiry> {
+        // A commit has limits of its own. A scan whose reader takes nothing doesn't keep a session.
+        if self.committing {
+            None
+        } else if now.saturating_sub(self.began) >= limits.session_max {
+            Some(Expiry::Total)
+        } else if self.calls == self.scans && now.saturating_sub(self.used) >= limits.idle_max {
+            Some(Expiry::Idle)
+        } else {
+            None
+        }
+    }
+}
+
+/// The sessions of a proxy; `T` is what carries out their calls.
+#[derive(Debug)]
+pub struct Sessions<T> {
+    limits: Limits,
+    open: HashMap<String, Session<T>>,
+    /// Those that are about to be opened.
+    beginning: usize,
+    ended: HashMap<String, SessionEnd>,
+    /// Of those that have ended, the oldest first.
+    ended_at: VecDeque<(Duration, String)>,
+    calls: usize,
+    scans: usize,
+    bytes: usize,
+    stopping: bool,
+}
+
+impl<T: Clone> Sessions<T> {
+    /// None yet.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            open: HashMap::new(),
+            beginning: 0,
+            ended: HashMap::new(),
+            ended_at: VecDeque::new(),
+            calls: 0,
+            scans: 0,
+            bytes: 0,
+            stopping: false,
+        }
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Open sessions, those that commit among them.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// What they have written, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there is no session, and none about to be opened.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.beginning == 0
+    }
+
+    /// Whether [`Self::stop`] was called.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// Makes room for a session, which [`Self::begun`] or [`Self::not_begun`] has to follow.
+    ///
+    /// # Errors
+    /// [`Refusal::Stopping`], [`Refusal::Sessions`].
+    pub fn begin(&mut self) -> Result<(), Refusal> {
+        if self.stopping {
+            return Err(Refusal::Stopping);
+        }
+        if self.open.len() + self.beginning >= self.limits.sessions_max {
+            return Err(Refusal::Sessions(self.limits.sessions_max));
+        }
+        self.beginning += 1;
+        Ok(())
+    }
+
+    /// The session is open.
+    pub fn begun(&mut self, now: Duration, token: String, txn: T) {
+        self.beginning = self.beginning.saturating_sub(1);
+        let session = Session {
+            txn,
+            began: now,
+            used: now,
+            calls: 0,
+            scans: 0,
+            bytes: 0,
+            committing: false,
+        };
+        self.open.insert(token, session);
+    }
+
+    /// The session could not be opened.
+    pub fn not_begun(&mut self) {
+        self.beginning = self.beginning.saturating_sub(1);
+    }
+
+    /// Begins a call, which [`Self::call_done`] has to follow.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn call(&mut self, now: Duration, token: &str) -> Result<T, Refusal> {
+        let (calls, limits) = (self.calls, self.limits);
+        let session = self.usable(now, token)?;
+        if session.calls >= limits.session_calls_max {
+            return Err(Refusal::SessionCalls(limits.session_calls_max));
+        }
+        if calls >= limits.calls_max {
+            return Err(Refusal::Calls(limits.calls_max));
+        }
+        session.calls += 1;
+        session.used = now;
+        let txn = session.txn.clone();
+        self.calls += 1;
+        Ok(txn)
+    }
+
+    /// A call has ended, also one of a session that has ended meanwhile.
+    pub fn call_done(&mut self, now: Duration, token: &str) {
+        self.calls = self.calls.saturating_sub(1);
+        if let Some(session) = self.open.get_mut(token) {
+            session.calls = session.calls.saturating_sub(1);
+            session.used = now;
+        }
+    }
+
+    /// Begins a scan, which [`Self::scan_done`] has to follow.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn scan(&mut self, now: Duration, token: &str) -> Result<T, Refusal> {
+        let (scans, limits) = (self.scans, self.limits);
+        let session = self.usable(now, token)?;
+        if session.calls >= limits.session_calls_max {
+            return Err(Refusal::SessionCalls(limits.session_calls_max));
+        }
+        if scans >= limits.scans_max {
+            return Err(Refusal::Scans(limits.scans_max));
+        }
+        session.calls += 1;
+        session.scans += 1;
+        session.used = now;
+        let txn = session.txn.clone();
+        self.scans += 1;
+        Ok(txn)
+    }
+
+    /// The reader of a scan has taken something.
+    pub fn scan_goes_on(&mut self, now: Duration, token: &str) {
+        if let Some(session) = self.open.get_mut(token) {
+            session.used = now;
+        }
+    }
+
+    /// A scan has ended, also one of a session that has ended meanwhile.
+    pub fn scan_done(&mut self, now: Duration, token: &str) {
+        self.scans = self.scans.saturating_sub(1);
+        if let Some(session) = self.open.get_mut(token) {
+            session.calls = session.calls.saturating_sub(1);
+            session.scans = session.scans.saturating_sub(1);
+            session.used = now;
+        }
+    }
+
+    /// Whether the session may write so many bytes more. [`Self::written`] says then what it has written.
+    ///
+    /// # Errors
+    /// [`Refusal::SessionBytes`], [`Refusal::Bytes`], or that the session has ended.
+    pub fn check_room(&self, token: &str, bytes: usize) -> Result<(), Refusal> {
+        let session = self.open.get(token).ok_or_else(|| self.gone(token))?;
+        if session.bytes.saturating_add(bytes) > self.limits.session_bytes_max {
+            return Err(Refusal::SessionBytes(self.limits.session_bytes_max));
+        }
+        if self.bytes.saturating_add(bytes) > self.limits.bytes_max {
+            return Err(Refusal::Bytes(self.limits.bytes_max));
+        }
+        Ok(())
+    }
+
+    /// The session has written so many bytes in all.
+    pub fn written(&mut self, token: &str, bytes: usize) {
+        if let Some(session) = self.open.get_mut(token) {
+            self.bytes = self.bytes.saturating_sub(session.bytes) + bytes;
+            session.bytes = bytes;
+        }
+    }
+
+    /// Begins the commit of a session. A session that is committed says so again.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn commit(&mut self, now: Duration, token: &str) -> Result<CommitStep<T>, Refusal> {
+        match self.usable(now, token) {
+            Ok(session) => {
+                session.committing = true;
+                Ok(CommitStep::Begin(session.txn.clone()))
+            }
+            Err(Refusal::Ended(SessionEnd::Committed(commit_ts))) => {
+                Ok(CommitStep::Done(commit_ts))
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Rolls a session back: what is returned is to be rolled back. `None`: nothing of it is visible as it is.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn rollback(&mut self, now: Duration, token: &str) -> Result<Option<T>, Refusal> {
+        match self.usable(now, token).map(|session| session.txn.clone()) {
+            Ok(txn) => {
+                self.finish(now, token, SessionEnd::RolledBack);
+                Ok(Some(txn))
+            }
+            Err(Refusal::Ended(
+                SessionEnd::RolledBack
+                | SessionEnd::Aborted
+                | SessionEnd::Expired(_)
+                | SessionEnd::Stopped,
+            )) => Ok(None),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// A session has ended so: what it held is free. What a caller may still have to roll back; `None`: it had ended
+    /// before, and what is known of that stays.
+    pub fn finish(&mut self, now: Duration, token: &str, end: SessionEnd) -> Option<T> {
+        let (token, session) = self.open.remove_entry(token)?;
+        self.bytes = self.bytes.saturating_sub(session.bytes);
+        self.ended.insert(token.clone(), end);
+        self.ended_at.push_back((now, token));
+        // As many as may be open: a client that begins and ends without a pause takes no more.
+        while self.ended_at.len() > self.limits.sessions_max {
+            self.forget_oldest();
+        }
+        Some(session.txn)
+    }
+
+    /// The cluster has ended the transaction of a session: what is left is to be rolled back. A commit that is under way
+    /// finds that out by itself.
+    pub fn abort(&mut self, now: Duration, token: &str) -> Option<T> {
+        if self.open.get(token)?.committing {
+            return None;
+        }
+        self.finish(now, token, SessionEnd::Aborted)
+    }
+
+    /// What became of the transaction of a session whose outcome was not known.
+    pub fn found_out(&mut self, token: &str, end: SessionEnd) {
+        if let Some(known @ SessionEnd::Unknown { .. }) = self.ended.get_mut(token) {
+            *known = end;
+        }
+    }
+
+    /// What is known of how a session ends.
+    ///
+    /// # Errors
+    /// [`Refusal::Unknown`].
+    pub fn outcome(&self, token: &str) -> Result<KnownEnd, Refusal> {
+        if self.open.contains_key(token) {
+            return Ok(KnownEnd::Open);
+        }
+        match self.gone(token) {
+            Refusal::Ended(end) => Ok(KnownEnd::Ended(end)),
+            refusal => Err(refusal),
+        }
+    }
+
+    /// Why there is no open session of this token; `None`: there is one.
+    pub fn why_gone(&self, token: &str) -> Option<Refusal> {
+        (!self.open.contains_key(token)).then(|| self.gone(token))
+    }
+
+    /// Ends the sessions whose time is over: they are to be rolled back.
+    pub fn expire(&mut self, now: Duration) -> Vec<(T, Expiry)> {
+        while let Some((at, _)) = self.ended_at.front()
+            && now.saturating_sub(*at) >= self.limits.remember_for
+        {
+            self.forget_oldest();
+        }
+        let expired: Vec<(String, Expiry)> = self
+            .open
+            .iter()
+            .filter_map(|(token, session)| {
+                Some((token.clone(), session.expired(&self.limits, now)?))
+            })
+            .collect();
+        expired
+            .into_iter()
+            .filter_map(|(token, expiry)| {
+                let txn = self.finish(now, &token, SessionEnd::Expired(expiry))?;
+                Some((txn, expiry))
+            })
+            .collect()
+    }
+
+    /// From now on no session begins.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Ends all sessions but those that commit: they are to be rolled back.
+    pub fn end_all(&mut self, now: Duration) -> Vec<T> {
+        let idle = self
+            .open
+            .iter()
+            .filter(|(_, session)| !session.committing)
+            .map(|(token, _)| token.clone())
+            .collect::<Vec<_>>();
+        idle.into_iter()
+            .filter_map(|token| self.finish(now, &token, SessionEnd::Stopped))
+            .collect()
+    }
+
+    /// The session, for a call on it. One whose time is over can't be used, though nobody has ended it yet.
+    fn usable(&mut self, now: Duration, token: &str) -> Result<&mut Session<T>, Refusal> {
+        let Some(session) = self.open.get(token) else {
+            return Err(self.gone(token));
+        };
+        if session.committing {
+            return Err(Refusal::Committing);
+        }
+        if let Some(expiry) = session.expired(&self.limits, now) {
+            return Err(Refusal::Ended(SessionEnd::Expired(expiry)));
+        }
+        self.open.get_mut(token).ok_or(Refusal::Unknown)
+    }
+
+    fn gone(&self, token: &str) -> Refusal {
+        match self.ended.get(token) {
+            Some(end) => Refusal::Ended(end.clone()),
+            None => Refusal::Unknown,
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, token)) = self.ended_at.pop_front() {
+            self.ended.remove(&token);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,536 @@
+//! The calls of a proxy, for both doors: each is admitted by [`Sessions`], and carried out by the client library.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use percolator_client::{Client, Entry, Error, Outcome, Range, Timestamp, Txn, limits};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::failure::{Failure, Reason};
+use crate::metrics::Metrics;
+use crate::sessions::{CommitStep, KnownEnd, Limits, Refusal, SessionEnd, Sessions};
+use crate::token;
+
+/// Cells of one BatchGet: their values are in memory together.
+pub(crate) const BATCH_CELLS_MAX: usize = 256;
+/// What a scan hands over at a time: so many cells, or the bytes that one more cell brings above this.
+const CHUNK_CELLS: usize = 256;
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// What carries out the calls of a session.
+#[derive(Clone)]
+pub(crate) struct SessionTxn {
+    txn: Txn,
+    /// Dropped, or set, when the session has ended.
+    ended: Arc<watch::Sender<bool>>,
+}
+
+impl SessionTxn {
+    fn roll_back(self) {
+        self.ended.send_replace(true);
+        self.txn.rollback();
+    }
+}
+
+/// A cell's name, as calls have it.
+#[derive(Clone, Debug)]
+pub(crate) struct CellAt {
+    pub(crate) table: String,
+    pub(crate) row: Bytes,
+    pub(crate) column: Bytes,
+}
+
+impl CellAt {
+    /// What it takes while it is buffered, with a value of so many bytes.
+    fn buffered_bytes(&self, value_bytes: usize) -> usize {
+        self.row.len() + self.column.len() + value_bytes + limits::BUFFERED_CELL_BYTES
+    }
+}
+
+/// A session that has begun.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) session: String,
+    pub(crate) start_ts: Timestamp,
+}
+
+/// How a transaction ended, as far as that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KnownOutcome {
+    Pending,
+    Committed(Timestamp),
+    RolledBack,
+    Forgotten,
+}
+
+/// Some cells of a scan, in order.
+pub(crate) type Chunk = Result<Vec<Entry>, Failure>;
+
+/// The proxy's state, shared by all calls.
+pub(crate) struct Transactions {
+    server: String,
+    client: OnceLock<Client>,
+    sessions: Mutex<Sessions<SessionTxn>>,
+    pub(crate) metrics: Metrics,
+    began: Instant,
+    /// A session has ended.
+    ended: Notify,
+}
+
+impl Transactions {
+    pub(crate) fn new(server: String, limits: Limits, metrics: Metrics) -> Self {
+        Self {
+            server,
+            client: OnceLock::new(),
+            sessions: Mutex::new(Sessions::new(limits)),
+            metrics,
+            began: Instant::now(),
+            ended: Notify::new(),
+        }
+    }
+
+    /// The limits.
+    pub(crate) fn limits(&self) -> Limits {
+        *self.sessions.lock().limits()
+    }
+
+    /// The cluster is reached.
+    pub(crate) fn connected(&self, client: Client) {
+        // It connects once.
+        let _ = self.client.set(client);
+    }
+
+    /// Why no session can begin here.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        if self.sessions.lock().is_stopping() {
+            return Err("the proxy stops".into());
+        }
+        match self.client.get() {
+            Some(_) => Ok(()),
+            None => Err("the proxy has not reached the cluster's master yet".into()),
+        }
+    }
+
+    /// Brings the gauges up to date.
+    pub(crate) fn show(&self) {
+        let sessions = self.sessions.lock();
+        let whole = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.metrics.sessions.set(whole(sessions.open()));
+        self.metrics.buffered_bytes.set(whole(sessions.bytes()));
+    }
+
+    pub(crate) async fn begin(&self, snapshot: Option<Timestamp>) -> Result<Begun, Failure> {
+        let client = self.client()?;
+        self.sessions.lock().begin()?;
+        let mut beginning = Beginning {
+            of: self,
+            is_done: false,
+        };
+        let txn = match snapshot {
+            None => client.begin().await?,
+            Some(snapshot) => client.begin_at(snapshot).await?,
+        };
+        let start_ts = txn.start_ts();
+        let session = token::write(start_ts, &self.server, rand::random());
+        let (ended, _) = watch::channel(false);
+        let txn = SessionTxn {
+            txn,
+            ended: Arc::new(ended),
+        };
+        beginning.is_done = true;
+        let mut sessions = self.sessions.lock();
+        sessions.begun(self.now(), session.clone(), txn);
+        self.metrics.begun.inc();
+        Ok(Begun { session, start_ts })
+    }
+
+    pub(crate) async fn get(&self, session: &str, cell: &CellAt) -> Result<Option<Bytes>, Failure> {
+        let (txn, call) = self.call(session)?;
+        let result = txn.txn.get(&cell.table, &cell.row, &cell.column).await;
+        call.check(result)
+    }
+
+    pub(crate) async fn get_for_update(
+        &self,
+        session: &str,
+        cell: &CellAt,
+    ) -> Result<Option<Bytes>, Failure> {
+        let (txn, call) = self.call(session)?;
+        self.check_room(session, cell.buffered_bytes(0))?;
+        let txn = &txn.txn;
+        let result = txn
+            .get_for_update(&cell.table, &cell.row, &cell.column)
+            .await;
+        self.written(session, txn);
+        call.check(result)
+    }
+
+    pub(crate) async fn batch_get(
+        &self,
+        session: &str,
+        cells: &[CellAt],
+    ) -> Result<Vec<Option<Bytes>>, Failure> {
+        if cells.len() > BATCH_CELLS_MAX {
+            let message = format!(
+                "{} cells; the limit is {BATCH_CELLS_MAX} for each call",
+                cells.len()
+            );
+            return Err(Failure::new(Reason::Invalid, message));
+        }
+        let (txn, call) = self.call(session)?;
+        let names: Vec<(&str, &[u8], &[u8])> = cells
+            .iter()
+            .map(|cell| (&*cell.table, &*cell.row, &*cell.column))
+            .collect();
+        let result = txn.txn.batch_get(&names).await;
+        call.check(result)
+    }
+
+    pub(crate) async fn put(
+        &self,
+        session: &str,
+        cell: &CellAt,
+        value: Bytes,
+    ) -> Result<(), Failure> {
+        let (txn, call) = self.call(session)?;
+        let txn = &txn.txn;
+        // A wrong name is reported now, not by the commit.
+        call.check(txn.check_table(&cell.table).await)?;
+        self.check_room(session, cell.buffered_bytes(value.len()))?;
+        let result = txn.put(&cell.table, &cell.row, &cell.column, value);
+        self.written(session, txn);
+        call.check(result)
+    }
+
+    pub(crate) async fn delete(&self, session: &str, cell: &CellAt) -> Result<(), Failure> {
+        let (txn, call) = self.call(session)?;
+        let txn = &txn.txn;
+        call.check(txn.check_table(&cell.table).await)?;
+        self.check_room(session, cell.buffered_bytes(0))?;
+        let result = txn.delete(&cell.table, &cell.row, &cell.column);
+        self.written(session, txn);
+        call.check(result)
+    }
+
+    /// The cells of the range, chunk by chunk, as they are taken. A task reads at most one chunk ahead, and drops what it
+    /// holds when the session ends, whatever its reader does.
+    pub(crate) async fn scan(
+        self: &Arc<Self>,
+        session: &str,
+        table: &str,
+        range: Range,
+    ) -> Result<mpsc::Receiver<Chunk>, Failure> {
+        let txn = match self.sessions.lock().scan(self.now(), session) {
+            Ok(txn) => txn,
+            Err(refusal) => return Err(self.refused(session, refusal)),
+        };
+        let guard = ScanGuard {
+            of: self.clone(),
+            session: session.to_owned(),
+        };
+        let scan = match txn.txn.scan(table, range).await {
+            Ok(scan) => scan,
+            Err(error) => return Err(self.failed(session, error)),
+        };
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(produce(scan, txn.ended.subscribe(), guard, sender));
+        Ok(receiver)
+    }
+
+    /// Goes on to its end also if the caller doesn't wait.
+    pub(crate) async fn commit(self: &Arc<Self>, session: &str) -> Result<Timestamp, Failure> {
+        let step = self.sessions.lock().commit(self.now(), session);
+        let txn = match step {
+            Ok(CommitStep::Begin(txn)) => txn,
+            Ok(CommitStep::Done(commit_ts)) => return Ok(commit_ts),
+            Err(refusal) => return Err(self.refused(session, refusal)),
+        };
+        let (answer, answered) = oneshot::channel();
+        let (this, session) = (self.clone(), session.to_owned());
+        tokio::spawn(async move {
+            let result = txn.txn.commit().await;
+            let end = match &result {
+                Ok(commit_ts) => SessionEnd::Committed(*commit_ts),
+                Err(Error::Unknown {
+                    start_ts, primary, ..
+                }) => SessionEnd::Unknown {
+                    start_ts: *start_ts,
+                    primary: primary.clone(),
+                },
+                // Whatever else it is says that nothing of it is or will be visible.
+                Err(_) => SessionEnd::Aborted,
+            };
+            txn.ended.send_replace(true);
+            this.metrics.session_ended(&end);
+            this.sessions.lock().finish(this.now(), &session, end);
+            this.ended.notify_waiters();
+            // Nobody may wait any more.
+            let _ = answer.send(result);
+        });
+        match answered.await {
+            Ok(result) => result.map_err(Failure::from),
+            Err(_) => Err(Failure::new(
+                Reason::Committing,
+                "the commit was not waited for; ask again for its outcome",
+            )),
+        }
+    }
+
+    pub(crate) fn rollback(&self, session: &str) -> Result<(), Failure> {
+        let rolled_back = self.sessions.lock().rollback(self.now(), session);
+        match rolled_back {
+            Ok(Some(txn)) => {
+                self.roll_back(txn, &SessionEnd::RolledBack);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(refusal) => Err(self.refused(session, refusal)),
+        }
+    }
+
+    pub(crate) async fn outcome(&self, session: &str) -> Result<KnownOutcome, Failure> {
+        let known = self.sessions.lock().outcome(session);
+        match known {
+            Ok(KnownEnd::Open) => Ok(KnownOutcome::Pending),
+            Ok(KnownEnd::Ended(SessionEnd::Committed(commit_ts))) => {
+                Ok(KnownOutcome::Committed(commit_ts))
+            }
+            Ok(KnownEnd::Ended(SessionEnd::Unknown { start_ts, primary })) => {
+                let (outcome, end) = match self.client()?.outcome(start_ts, &primary).await? {
+                    Outcome::Committed(commit_ts) => (
+                        KnownOutcome::Committed(commit_ts),
+                        Some(SessionEnd::Committed(commit_ts)),
+                    ),
+                    Outcome::RolledBack => (KnownOutcome::RolledBack, Some(SessionEnd::Aborted)),
+                    Outcome::Pending => (KnownOutcome::Pending, None),
+                    Outcome::Forgotten => (KnownOutcome::Forgotten, None),
+                };
+                if let Some(end) = end {
+                    self.sessions.lock().found_out(session, end);
+                }
+                Ok(outcome)
+            }
+            Ok(KnownEnd::Ended(_)) => Ok(KnownOutcome::RolledBack),
+            Err(refusal) => Err(self.refused(session, refusal)),
+        }
+    }
+
+    /// Rolls back what has expired, now and then; never ends.
+    pub(crate) async fn expire(&self) {
+        let every = self.limits().idle_max / 8;
+        let every = every.clamp(Duration::from_millis(10), Duration::from_millis(250));
+        loop {
+            tokio::time::sleep(every).await;
+            let expired = self.sessions.lock().expire(self.now());
+            for (txn, expiry) in expired {
+                self.roll_back(txn, &SessionEnd::Expired(expiry));
+            }
+        }
+    }
+
+    /// Begins no session any more. Those that are there may end within the grace; then they are rolled back. Commits
+    /// end by themselves.
+    pub(crate) async fn stop(&self, grace: Duration) {
+        self.sessions.lock().stop();
+        let _ = tokio::time::timeout(grace, self.emptied()).await;
+        let left = self.sessions.lock().end_all(self.now());
+        if !left.is_empty() {
+            tracing::info!(
+                sessions = left.len(),
+                "sessions are rolled back: the proxy stops"
+            );
+        }
+        for txn in left {
+            self.roll_back(txn, &SessionEnd::Stopped);
+        }
+        if let Some(client) = self.client.get() {
+            let _ = tokio::time::timeout(client.options().patience, self.emptied()).await;
+            client.settle().await;
+        }
+    }
+
+    async fn emptied(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.sessions.lock().is_empty() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    fn roll_back(&self, txn: SessionTxn, end: &SessionEnd) {
+        self.metrics.session_ended(end);
+        txn.roll_back();
+        self.ended.notify_waiters();
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn client(&self) -> Result<&Client, Failure> {
+        self.client.get().ok_or_else(|| {
+            let message = "the proxy has not reached the cluster's master yet";
+            Failure::new(Reason::Unavailable, message)
+        })
+    }
+
+    fn call<'a>(&'a self, session: &'a str) -> Result<(SessionTxn, CallGuard<'a>), Failure> {
+        let called = self.sessions.lock().call(self.now(), session);
+        match called {
+            Ok(txn) => Ok((txn, CallGuard { of: self, session })),
+            Err(refusal) => Err(self.refused(session, refusal)),
+        }
+    }
+
+    fn check_room(&self, session: &str, bytes: usize) -> Result<(), Failure> {
+        let checked = self.sessions.lock().check_room(session, bytes);
+        checked.map_err(|refusal| self.refused(session, refusal))
+    }
+
+    fn written(&self, session: &str, txn: &Txn) {
+        let bytes = txn.buffered_bytes();
+        self.sessions.lock().written(session, bytes);
+    }
+
+    /// What a client is answered whose session can't be used.
+    fn refused(&self, session: &str, refusal: Refusal) -> Failure {
+        if refusal != Refusal::Unknown {
+            return refusal.into();
+        }
+        match token::read(session) {
+            None => Failure::new(
+                Reason::Invalid,
+                "this is not the token of a session: Begin returns one",
+            ),
+            Some(token) if token.proxy != self.server => {
+                let message = format!("the session is one of {}", token.proxy);
+                let failure = Failure::new(Reason::OtherProxy, message);
+                failure.with("proxy", token.proxy)
+            }
+            Some(token) => Failure::from(refusal).with("start_ts", token.start_ts),
+        }
+    }
+
+    /// What a client is answered whose call has failed.
+    fn failed(&self, session: &str, error: Error) -> Failure {
+        if error.retryable() {
+            // Nothing of it can be committed any more.
+            let aborted = self.sessions.lock().abort(self.now(), session);
+            if let Some(txn) = aborted {
+                self.roll_back(txn, &SessionEnd::Aborted);
+            }
+            return error.into();
+        }
+        let why = match error {
+            // Somebody has ended it while the call was under way.
+            Error::Ended => self.sessions.lock().why_gone(session),
+            _ => None,
+        };
+        match why {
+            Some(refusal) => self.refused(session, refusal),
+            None => error.into(),
+        }
+    }
+}
+
+/// A session that is about to begin.
+struct Beginning<'a> {
+    of: &'a Transactions,
+    is_done: bool,
+}
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.of.sessions.lock().not_begun();
+            self.of.ended.notify_waiters();
+        }
+    }
+}
+
+/// A call under way.
+struct CallGuard<'a> {
+    of: &'a Transactions,
+    session: &'a str,
+}
+
+impl CallGuard<'_> {
+    /// What the client is answered.
+    fn check<T>(&self, result: Result<T, Error>) -> Result<T, Failure> {
+        result.map_err(|error| self.of.failed(self.session, error))
+    }
+}
+
+impl Drop for CallGuard<'_> {
+    fn drop(&mut self) {
+        self.of
+            .sessions
+            .lock()
+            .call_done(self.of.now(), self.session);
+    }
+}
+
+/// A scan under way.
+struct ScanGuard {
+    of: Arc<Transactions>,
+    session: String,
+}
+
+impl Drop for ScanGuard {
+    fn drop(&mut self) {
+        let now = self.of.now();
+        self.of.sessions.lock().scan_done(now, &self.session);
+    }
+}
+
+/// Reads a scan for whoever takes its chunks, to its end or the session's.
+async fn produce(
+    mut scan: percolator_client::Scan,
+    mut ended: watch::Receiver<bool>,
+    guard: ScanGuard,
+    sender: mpsc::Sender<Chunk>,
+) {
+    loop {
+        let read = tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => break,
+            read = chunk(&mut scan) => read,
+        };
+        let (chunk, is_last) = match read {
+            Ok((entries, is_last)) => (Ok(entries), is_last),
+            Err(error) => (Err(guard.of.failed(&guard.session, error)), true),
+        };
+        tokio::select! {
+            biased;
+            sent = sender.send(chunk) => if sent.is_err() || is_last {
+                return;
+            },
+            _ = ended.wait_for(|ended| *ended) => break,
+        }
+        let now = guard.of.now();
+        guard.of.sessions.lock().scan_goes_on(now, &guard.session);
+    }
+    let why = guard.of.sessions.lock().why_gone(&guard.session);
+    let why = why.unwrap_or(Refusal::Unknown);
+    let failure = guard.of.refused(&guard.session, why);
+    // The reader may take its time: nothing is held for it any more.
+    drop((scan, guard));
+    let _ = sender.send(Err(failure)).await;
+}
+
+/// The next cells, and whether these are the last ones.
+async fn chunk(scan: &mut percolator_client::Scan) -> Result<(Vec<Entry>, bool), Error> {
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    while entries.len() < CHUNK_CELLS && bytes < CHUNK_BYTES {
+        let Some(entry) = scan.next().await? else {
+            return Ok((entries, true));
+        };
+        bytes += entry.row.len() + entry.column.len() + entry.value.len();
+        entries.push(entry);
+    }
+    Ok((entries, false))
+}

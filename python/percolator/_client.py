@@ -1,0 +1,358 @@
+"""The client: transactions over the proxy's door of HTTP and JSON."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import http.client
+import json
+import os
+import random
+import threading
+import time
+from types import TracebackType
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+
+from ._errors import Aborted, Error, FailedPrecondition, OutcomeUnknown, Unavailable, of_answer
+
+BytesLike = Union[bytes, str]
+T = TypeVar("T")
+
+#: Where the proxy of ``percolator up`` listens.
+DEFAULT_ADDRESS = "127.0.0.1:7490"
+#: Where else it may be named.
+ADDRESS_VARIABLE = "PERCOLATOR_PROXY"
+# Between two attempts of a transaction, in seconds: the first pause and the longest.
+_PAUSE_FIRST, _PAUSE_MAX = 0.002, 0.2
+_LOST = (OSError, http.client.HTTPException)
+
+
+class Cell(NamedTuple):
+    """A cell that a scan has found."""
+
+    row: bytes
+    column: bytes
+    value: bytes
+
+
+class Outcome(NamedTuple):
+    """How a transaction ended: "pending", "committed", "rolled back" or "forgotten"."""
+
+    outcome: str
+    #: Of one that is committed.
+    commit_ts: Optional[int]
+
+
+def connect(address: Optional[str] = None, *, timeout: float = 30.0) -> "Client":
+    """A client of the proxy at this address, HOST:PORT.
+
+    Without an address it is PERCOLATOR_PROXY, or where ``percolator up`` has its proxy. Nothing is sent before the
+    first transaction. ``timeout`` is that of one call, in seconds.
+    """
+    return Client(address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS, timeout=timeout)
+
+
+class Client:
+    """A proxy. It may be used by many threads; each transaction by one at a time.
+
+    ``with`` closes its connections at the end.
+    """
+
+    def __init__(self, address: str, *, timeout: float = 30.0):
+        self._address = address
+        self._timeout = timeout
+        self._idle: List[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def begin(self, *, snapshot: Optional[int] = None) -> "Transaction":
+        """Begins a transaction at a snapshot of now; or one that only reads, at a timestamp of an earlier one."""
+        fields = {} if snapshot is None else {"snapshot": str(snapshot)}
+        begun = self._call("begin", fields)
+        return Transaction(self, begun["session"], int(begun["start_ts"]))
+
+    def transaction(self, *, snapshot: Optional[int] = None) -> "Transaction":
+        """A transaction for ``with``: commits at the end of the block, and rolls back at an exception."""
+        return self.begin(snapshot=snapshot)
+
+    def run(self, function: Callable[["Transaction"], T], *, retry_for: float = 30.0) -> T:
+        """Calls the function with a transaction and commits it.
+
+        It is called again with a new one after ``Aborted`` and ``Unavailable``, which say that nothing is committed;
+        after ``retry_for`` seconds these are raised. So it should do nothing beside the transaction that may not happen
+        twice. ``OutcomeUnknown`` is raised at once.
+        """
+        give_up = time.monotonic() + retry_for
+        pause = _PAUSE_FIRST
+        while True:
+            try:
+                with self.transaction() as tx:
+                    return function(tx)
+            except (Aborted, Unavailable):
+                if time.monotonic() >= give_up:
+                    raise
+            # Those that were in each other's way don't meet again at the same time.
+            time.sleep(random.uniform(0, pause))
+            pause = min(pause * 2, _PAUSE_MAX)
+
+    def transactional(self, function: Callable[..., T]) -> Callable[..., T]:
+        """A decorator: the function gets a transaction as its first argument, as by ``run``."""
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> T:
+            return self.run(lambda tx: function(tx, *args, **kwargs))
+
+        return wrapper
+
+    def close(self) -> None:
+        """Closes the connections that aren't in use."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _call(self, method: str, fields: Dict[str, Any], *, again: bool = True) -> Any:
+        """Calls a method; once more if the connection is lost, unless the caller has to know of that."""
+        connection, response = self._send(method, fields, again)
+        try:
+            text = response.read()
+        except _LOST as lost:
+            connection.close()
+            raise Unavailable(f"the answer of the proxy at {self._address} was lost: {lost}") from lost
+        self._give_back(connection, response)
+        return self._checked(response, text)
+
+    def _lines(self, method: str, fields: Dict[str, Any]) -> Iterator[Any]:
+        """Calls a method that answers many lines."""
+        connection, response = self._send(method, fields, True)
+        try:
+            if response.status != 200:
+                self._checked(response, response.read())
+            while True:
+                line = response.readline()
+                if not line:
+                    break
+                answer = json.loads(line)
+                if "error" in answer:
+                    raise of_answer(answer)
+                yield answer
+        except _LOST as lost:
+            raise Unavailable(f"the answer of the proxy at {self._address} was lost: {lost}") from lost
+        finally:
+            if response.isclosed():
+                self._give_back(connection, response)
+            else:
+                connection.close()
+
+    def _send(
+        self, method: str, fields: Dict[str, Any], again: bool
+    ) -> Tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        body = json.dumps(fields).encode()
+        headers = {"Content-Type": "application/json"}
+        lost: Optional[BaseException] = None
+        for fresh in (False, True) if again else (False,):
+            connection = self._connection(fresh)
+            try:
+                connection.request("POST", f"/v1/{method}", body, headers)
+                return connection, connection.getresponse()
+            except _LOST as error:
+                connection.close()
+                lost = error
+        raise Unavailable(f"the proxy at {self._address} doesn't answer: {lost}") from lost
+
+    def _connection(self, fresh: bool) -> http.client.HTTPConnection:
+        with self._lock:
+            if self._idle and not fresh:
+                return self._idle.pop()
+        return http.client.HTTPConnection(self._address, timeout=self._timeout)
+
+    def _give_back(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        if response.will_close:
+            connection.close()
+            return
+        with self._lock:
+            self._idle.append(connection)
+
+    def _checked(self, response: http.client.HTTPResponse, text: bytes) -> Any:
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            raise Error(f"{self._address} is no proxy: it answers {text[:200]!r}") from None
+        if response.status != 200:
+            raise of_answer(answer)
+        return answer
+
+
+class Transaction:
+    """A transaction. Its reads see one snapshot, and its own writes."""
+
+    def __init__(self, client: Client, session: str, start_ts: int):
+        self._client = client
+        self._session = session
+        self._ended = False
+        #: The snapshot, and the transaction's name.
+        self.start_ts = start_ts
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        if self._ended:
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.rollback()
+        except Error:
+            # The proxy does it by itself; the reason is the exception that is raised already.
+            pass
+
+    def get(self, table: str, row: BytesLike, column: BytesLike) -> Optional[bytes]:
+        """The value of a cell; ``None`` if it has none."""
+        return _value(self._call("get", _cell(table, row, column)))
+
+    def get_for_update(self, table: str, row: BytesLike, column: BytesLike) -> Optional[bytes]:
+        """The value of a cell. The commit fails if another transaction changes it meanwhile."""
+        return _value(self._call("get_for_update", _cell(table, row, column)))
+
+    def batch_get(self, cells: Sequence[Tuple[str, BytesLike, BytesLike]]) -> List[Optional[bytes]]:
+        """The values of several cells, each a table, a row and a column, in the same order."""
+        names = [_cell(*cell) for cell in cells]
+        return [_value(value) for value in self._call("batch_get", {"cells": names})["values"]]
+
+    def scan(
+        self,
+        table: str,
+        *,
+        start: BytesLike = b"",
+        end: BytesLike = b"",
+        prefix: BytesLike = b"",
+        reverse: bool = False,
+        limit: int = 0,
+        limit_rows: int = 0,
+    ) -> Iterator[Cell]:
+        """The cells of a range of rows, in order: from ``start`` on, before ``end``, or of rows that begin with ``prefix``.
+
+        An empty ``end`` is the end of the table, and a limit of 0 is none.
+        """
+        fields: Dict[str, Any] = {"table": table, "reverse": reverse, "limit": limit, "limit_rows": limit_rows}
+        for name, edge in (("start", start), ("end", end), ("prefix", prefix)):
+            if edge:
+                _insert(fields, name, edge)
+        for line in self._client._lines("scan", {"session": self._session, **fields}):
+            yield Cell(_bytes(line, "row"), _bytes(line, "column"), _bytes(line, "value"))
+
+    def put(self, table: str, row: BytesLike, column: BytesLike, value: BytesLike) -> None:
+        """Sets a cell at the commit."""
+        fields = _cell(table, row, column)
+        _insert(fields, "value", value)
+        self._call("put", fields)
+
+    def delete(self, table: str, row: BytesLike, column: BytesLike) -> None:
+        """Deletes a cell at the commit."""
+        self._call("delete", _cell(table, row, column))
+
+    def commit(self) -> int:
+        """Commits, and returns the commit_ts.
+
+        ``Aborted`` and ``Unavailable`` say that nothing of it is committed, ``OutcomeUnknown`` that it may be.
+        """
+        self._ended = True
+        give_up = time.monotonic() + self._client._timeout
+        is_lost = False
+        while True:
+            try:
+                fields = {"session": self._session}
+                return int(self._client._call("commit", fields, again=False)["commit_ts"])
+            except OutcomeUnknown as unknown:
+                unknown.transaction = self
+                raise
+            except FailedPrecondition as gone:
+                if gone.reason != "SESSION_UNKNOWN":
+                    raise
+                if is_lost:
+                    raise self._unknown(str(gone)) from gone
+                raise _restarted(gone) from gone
+            except Unavailable as away:
+                # An answer of the proxy has a reason; without one the connection was lost, and the commit may go on.
+                if away.reason not in ("", "COMMITTING"):
+                    raise
+                if time.monotonic() >= give_up:
+                    raise self._unknown(str(away)) from away
+                is_lost = True
+                self._client.close()
+                time.sleep(0.05)
+
+    def rollback(self) -> None:
+        """Ends the transaction without writing anything."""
+        self._ended = True
+        self._call("rollback", {})
+
+    def outcome(self) -> Outcome:
+        """How the transaction ended, as far as that is known."""
+        answer = self._call("outcome", {})
+        commit_ts = answer.get("commit_ts")
+        return Outcome(answer["outcome"], None if commit_ts is None else int(commit_ts))
+
+    def _call(self, method: str, fields: Dict[str, Any]) -> Any:
+        try:
+            return self._client._call(method, {"session": self._session, **fields})
+        except FailedPrecondition as gone:
+            if gone.reason == "SESSION_UNKNOWN" and not self._ended:
+                raise _restarted(gone) from gone
+            raise
+
+    def _unknown(self, why: str) -> OutcomeUnknown:
+        metadata = {"start_ts": str(self.start_ts)}
+        message = f"the answer to the commit was lost: it may be committed ({why})"
+        return OutcomeUnknown(message, metadata=metadata, transaction=self)
+
+
+def _restarted(gone: Error) -> Aborted:
+    """A proxy that doesn't know a session whose commit was never asked for."""
+    return Aborted("the proxy was started again: nothing of the transaction is committed", gone.reason, gone.metadata)
+
+
+def _cell(table: str, row: BytesLike, column: BytesLike) -> Dict[str, Any]:
+    fields: Dict[str, Any] = {"table": table}
+    _insert(fields, "row", row)
+    _insert(fields, "column", column)
+    return fields
+
+
+def _insert(fields: Dict[str, Any], name: str, value: BytesLike) -> None:
+    if isinstance(value, str):
+        fields[name] = value
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        fields[f"{name}_base64"] = base64.b64encode(value).decode()
+    else:
+        raise TypeError(f"{name} is {type(value).__name__}: bytes or str are expected")
+
+
+def _bytes(answer: Dict[str, Any], name: str) -> bytes:
+    text = answer.get(name)
+    if text is not None:
+        return str(text).encode()
+    return base64.b64decode(answer[f"{name}_base64"])
+
+
+def _value(answer: Dict[str, Any]) -> Optional[bytes]:
+    if "value" in answer and answer["value"] is None:
+        return None
+    return _bytes(answer, "value")

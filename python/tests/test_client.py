@@ -1,0 +1,169 @@
+"""The client against a proxy: PERCOLATOR_PROXY says where, and has a table t. `cargo test -p percolator-cli --test python`
+runs it on a cluster of its own."""
+
+import threading
+import unittest
+import uuid
+
+import percolator
+
+
+def row() -> str:
+    """One that no other test has."""
+    return uuid.uuid4().hex
+
+
+class ClientTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.client = percolator.connect()
+        self.addCleanup(self.client.close)
+
+    def value(self, of: str):
+        with self.client.transaction() as tx:
+            return tx.get("t", of, "c")
+
+    def test_a_block_commits_at_its_end_and_rolls_back_at_an_exception(self) -> None:
+        a = row()
+        with self.client.transaction() as tx:
+            tx.put("t", a, "c", "1")
+            self.assertEqual(tx.get("t", a, "c"), b"1")
+            self.assertIsNone(self.value(a))
+        self.assertEqual(self.value(a), b"1")
+        self.assertEqual(tx.outcome().outcome, "committed")
+        with self.assertRaises(ZeroDivisionError):
+            with self.client.transaction() as tx:
+                tx.put("t", a, "c", "2")
+                1 / 0
+        self.assertEqual(self.value(a), b"1")
+        self.assertEqual(tx.outcome().outcome, "rolled back")
+
+    def test_bytes_come_back_as_they_were(self) -> None:
+        a = uuid.uuid4().bytes + b"\xff\x00"
+        values = [b"", b"\x00\xff", "\u00e4".encode(), b"plain", bytes(range(256)) * 500]
+        for value in values:
+            with self.client.transaction() as tx:
+                tx.put("t", a, b"\xff", value)
+                self.assertEqual(tx.get("t", a, b"\xff"), value)
+            with self.client.transaction() as tx:
+                self.assertEqual(tx.batch_get([("t", a, b"\xff"), ("t", a, "no")]), [value, None])
+                self.assertEqual(list(tx.scan("t", prefix=a)), [percolator.Cell(a, b"\xff", value)])
+        with self.client.transaction() as tx:
+            tx.delete("t", a, b"\xff")
+        with self.client.transaction() as tx:
+            self.assertIsNone(tx.get("t", a, b"\xff"))
+
+    def test_a_scan_is_in_order_and_may_be_left(self) -> None:
+        prefix = row()
+        rows = [f"{prefix}-{number:04}".encode() for number in range(1500)]
+        with self.client.transaction() as tx:
+            for each in rows:
+                tx.put("t", each, "c", each)
+        with self.client.transaction() as tx:
+            found = [cell.row for cell in tx.scan("t", prefix=prefix)]
+            self.assertEqual(found, rows)
+            found = [cell.row for cell in tx.scan("t", start=rows[3], end=rows[7], reverse=True)]
+            self.assertEqual(found, rows[3:7][::-1])
+            self.assertEqual(len(list(tx.scan("t", prefix=prefix, limit=5))), 5)
+            for cell in tx.scan("t", prefix=prefix):
+                self.assertEqual(cell.row, rows[0])
+                break
+            # In the middle of a scan.
+            for cell in tx.scan("t", prefix=prefix, limit=3):
+                self.assertEqual(tx.get("t", cell.row, "c"), cell.value)
+
+    def test_a_conflict_is_tried_again(self) -> None:
+        a = row()
+        runs = []
+
+        @self.client.transactional
+        def add(tx: percolator.Transaction, number: int) -> int:
+            runs.append(tx.start_ts)
+            has = int(tx.get("t", a, "c") or 0)
+            if len(runs) == 1:
+                with self.client.transaction() as other:
+                    other.put("t", a, "c", "10")
+            tx.put("t", a, "c", str(has + number))
+            return has + number
+
+        self.assertEqual(add(5), 15)
+        self.assertEqual(len(runs), 2)
+        self.assertEqual(self.value(a), b"15")
+
+    def test_a_conflict_is_not_tried_for_ever(self) -> None:
+        a = row()
+
+        def conflicts(tx: percolator.Transaction) -> None:
+            tx.put("t", a, "c", "1")
+            with self.client.transaction() as other:
+                other.put("t", a, "c", "2")
+
+        with self.assertRaises(percolator.Aborted) as raised:
+            self.client.run(conflicts, retry_for=0)
+        self.assertEqual(raised.exception.reason, "CONFLICT")
+        self.assertTrue(raised.exception.metadata["cell"].endswith(f"/{a}:c"))
+
+    def test_get_for_update_conflicts_with_writers(self) -> None:
+        a = row()
+        tx = self.client.begin()
+        self.assertIsNone(tx.get_for_update("t", a, "c"))
+        tx.put("t", row(), "c", "1")
+        with self.client.transaction() as other:
+            other.put("t", a, "c", "2")
+        with self.assertRaises(percolator.Aborted):
+            tx.commit()
+
+    def test_an_earlier_snapshot_only_reads(self) -> None:
+        a = row()
+        with self.client.transaction() as tx:
+            tx.put("t", a, "c", "1")
+        before = tx.start_ts
+        with self.client.transaction(snapshot=before) as tx:
+            self.assertIsNone(tx.get("t", a, "c"))
+            with self.assertRaises(percolator.InvalidArgument):
+                tx.put("t", a, "c", "2")
+
+    def test_errors_have_classes(self) -> None:
+        with self.client.transaction() as tx:
+            with self.assertRaises(percolator.NotFound) as raised:
+                tx.get("nowhere", "a", "c")
+            self.assertEqual(raised.exception.metadata, {"table": "nowhere"})
+            with self.assertRaises(percolator.NotFound):
+                list(tx.scan("nowhere"))
+            with self.assertRaises(percolator.InvalidArgument):
+                tx.put("t", "", "c", "1")
+            with self.assertRaises(TypeError):
+                tx.put("t", "a", "c", 1)  # type: ignore[arg-type]
+        with self.assertRaises(percolator.FailedPrecondition) as ended:
+            tx.get("t", "a", "c")
+        self.assertEqual(ended.exception.reason, "SESSION_ENDED")
+        # A commit whose answer was lost may be asked for again.
+        self.assertEqual(tx.commit(), tx.start_ts)
+        with self.assertRaises(percolator.Unavailable):
+            percolator.connect("127.0.0.1:1").begin()
+
+    def test_threads_share_a_client(self) -> None:
+        a = row()
+        errors = []
+
+        @self.client.transactional
+        def add(tx: percolator.Transaction) -> None:
+            tx.put("t", a, "c", str(int(tx.get("t", a, "c") or 0) + 1))
+
+        def work() -> None:
+            try:
+                for _ in range(5):
+                    add()
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(errors, [])
+        self.assertEqual(self.value(a), b"20")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,76 @@
+//! What the proxy shows.
+
+use super::{SECONDS, declarations};
+use crate::{Label, Metric};
+
+/// The methods of the proxy.
+pub const METHODS: &[&str] = &[
+    "begin",
+    "get",
+    "get_for_update",
+    "batch_get",
+    "scan",
+    "put",
+    "delete",
+    "commit",
+    "rollback",
+    "outcome",
+];
+/// The codes of gRPC that a method may end with; over JSON they are the same.
+pub const CODES: &[&str] = &[
+    "ok",
+    "cancelled",
+    "aborted",
+    "failed_precondition",
+    "not_found",
+    "invalid_argument",
+    "resource_exhausted",
+    "unavailable",
+    "unknown",
+    "internal",
+];
+/// How sessions end.
+pub const ENDS: &[&str] = &[
+    "committed",
+    "rolled_back",
+    "aborted",
+    "idle",
+    "too_long",
+    "stopped",
+    "unknown",
+];
+
+declarations! {
+    SESSIONS: Metric::gauge(
+        "percolator_proxy_sessions",
+        "Open sessions, each of which is one transaction.",
+    );
+    BEGUN: Metric::counter(
+        "percolator_proxy_sessions_begun_total",
+        "Sessions that were begun.",
+    );
+    ENDED: Metric::counter(
+        "percolator_proxy_sessions_ended_total",
+        "Sessions that have ended. committed; rolled_back: by the client; aborted: by a conflict, or by another reason of the cluster's; idle: no call came for --idle-max; too_long: it was open for --session-max; stopped: the proxy stopped; unknown: the answer to the commit was lost, so that it may be committed.",
+    )
+    .by(&[Label::one_of("end", ENDS)]);
+    REQUESTS: Metric::counter(
+        "percolator_proxy_requests_total",
+        "Calls that have ended, by the code of gRPC. cancelled: the client gave up.",
+    )
+    .by(&[
+        Label::one_of("method", METHODS),
+        Label::one_of("code", CODES),
+    ]);
+    REQUEST_SECONDS: Metric::histogram(
+        "percolator_proxy_request_duration_seconds",
+        "From when a call was read to when its answer was made. Of a scan: to when it has begun.",
+        SECONDS,
+        "0.3 ms, 5 ms",
+    )
+    .by(&[Label::one_of("method", METHODS)]);
+    BUFFERED_BYTES: Metric::gauge(
+        "percolator_proxy_buffered_bytes",
+        "What open sessions have written and not committed yet, in bytes of memory.",
+    );
+}
