@@ -229,6 +229,7 @@ mod tests {
                 listing.tablets.push(v1::TabletPlace {
                     tablet: Some(tablet),
                     server: "tablet-0".into(),
+                    ..v1::TabletPlace::default()
                 });
             }
         }

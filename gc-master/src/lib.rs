@@ -54,7 +54,7 @@ pub use convert::{directory as directory_response, gc_status};
 pub use cuts::{Merging, Splitting};
 pub use driver::drive;
 pub use events::{
-    Action, Command, Deletion, Done, Effects, Heartbeat, HeartbeatAnswer, Note, Start,
+    Action, Command, Deletion, Departed, Done, Effects, Heartbeat, HeartbeatAnswer, Note, Start,
 };
 pub use fencing::{LEASE, Leased};
 pub use locate::locate;

@@ -120,10 +120,11 @@ pub(crate) fn stored_lock(
 }
 
 /// Mutants that others than the check of the marks itself have to notice.
-const MARKS_ARE_WRONG: [Mutant; 3] = [
+const MARKS_ARE_WRONG: [Mutant; 4] = [
     Mutant::CommitNotMarked,
     Mutant::RollbackNotMarked,
     Mutant::HighTsNotEachTime,
+    Mutant::MovedRecordsNotMarked,
 ];
 
 /// The cell's state as far as the transaction `start_ts` is concerned; `known` is the cell's lock, where it need not be

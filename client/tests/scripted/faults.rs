@@ -16,8 +16,7 @@ pub(crate) fn not_served() -> Refused {
         tablet_id: 1,
         asked_epoch: 1,
         known_epoch: 2,
-        frozen: false,
-        tablets: Vec::new(),
+        ..v1::NotServed::default()
     })
 }
 
@@ -27,7 +26,7 @@ pub(crate) fn frozen() -> Refused {
         asked_epoch: 1,
         known_epoch: 1,
         frozen: true,
-        tablets: Vec::new(),
+        ..v1::NotServed::default()
     })
 }
 

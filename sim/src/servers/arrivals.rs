@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use percolator_tablet::mover::Arrivals;
+use futures_util::FutureExt;
+use percolator_client::TabletPeers;
+use percolator_tablet::mover::{Arrivals, get_tablets};
 use percolator_tablet::{MoveCall, Unanswered};
 use percolator_wire::v1::response::Body;
 
@@ -10,10 +12,23 @@ use crate::servers::tablet::{Shared, Tablet};
 use crate::world::World;
 
 /// The tablets that a process gets.
-pub(super) struct ProcessArrivals {
-    pub(super) tablet: Arc<Tablet>,
-    pub(super) world: Arc<World>,
-    pub(super) running: Shared,
+struct ProcessArrivals {
+    tablet: Arc<Tablet>,
+    world: Arc<World>,
+    running: Shared,
+}
+
+/// Gets tablets that others hand over, for ever.
+pub(super) fn get(tablet: Arc<Tablet>, world: &Arc<World>, running: Shared) {
+    let peers = TabletPeers::over(tablet.transport(world, "mover"));
+    let node = tablet.node;
+    let arrivals = ProcessArrivals {
+        tablet,
+        world: world.clone(),
+        running,
+    };
+    let getting = async move { get_tablets(&peers, &arrivals).await };
+    world.spawn(node, getting.boxed());
 }
 
 impl Arrivals for ProcessArrivals {

@@ -2,18 +2,32 @@
 
 use std::sync::Arc;
 
-use percolator_client::{Obstacle, Timestamp};
-use percolator_tablet::resolver::OwnLocks;
+use futures_util::FutureExt;
+use percolator_client::{LockResolver, Obstacle, Timestamp};
+use percolator_tablet::resolver::{OwnLocks, resolve_locks};
 use percolator_wire::v1;
 
 use crate::servers::tablet::{Shared, Tablet};
 use crate::world::World;
 
 /// The locks of a process, for its resolver.
-pub(super) struct ProcessLocks {
-    pub(super) tablet: Arc<Tablet>,
-    pub(super) world: Arc<World>,
-    pub(super) running: Shared,
+struct ProcessLocks {
+    tablet: Arc<Tablet>,
+    world: Arc<World>,
+    running: Shared,
+}
+
+/// Resolves its locks below the barrier, for ever.
+pub(super) fn resolve(tablet: Arc<Tablet>, world: &Arc<World>, running: Shared) {
+    let resolver = LockResolver::over(tablet.transport(world, "resolver"));
+    let node = tablet.node;
+    let locks = ProcessLocks {
+        tablet,
+        world: world.clone(),
+        running,
+    };
+    let resolving = async move { resolve_locks(&resolver, &locks).await };
+    world.spawn(node, resolving.boxed());
 }
 
 impl OwnLocks for ProcessLocks {

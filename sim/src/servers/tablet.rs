@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use percolator_client::{LockResolver, TabletPeers};
 use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
@@ -19,8 +18,6 @@ use percolator_engine::{
 use percolator_protocol::types::Tablet as Owned;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core};
-use percolator_tablet::mover::get_tablets;
-use percolator_tablet::resolver::resolve_locks;
 use percolator_tablet::runner::Runner;
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
@@ -29,11 +26,9 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
 use crate::servers::around::Around;
-use crate::servers::arrivals::ProcessArrivals;
 use crate::servers::asked::Asked;
-use crate::servers::own_locks::ProcessLocks;
 use crate::servers::resolved::left;
-use crate::servers::{Lives, Way, exit, heartbeats, stall};
+use crate::servers::{Lives, Way, arrivals, exit, heartbeats, own_locks, stall};
 use crate::store::{Image, SimStore};
 use crate::transport::{Highest, SimTransport};
 use crate::watch::Seen;
@@ -195,13 +190,14 @@ impl Tablet {
             let watch = stall::watch(world.clone(), self.clone(), running.clone());
             world.spawn(self.node, watch.boxed());
         }
-        self.resolve_locks(world, &running);
-        self.get_tablets(world, &running);
+        own_locks::resolve(self.clone(), world, running.clone());
+        arrivals::get(self.clone(), world, running.clone());
         self.beat(world, running, incarnation);
     }
 
     /// What it asks others with.
-    fn transport(self: &Arc<Self>, world: &Arc<World>, rng: Rng) -> Arc<SimTransport> {
+    pub(super) fn transport(&self, world: &Arc<World>, purpose: &'static str) -> Arc<SimTransport> {
+        let rng = Rng::new(self.dice.of(purpose, Rng::next), purpose);
         Arc::new(SimTransport::of_server(
             world,
             self.node,
@@ -209,32 +205,6 @@ impl Tablet {
             rng,
             self.highest.clone(),
         ))
-    }
-
-    /// Gets tablets that others hand over, for ever.
-    fn get_tablets(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
-        let rng = Rng::new(self.dice.of("movers", Rng::next), "mover");
-        let peers = TabletPeers::over(self.transport(world, rng));
-        let arrivals = ProcessArrivals {
-            tablet: self.clone(),
-            world: world.clone(),
-            running: running.clone(),
-        };
-        let getting = async move { get_tablets(&peers, &arrivals).await };
-        world.spawn(self.node, getting.boxed());
-    }
-
-    /// Resolves its locks below the barrier, for ever.
-    fn resolve_locks(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
-        let rng = Rng::new(self.dice.of("resolvers", Rng::next), "resolver");
-        let resolver = LockResolver::over(self.transport(world, rng));
-        let locks = ProcessLocks {
-            tablet: self.clone(),
-            world: world.clone(),
-            running: running.clone(),
-        };
-        let resolving = async move { resolve_locks(&resolver, &locks).await };
-        world.spawn(self.node, resolving.boxed());
     }
 
     /// Lets the core's time pass.
