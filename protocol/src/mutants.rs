@@ -174,7 +174,7 @@ pub enum Mutant {
     MovedBarrierForgotten,
     /// Who gets a tablet goes on to say that locks are resolved, without those that come with it.
     MovedUnresolved,
-    /// A server that gives a tablet away remembers the newest versions of its cells.
+    /// A server to which a tablet comes back remembers the newest versions of its cells from before.
     MovedCacheKept,
     /// A tablet comes back while its rows of before are still to be removed.
     MovedOntoLeftovers,

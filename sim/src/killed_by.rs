@@ -76,7 +76,11 @@ impl Mutation {
                 FATES,
                 WRITERS,
                 READS,
-                &["nothing is overlooked", "one lock a cell"],
+                &[
+                    "nothing is overlooked",
+                    "one lock a cell",
+                    "collected rightly",
+                ],
                 LIVENESS,
             ],
             S::Rule(M::FreezeIgnored | M::DroppedBeforeSafePoint | M::DroppedUnresolved) => {

@@ -294,8 +294,19 @@ impl Mutation {
                 plan.clients = 3;
                 plan.workers = 3;
                 plan.faulty = Duration::from_secs(10);
-                if self == Self::Rule(Mutant::MovedGarbageForgotten) {
-                    plan.retention = Duration::from_millis(100);
+                match self {
+                    Self::Rule(Mutant::MovedGarbageForgotten) => {
+                        plan.retention = Duration::from_millis(100);
+                    }
+                    // Commits that are left half done, in tablets that go to servers that have resolved more.
+                    Self::Rule(Mutant::MovedUnresolved) => {
+                        plan.faults =
+                            [Fault::MoveTablets, Fault::KillClient, Fault::DiskSlow].into();
+                        plan.retention = Duration::from_millis(20);
+                        plan.lock_ttl = Duration::from_millis(100);
+                        plan.clients = 4;
+                    }
+                    _ => {}
                 }
             }
             Self::Rule(Mutant::LossForgotten) => only(&[Fault::LoseFolder]),

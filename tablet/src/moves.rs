@@ -230,7 +230,9 @@ fn learn(
     next: Option<&v1::MovedEntry>,
 ) -> Result<(), Refusal> {
     let cell_key = cell_of(&entry.key).map_err(Error::from)?;
-    decision.unlearn.push(Bytes::copy_from_slice(cell_key));
+    if !mutants::on(Mutant::MovedCacheKept) {
+        decision.unlearn.push(Bytes::copy_from_slice(cell_key));
+    }
     let Some(value) = &entry.value else {
         return Ok(());
     };

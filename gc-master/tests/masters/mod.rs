@@ -181,7 +181,7 @@ pub(crate) struct Masters {
 }
 
 impl Masters {
-    /// So many, of which number 0 begins the cluster.
+    /// So many, of which number 0 begins the cluster, and leads.
     pub(crate) async fn start(count: usize) -> Self {
         let mut masters = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -193,6 +193,9 @@ impl Masters {
             let (process, address) = start(folder, number, "127.0.0.1:0").await;
             masters.processes.push(process);
             masters.addresses.push(address);
+            if number == 0 {
+                masters.leader(None).await;
+            }
         }
         masters
     }
