@@ -11,7 +11,7 @@ use support::{Choices, Cluster, end_bank, wait_for, wait_for_transfers};
 const ACCOUNTS: &str = "200";
 const TABLE: &str = "bank";
 /// After each third of them a server is killed.
-const MOVES: u64 = 24;
+const MOVES: u64 = 15;
 const SERVERS: u64 = 3;
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: moves}\n\
