@@ -216,8 +216,9 @@ impl Core {
         if self.groups.in_flight || self.failed.is_some() {
             return None;
         }
-        // A full disk refuses it, and would again at once.
-        if !self.groups.short_of_room {
+        // A full disk refuses it, and would again at once; and where enough waits, one more waits, too.
+        let is_enough = self.state.limits.enough_decided(self.groups.decided_bytes);
+        if !self.groups.short_of_room && !is_enough {
             self.clear_dropped();
         }
         if self.groups.decided.is_empty() {
