@@ -188,10 +188,8 @@ fn money_moves_while_oracles_come_and_go() {
     kube.install(&[]);
     let space = kube.namespace("oracles");
     say("a cluster with one oracle, and one that begins with two");
-    let (storage, two) = (
-        "oracle:\n    storage",
-        "oracle:\n    replicas: 2\n    storage",
-    );
+    let storage = "oracle:\n    storage";
+    let two = "oracle:\n    replicas: 2\n    storage";
     // Two masters: they go on without the API server as well.
     let (one, two_masters) = (
         "gcMaster:\n    storage",

@@ -49,87 +49,94 @@ pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<
     let Some(channel) = channel else {
         return Err(format!("{address:?} is no address: nothing can be sent"));
     };
-    let to = Some(v1::Addressee {
+    let to = v1::Addressee {
         server: server.clone(),
         incarnation: *incarnation,
-    });
-    let mut tablets = TabletsClient::new(channel);
-    let asked = async {
-        match action {
-            Action::Create {
-                tablet,
-                made,
-                barrier,
-            } => {
-                let request = v1::CreateTabletRequest {
-                    cluster_id: cluster_id.clone(),
-                    tablet: Some(tablet.clone().into()),
-                    to,
-                    made: *made,
-                    barrier: barrier.as_u64(),
-                };
-                let done = tablets.create_tablet(request).await?;
-                Ok(Done::of(done.into_inner().groups))
-            }
-            Action::Drop { tablet, table } => {
-                let request = v1::DropTabletRequest {
-                    cluster_id: cluster_id.clone(),
-                    tablet_id: *tablet,
-                    to,
-                    table_id: *table,
-                };
-                let done = tablets.drop_tablet(request).await?;
-                Ok(Done::of(done.into_inner().groups))
-            }
-            Action::Split {
-                tablet,
-                epoch,
-                row,
-                sibling,
-            } => {
-                let request = v1::SplitTabletRequest {
-                    cluster_id: cluster_id.clone(),
-                    to,
-                    tablet: tablet_ref((*tablet, *epoch)),
-                    row: row.clone(),
-                    sibling_id: *sibling,
-                };
-                let done = tablets.split_tablet(request).await?.into_inner();
-                Ok(done_with(done.groups, done.tablets))
-            }
-            Action::Import {
-                tablet,
-                from,
-                address,
-            } => {
-                let request = v1::ImportTabletRequest {
-                    cluster_id: cluster_id.clone(),
-                    to,
-                    tablet: Some(tablet.clone().into()),
-                    from: Some(from.clone()),
-                    address: address.clone(),
-                };
-                let done = tablets.import_tablet(request).await?;
-                Ok(Done::of(done.into_inner().groups))
-            }
-            Action::Merge { first, second } => {
-                let request = v1::MergeTabletsRequest {
-                    cluster_id: cluster_id.clone(),
-                    to,
-                    tablet: tablet_ref(*first),
-                    next: tablet_ref(*second),
-                };
-                let done = tablets.merge_tablets(request).await?.into_inner();
-                Ok(done_with(done.groups, done.tablet.into_iter().collect()))
-            }
-        }
     };
+    let asked = ask(TabletsClient::new(channel), cluster_id, to, action);
     match tokio::time::timeout(CONNECT_TIMEOUT + COMMAND_TIMEOUT, asked).await {
         Ok(result) => result.map_err(|status: Status| match status.message() {
             "" => format!("{:?} from {address}", status.code()),
             message => message.to_owned(),
         }),
         Err(_) => Err(format!("no answer from {address}")),
+    }
+}
+
+async fn ask(
+    mut tablets: TabletsClient<Channel>,
+    cluster_id: &str,
+    to: v1::Addressee,
+    action: &Action,
+) -> Result<Done, Status> {
+    let (cluster_id, to) = (cluster_id.to_owned(), Some(to));
+    match action {
+        Action::Create {
+            tablet,
+            made,
+            barrier,
+        } => {
+            let request = v1::CreateTabletRequest {
+                cluster_id,
+                tablet: Some(tablet.clone().into()),
+                to,
+                made: *made,
+                barrier: barrier.as_u64(),
+            };
+            let done = tablets.create_tablet(request).await?;
+            Ok(Done::of(done.into_inner().groups))
+        }
+        Action::Drop { tablet, table } => {
+            let request = v1::DropTabletRequest {
+                cluster_id,
+                tablet_id: *tablet,
+                to,
+                table_id: *table,
+            };
+            let done = tablets.drop_tablet(request).await?;
+            Ok(Done::of(done.into_inner().groups))
+        }
+        Action::Split {
+            tablet,
+            epoch,
+            row,
+            sibling,
+        } => {
+            let request = v1::SplitTabletRequest {
+                cluster_id,
+                to,
+                tablet: tablet_ref((*tablet, *epoch)),
+                row: row.clone(),
+                sibling_id: *sibling,
+            };
+            let done = tablets.split_tablet(request).await?.into_inner();
+            Ok(done_with(done.groups, done.tablets))
+        }
+        Action::Import {
+            tablet,
+            from,
+            address,
+        } => {
+            let request = v1::ImportTabletRequest {
+                cluster_id,
+                to,
+                tablet: Some(tablet.clone().into()),
+                from: Some(from.clone()),
+                address: address.clone(),
+            };
+            let done = tablets.import_tablet(request).await?;
+            Ok(Done::of(done.into_inner().groups))
+        }
+        Action::Merge { first, second } => {
+            let request = v1::MergeTabletsRequest {
+                cluster_id,
+                to,
+                tablet: tablet_ref(*first),
+                next: tablet_ref(*second),
+            };
+            let done = tablets.merge_tablets(request).await?.into_inner();
+            Ok(done_with(done.groups, done.tablet.into_iter().collect()))
+        }
     }
 }
 

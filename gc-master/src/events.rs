@@ -414,7 +414,8 @@ impl Heartbeat {
         if self.role == Role::Tablet && self.lists_version == 0 {
             return malformed("its lists have no version".into());
         }
-        if !self.has_lists && !(self.tablets.is_empty() && self.departed.is_empty()) {
+        let has_tablets = !self.tablets.is_empty() || !self.departed.is_empty();
+        if !self.has_lists && has_tablets {
             return malformed("it says that its lists are left out, and has tablets".into());
         }
         let is_table = |id: &u32| (1..u32::MAX).contains(id);

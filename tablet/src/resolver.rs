@@ -15,8 +15,8 @@ const PAUSE_BLOCKED: Duration = Duration::from_secs(1);
 
 /// The server whose locks are resolved.
 pub trait OwnLocks {
-    /// The barrier, if locks below it are not resolved yet; see [`Runner::to_resolve`](crate::runner::Runner::to_resolve).
-    fn to_resolve(&self) -> Option<Timestamp>;
+    /// The barrier, if locks below it are not resolved yet; see [`Runner::next_to_resolve`](crate::runner::Runner::next_to_resolve).
+    fn next_to_resolve(&self) -> Option<Timestamp>;
 
     /// The next locks below this, behind this cell.
     ///
@@ -38,7 +38,7 @@ pub async fn resolve_locks(resolver: &LockResolver, server: &impl OwnLocks) {
     loop {
         resolver.pause(pause).await;
         pause = PAUSE;
-        let Some(below) = server.to_resolve() else {
+        let Some(below) = server.next_to_resolve() else {
             continue;
         };
         let page = |after| server.locks_below(below, after);

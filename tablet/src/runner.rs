@@ -237,8 +237,8 @@ impl<H: Host> Runner<H> {
     }
 
     /// The barrier that is durable, if locks below it are not resolved yet.
-    pub fn to_resolve(&mut self) -> Option<Timestamp> {
-        self.core.to_resolve()
+    pub fn next_to_resolve(&mut self) -> Option<Timestamp> {
+        self.core.next_to_resolve()
     }
 
     /// What is to be asked of the owner of a tablet that this server gets; [`Self::asked`] is to be called with what became

@@ -280,8 +280,8 @@ impl Shared {
 }
 
 impl OwnLocks for Arc<Shared> {
-    fn to_resolve(&self) -> Option<Timestamp> {
-        self.runner.lock().to_resolve()
+    fn next_to_resolve(&self) -> Option<Timestamp> {
+        self.runner.lock().next_to_resolve()
     }
 
     fn locks_below(

@@ -31,8 +31,8 @@ pub(super) fn resolve(tablet: Arc<Tablet>, world: &Arc<World>, running: Shared) 
 }
 
 impl OwnLocks for ProcessLocks {
-    fn to_resolve(&self) -> Option<Timestamp> {
-        self.running.lock().runner.to_resolve()
+    fn next_to_resolve(&self) -> Option<Timestamp> {
+        self.running.lock().runner.next_to_resolve()
     }
 
     fn locks_below(

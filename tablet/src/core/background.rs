@@ -161,7 +161,7 @@ impl Core {
     }
 
     /// The barrier that is durable, if locks below it are not resolved yet.
-    pub(crate) fn to_resolve(&mut self) -> Option<Timestamp> {
+    pub(crate) fn next_to_resolve(&mut self) -> Option<Timestamp> {
         self.resolution.begin(self.state.points.durable.barrier)
     }
 

@@ -91,34 +91,7 @@ pub(crate) fn run(
             }
             anyhow::Ok(())
         })?;
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = [kube.programs.of("kubectl"), kube.programs.helm()];
-        let folders = folders.iter().filter_map(|program| program.parent());
-        let folders = folders
-            .map(ToOwned::to_owned)
-            .chain(std::env::split_paths(&path));
-        let path = std::env::join_paths(folders)?;
-        let path = path.into_string().ok().context("PATH isn't UTF-8")?;
-        let mut variables = vec![
-            ("KUBECONFIG", kube.kubeconfig().display().to_string()),
-            ("KUBECACHEDIR", kube.cache().display().to_string()),
-            ("PERCOLATOR_E2E_IMAGE", IMAGE.to_owned()),
-            ("PERCOLATOR_E2E_OTHER_IMAGE", OTHER_IMAGE.to_owned()),
-            (
-                "PERCOLATOR_E2E_API_SERVER_AWAY_SECONDS",
-                durations.api_server_away.as_secs().to_string(),
-            ),
-            ("PATH", path),
-        ];
-        let definitions = kube::programs::definitions(context)?;
-        let definitions = definitions.display().to_string();
-        variables.push(("PERCOLATOR_E2E_DEFINITIONS", definitions));
-        // Of the same package.
-        let promtool = report.step("prometheus", |_| debian::PROMTOOL.find(context));
-        variables.extend(promtool.map(|tool| {
-            let prometheus = tool.with_file_name("prometheus");
-            ("PERCOLATOR_PROMETHEUS", prometheus.display().to_string())
-        }));
+        let variables = variables(context, &kube, durations, report)?;
         let how = unit::RunMode {
             arguments: &["--nocapture", "--test-threads=1"],
             variables,
@@ -135,6 +108,44 @@ pub(crate) fn run(
     result.and(down)?;
     report.step("what is left", |_| nothing_is_left(&before))?;
     Ok(report.tests())
+}
+
+/// What the tests are told of the Kubernetes that was started for them.
+fn variables(
+    context: &Context,
+    kube: &kube::Kube,
+    durations: E2eDurations,
+    report: &mut Report,
+) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = [kube.programs.of("kubectl"), kube.programs.helm()];
+    let folders = folders.iter().filter_map(|program| program.parent());
+    let folders = folders
+        .map(ToOwned::to_owned)
+        .chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(folders)?;
+    let path = path.into_string().ok().context("PATH isn't UTF-8")?;
+    let mut variables = vec![
+        ("KUBECONFIG", kube.kubeconfig().display().to_string()),
+        ("KUBECACHEDIR", kube.cache().display().to_string()),
+        ("PERCOLATOR_E2E_IMAGE", IMAGE.to_owned()),
+        ("PERCOLATOR_E2E_OTHER_IMAGE", OTHER_IMAGE.to_owned()),
+        (
+            "PERCOLATOR_E2E_API_SERVER_AWAY_SECONDS",
+            durations.api_server_away.as_secs().to_string(),
+        ),
+        ("PATH", path),
+    ];
+    let definitions = kube::programs::definitions(context)?;
+    let definitions = definitions.display().to_string();
+    variables.push(("PERCOLATOR_E2E_DEFINITIONS", definitions));
+    // Of the same package.
+    let promtool = report.step("prometheus", |_| debian::PROMTOOL.find(context));
+    variables.extend(promtool.map(|tool| {
+        let prometheus = tool.with_file_name("prometheus");
+        ("PERCOLATOR_PROMETHEUS", prometheus.display().to_string())
+    }));
+    Ok(variables)
 }
 
 /// The machine is as it was before, but for what others did meanwhile.
