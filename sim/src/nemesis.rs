@@ -136,7 +136,7 @@ fn of_kind(plan: &Plan, fault: Fault) -> Vec<Deed> {
     let mut rng = Rng::new(plan.seed, fault.name());
     let times = match fault {
         // Nothing fails by it.
-        Fault::SplitAndMerge | Fault::MoveTablets => 1,
+        Fault::SplitAndMerge | Fault::MoveTablets => [1, 2, 3][rng.below(3) as usize],
         _ => [2, 4, 8, 16][rng.below(4) as usize],
     };
     let pause = plan.pause * if plan.often { 1 } else { times };

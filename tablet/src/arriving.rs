@@ -301,6 +301,7 @@ impl Arrival {
                 server: self.owner_name().to_owned(),
                 tablet,
                 table_id: self.tablet.table.0,
+                start_row: self.tablet.rows.start.clone(),
                 by: by(self.record.incarnation),
                 attempt: self.record.attempt,
             });

@@ -378,7 +378,7 @@ mod tests {
         let method = |method: Method| names::METHODS[method as usize];
         assert_eq!(method(Method::CheckStatus), "check_status");
         assert_eq!(method(Method::Order), "order");
-        assert_eq!(names::METHODS.len(), Method::WaitForCell as usize + 1);
+        assert_eq!(names::METHODS.len(), Method::TakeTablet as usize + 1);
         let result = |outcome: Outcome| names::RESULTS[outcome as usize];
         assert_eq!(result(Outcome::TooLow), "too_low");
         assert_eq!(result(Outcome::Failed), "failed");

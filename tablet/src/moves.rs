@@ -303,8 +303,9 @@ fn give(state: &State, take: v1::TakeTabletRequest) -> Decision {
         decision.tablet_change = Some(TabletChange::Leave(Box::new(record)));
         return decision;
     }
-    // While that is on its way to the disk, nobody knows.
-    let stays = known.is_some() && !state.leaving.is_given(id);
+    // It may have been merged with its neighbour. While it is on its way to the disk that it leaves, nobody knows.
+    let owner = state.tablets.owning(take.table_id, &take.start_row);
+    let stays = owner.is_some_and(|owner| !state.leaving.is_given(owner.id));
     // To another one, by another attempt. One that has it never asks again after others report that.
     let epoch = take.tablet.map_or(0, |tablet| tablet.epoch);
     let has_left = state.tablets.has_left(id, epoch + 1);

@@ -169,17 +169,22 @@ impl Tablets {
     /// The tablet that the cell with this key lies in; zero: none that this server serves.
     pub(crate) fn holding(&self, cell_key: &[u8]) -> Result<u64, Error> {
         let cell = key::decode_cell(cell_key)?;
-        let up_to = (cell.table.0, cell.row.clone());
-        let id = self.by_start.range(..=up_to).next_back().map(|(_, id)| id);
-        let tablet = id.and_then(|id| self.serving.get(id)).filter(|tablet| {
-            tablet.table == cell.table && tablet.rows.contains(&cell.row) && !refuses(tablet)
-        });
+        let tablet = self.owning(cell.table.0, &cell.row);
+        let tablet = tablet.filter(|tablet| !refuses(tablet));
         Ok(tablet.map_or(0, |tablet| tablet.id))
     }
 
     /// The tablet with this id, at any epoch.
     pub(crate) fn get(&self, id: u64) -> Option<&Tablet> {
         self.serving.get(&id)
+    }
+
+    /// The tablet that has this row of the table.
+    pub(crate) fn owning(&self, table: u32, row: &Bytes) -> Option<&Tablet> {
+        let up_to = (table, row.clone());
+        let (_, id) = self.by_start.range(..=up_to).next_back()?;
+        let tablet = self.serving.get(id)?;
+        (tablet.table.0 == table && tablet.rows.contains(row)).then_some(tablet)
     }
 
     /// A tablet that has some of these rows of the table.

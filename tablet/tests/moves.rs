@@ -280,6 +280,21 @@ fn restarts_are_settled_by_what_the_owner_has_written() {
     let report = two.other.core.report();
     assert_eq!(report.arriving[0].failure, "this server was started again");
 
+    // The owner serves on, and merges it with its neighbour: there is no tablet of that id any more.
+    let mut two = Two::new();
+    two.owner.create(9, "A", "a");
+    two.begin(1);
+    let take = two.copy();
+    two.owner
+        .core
+        .tick(Duration::from_secs(3), &mut two.owner.replies);
+    let merged = two.owner.order(TabletCommand::Merge {
+        first: (9, 1),
+        second: (1, 1),
+    });
+    assert_eq!(merged, None);
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Stays);
+
     // An owner whose folder is another one doesn't know, and nothing is removed.
     let mut two = Two::new();
     two.begin(1);
