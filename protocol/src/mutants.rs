@@ -170,8 +170,6 @@ pub enum Mutant {
     MovedRecordsNotMarked,
     /// Nor is what is to be collected of it.
     MovedGarbageForgotten,
-    /// Nor does it take the barrier of its owner.
-    MovedBarrierForgotten,
     /// Who gets a tablet goes on to say that locks are resolved, without those that come with it.
     MovedUnresolved,
     /// A server to which a tablet comes back remembers the newest versions of its cells from before.
@@ -182,7 +180,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 85] = [
+    pub const ALL: [Self; 84] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -264,7 +262,6 @@ impl Mutant {
         Self::MovedLocksNotCounted,
         Self::MovedRecordsNotMarked,
         Self::MovedGarbageForgotten,
-        Self::MovedBarrierForgotten,
         Self::MovedUnresolved,
         Self::MovedCacheKept,
         Self::MovedOntoLeftovers,

@@ -68,7 +68,6 @@ impl Mutation {
                 M::MovedTailForgotten
                 | M::MovedInFlightForgotten
                 | M::MovedRecordsNotMarked
-                | M::MovedBarrierForgotten
                 | M::MovedUnresolved
                 | M::MovedCacheKept
                 | M::MovedOntoLeftovers,

@@ -281,7 +281,6 @@ impl Mutation {
                 | Mutant::MovedLocksNotCounted
                 | Mutant::MovedRecordsNotMarked
                 | Mutant::MovedGarbageForgotten
-                | Mutant::MovedBarrierForgotten
                 | Mutant::MovedUnresolved
                 | Mutant::MovedCacheKept
                 | Mutant::MovedOntoLeftovers,

@@ -146,7 +146,7 @@ fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Deci
                 };
                 arriving::put_record(&mut decision.batch, id, &record);
                 let raised = state.points.highest().raised(*points);
-                if raised != state.points.highest() && !mutants::on(Mutant::MovedBarrierForgotten) {
+                if raised != state.points.highest() {
                     decision.raise(raised);
                 }
             }

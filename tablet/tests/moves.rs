@@ -414,3 +414,22 @@ fn the_other_one_refuses_what_the_owner_refused() {
     assert!(matches!(too_old, Kind::TooOld(_)), "{too_old:?}");
     assert_eq!(ME, 7);
 }
+
+#[test]
+fn what_is_left_goes_when_a_full_disk_has_room_again_though_nobody_writes() {
+    let mut two = Two::new();
+    two.begin(1);
+    two.hand_over();
+    two.owner.core.settle(&[1], &mut two.owner.replies);
+    // That it may go is written down; then there is no room for what removes it.
+    assert_eq!(two.owner.commit_group_short_of_room(), 1);
+    assert!(two.owner.commit_group_short_of_room() > 0);
+    assert_eq!(
+        two.owner.commit_group(),
+        0,
+        "a full disk would refuse it at once"
+    );
+    two.owner.settle();
+    two.owner.settle();
+    assert_eq!(two.owner.content(Column::Write), []);
+}
