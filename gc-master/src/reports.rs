@@ -381,8 +381,10 @@ impl Directory {
             }
         }
         let mut overlapping = self.tablets.overlapping(report.table.0, &report.rows);
+        // One that this server was asked to make, and has not made, yields to what it has there.
+        let counts = |tablet: &Placement| tablet.made || tablet.owner != server;
         overlapping
-            .find(|(id, tablet)| *id != report.id && tablet.epoch >= report.epoch)
+            .find(|(id, tablet)| *id != report.id && tablet.epoch >= report.epoch && counts(tablet))
             .map(winner)
     }
 }

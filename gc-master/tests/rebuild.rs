@@ -498,3 +498,22 @@ fn ids_of_tablets_that_are_gone_are_not_given_again() {
     world.directory.heartbeat(world.now, beat).unwrap();
     assert!(world.state().next_tablet_id > 1 << 40);
 }
+
+#[test]
+fn a_tablet_that_is_to_be_made_yields_to_one_that_its_server_made_for_the_master_before() {
+    let mut world = World::new(2);
+    world.down.push("tablet-1".into());
+    let table = world.create("accounts", &["m"]).unwrap();
+    // Its making was on its way to a disk that stood still.
+    world.down.clear();
+    world.own("tablet-1", report(77, table, "accounts", ("m", ""), 1));
+    world.beat("tablet-1").unwrap();
+    assert_eq!(
+        world.rows(),
+        [
+            "accounts ready 1@1 [..m) tablet-0",
+            "accounts ready 77@1 [m..) tablet-1"
+        ]
+    );
+    assert!(world.directory.state().unwrap().unreported.is_empty());
+}
