@@ -189,7 +189,9 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         Fault::OlderFolder => deed.lasts = rng.about(ms(2_000)),
         // A standby takes over meanwhile, or not.
         Fault::KillLeader | Fault::PauseLeader | Fault::CutLeader | Fault::RegisterAway => {
-            deed.lasts = rng.about(plan.replicas.takeover() * 3 / 2);
+            // All of them may be down at the end: a leader is to be there again within some takeovers from then on.
+            let most = plan.replicas.takeover() * 3;
+            deed.lasts = rng.about(most / 2).min(most);
         }
         Fault::HandOver => deed.lasts = rng.about(ms(300)),
         Fault::RegisterSlow => deed.lasts = rng.about(plan.replicas.takeover() * 3),
