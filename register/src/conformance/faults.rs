@@ -165,7 +165,8 @@ impl Files for FaultyFiles {
     }
 
     fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
-        self.fail(&[Fault::AnswersLost])?;
+        // A connection that has ended behind the request takes the answer with it.
+        self.fail(&[Fault::AnswersLost, Fault::Disconnected])?;
         StdFiles.sync_folder_of(path)
     }
 }
