@@ -13,6 +13,8 @@ pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: Vec<Skipped>,
+    /// Where programs with failed tests panicked, and what was said there.
+    pub(crate) panics: Vec<String>,
 }
 
 impl Tally {
@@ -20,6 +22,7 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped.extend(other.skipped);
+        self.panics.extend(other.panics);
     }
 }
 
@@ -38,7 +41,13 @@ pub(crate) struct Reader {
     section: Section,
     /// Whose output it is.
     test: String,
+    /// The panics of the current run, unless their test passed, and how many lines of the last one are still to come.
+    panics: Vec<String>,
+    of_panic: usize,
 }
+
+/// So many lines say what a panic is about; more are in the output.
+const PANIC_LINES: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Section {
@@ -66,6 +75,9 @@ impl Reader {
             .and_then(|rest| rest.strip_suffix(" stdout ----"))
         {
             test.clone_into(&mut self.test);
+        }
+        if self.section != Section::Successes {
+            self.note_panic(line);
         }
         match self.section {
             Section::Running => {
@@ -104,6 +116,18 @@ impl Reader {
         }
     }
 
+    fn note_panic(&mut self, line: &str) {
+        if line.starts_with("thread '") && line.contains(" panicked at ") {
+            self.of_panic = PANIC_LINES;
+        } else if line.is_empty() || line == "stack backtrace:" {
+            self.of_panic = 0;
+        }
+        if self.of_panic > 0 {
+            self.of_panic -= 1;
+            self.panics.push(line.to_owned());
+        }
+    }
+
     fn skip(&mut self, test: &str, why: &str) {
         self.tally.skipped.push(Skipped {
             test: test.to_owned(),
@@ -114,6 +138,11 @@ impl Reader {
     fn end(&mut self, result: &RunResult) {
         self.tally.passed += result.passed.saturating_sub(self.declined);
         self.tally.failed += result.failed;
+        let panics = std::mem::take(&mut self.panics);
+        if result.failed > 0 {
+            self.tally.panics.extend(panics);
+        }
+        self.of_panic = 0;
         for _ in self.ignored..result.ignored {
             self.skip("a test", "ignored");
         }
@@ -121,7 +150,9 @@ impl Reader {
         self.section = Section::Running;
     }
 
-    pub(crate) fn finish(self) -> Tally {
+    pub(crate) fn finish(mut self) -> Tally {
+        // Of a program that died before it could say how many failed.
+        self.tally.panics.append(&mut self.panics);
         self.tally
     }
 }
@@ -254,6 +285,37 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         );
         assert_eq!(tally.passed, 0);
         assert_eq!(tally.skipped, [skipped("full", "this needs root")]);
+    }
+
+    #[test]
+    fn panics_of_programs_that_fail_are_kept() {
+        let (tally, _) = read(
+            "\
+thread 'a' (7) panicked at src/a.rs:1:2:
+expected
+stack backtrace:
+   0: f
+test a - should panic ... ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+test b ... FAILED
+
+failures:
+
+---- b stdout ----
+thread 'b' (8) panicked at src/b.rs:3:4:
+one
+two
+
+failures:
+    b
+
+test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        let kept = ["thread 'b' (8) panicked at src/b.rs:3:4:", "one", "two"];
+        assert_eq!(tally.panics, kept);
     }
 
     #[test]

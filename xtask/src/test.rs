@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     context::Context,
-    parts::{Part, Report, crash},
+    parts::{Part, Report, crash, e2e},
     tally::Tally,
     tools,
 };
@@ -21,6 +21,8 @@ Examples:
   cargo xtask test fmt clippy       two
   cargo xtask test crash --rounds 1000
                                     servers are killed for hours
+  cargo xtask test e2e --e2e scaling
+                                    one program of a part
 
 It ends with a failure when anything failed, and with CI=true also when anything was skipped.")]
 pub(crate) struct Args {
@@ -30,6 +32,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     crash: crash::CrashArgs,
+
+    #[command(flatten)]
+    e2e: e2e::E2eArgs,
 }
 
 struct Row {
@@ -55,7 +60,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         println!("\n━━ {name} ━━ {}", part.about());
         let part_started = Instant::now();
         let mut report = Report::default();
-        let result = part.run(context, &args.crash, &mut report);
+        let result = part.run(context, (&args.crash, &args.e2e), &mut report);
         let (result, checked) = match result {
             Ok(checked) => {
                 println!("{checked}");
@@ -63,7 +68,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
             }
             Err(error) => {
                 println!("FAILED: {error:#}\nto repeat this part: cargo xtask test {name}");
-                failed.push(name);
+                failed.push((name, format!("{error:#}")));
                 ("FAILED", String::new())
             }
         };
@@ -96,9 +101,16 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         println!("skipped: {}: {}", skipped.test, skipped.why);
     }
     if !failed.is_empty() {
+        for line in &tally.panics {
+            println!("{line}");
+        }
+        for (part, error) in &failed {
+            println!("FAILED: {part}: {error}");
+        }
+        let names: Vec<&str> = failed.iter().map(|(part, _)| *part).collect();
         println!(
             "failed parts; to repeat them: cargo xtask test {}",
-            failed.join(" ")
+            names.join(" ")
         );
         return Ok(ExitCode::FAILURE);
     }
