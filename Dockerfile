@@ -21,14 +21,15 @@ COPY . .
 ARG PERCOLATOR_REVISION=unknown
 ENV PERCOLATOR_REVISION=$PERCOLATOR_REVISION
 RUN cargo build --release --locked
-# All that there is in the image: the programs, the libraries that they were linked with, a user who isn't root, and a
-# folder that every user may write to.
+# All that there is in the image: the programs, the libraries that they were linked with, the certificates by which webhooks of
+# https are known, a user who isn't root, and a folder that every user may write to.
 RUN mkdir -p /image/usr/local/bin /image/etc /image/tmp /image/data \
     && chmod 1777 /image/tmp /image/data \
     && cd target/release \
     && cp percolator percolator-operator /image/usr/local/bin/ \
     && strip /image/usr/local/bin/* \
     && ldd /image/usr/local/bin/* | grep -o '/[^ :]*[.]so[^ :]*' | sort -u | xargs cp -L --parents -t /image \
+    && cp -L --parents -t /image /etc/ssl/certs/ca-certificates.crt \
     && printf 'root:x:0:0::/:/\nnonroot:x:65532:65532::/:/\n' > /image/etc/passwd \
     && cd /image/usr/local/bin \
     && ln -s percolator percolator-tso \

@@ -18,6 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .boxed(".percolator.v1.GetOneResponse.locked")
         // Few requests are traced.
         .boxed(".percolator.v1.Request.trace")
+        // Few scans look for changes.
+        .boxed(".percolator.v1.ScanRequest.changed")
         .compile_fds(descriptors)?;
     // The proxy's clients may ask it for its own description.
     let proxy = protox::compile(["proxy.proto"], ["proto"])?;

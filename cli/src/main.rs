@@ -3,6 +3,7 @@
 mod bank;
 mod bench;
 mod cells;
+mod changes;
 mod cluster;
 mod complete;
 mod connect;
@@ -11,9 +12,12 @@ mod errors;
 mod gc;
 mod history;
 mod master;
+mod metrics;
 mod observe;
+mod observers;
 mod output;
 mod patience;
+mod server;
 mod shell;
 mod table;
 mod tablet;
@@ -129,9 +133,11 @@ enum Command {
     /// Make, list and delete tables.
     #[command(subcommand)]
     Table(table::Command),
-    /// List, split and merge the tablets of tables.
+    /// List, split, merge and move the tablets of tables.
     #[command(subcommand)]
     Tablet(tablet::Command),
+    #[command(subcommand)]
+    Server(server::Command),
     /// Read a cell, or the cells of a row.
     Get(cells::GetArgs),
     /// Write cells of a row.
@@ -140,6 +146,7 @@ enum Command {
     Delete(cells::DeleteArgs),
     /// Read a range of rows.
     Scan(cells::ScanArgs),
+    Changes(changes::Args),
     /// What became of a transaction whose commit was not answered.
     Outcome(cells::OutcomeArgs),
     Shell(shell::Args),
@@ -148,6 +155,8 @@ enum Command {
     CheckIndex(data::check_index::Args),
     /// Transfer money between accounts, and check that none is lost.
     Bank(bank::Args),
+    #[command(subcommand)]
+    Observe(observers::Command),
     #[command(subcommand)]
     History(history::Command),
     #[command(subcommand)]
@@ -172,10 +181,13 @@ impl Command {
         match self {
             Self::Table(command) => Some(command.waiting()),
             Self::Tablet(command) => Some(command.waiting()),
+            Self::Server(command) => Some(command.waiting()),
+            Self::Observe(command) => Some(command.waiting()),
             Self::Get(args) => Some(args.waiting),
             Self::Put(args) => Some(args.waiting),
             Self::Delete(args) => Some(args.waiting),
             Self::Scan(args) => Some(args.waiting),
+            Self::Changes(args) => Some(args.waiting),
             Self::Outcome(args) => Some(args.waiting),
             _ => None,
         }
@@ -296,10 +308,13 @@ async fn run(
     let result = match command {
         Command::Table(command) => table::run(&client, command, output).await,
         Command::Tablet(command) => tablet::run(&client, command, output).await,
+        Command::Server(command) => server::run(&client, command, output).await,
+        Command::Observe(command) => observers::run(&client, command, output).await,
         Command::Get(args) => cells::get(&client, args, output).await,
         Command::Put(args) => cells::put(&client, args, output).await,
         Command::Delete(args) => cells::delete(&client, args, output).await,
         Command::Scan(args) => cells::scan(&client, args, output).await,
+        Command::Changes(args) => changes::run(&client, args, output).await,
         Command::Outcome(args) => cells::outcome(&client, args, output).await,
         Command::Shell(args) => shell::run(&client, args, output).await,
         Command::Import(args) => {

@@ -50,6 +50,31 @@ impl Output {
     }
 }
 
+/// Bytes, for people: with binary units, as `du -h` does.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let mut size = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    let digits = usize::from(size < 10.0);
+    format!("{size:.digits$} {}", UNITS[unit])
+}
+
+/// Cells that are read or written a second, for people; few aren't counted.
+pub(crate) fn load(cells: u64) -> String {
+    match cells {
+        0 => "-".to_owned(),
+        cells => format!("{cells}/s"),
+    }
+}
+
 /// Cells, one a line: in columns on a terminal, with tabs between them elsewhere, for programs.
 ///
 /// Columns are as wide as the widest cell so far, and a screenful is looked at before it is printed.

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::cells::{Escaped, Waiting};
 use crate::errors::{InOtherWords, Usage};
-use crate::output::{Format, Named, Output, columns};
+use crate::output::{Format, Named, Output, columns, size, with_bytes};
 
 /// What to do with tables.
 #[derive(Debug, clap::Subcommand)]
@@ -19,6 +19,7 @@ use crate::output::{Format, Named, Output, columns};
 Examples:
   percolator table create accounts --split-at m
   percolator table list
+  percolator table observe documents text
   percolator table delete accounts --yes")]
 pub(crate) enum Command {
     /// Make a table, or leave it as it is where it is there with the very same cuts.
@@ -45,6 +46,34 @@ Examples:
     /// state.
     #[command(after_help = "Examples:\n  percolator table list\n  percolator table list -o json")]
     List {
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Observe a column: from now on each change of one of its cells leaves a notification, for `percolator observe`.
+    ///
+    /// Cells that are there already leave none. Harmless when repeated.
+    #[command(
+        after_help = "Example:\n  percolator table observe documents text\n  percolator observe run documents text --exec ./count-words"
+    )]
+    Observe {
+        /// The table.
+        #[arg(add = crate::complete::tables())]
+        name: String,
+        /// The column, of at most 1019 bytes.
+        column: Escaped,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Observe a column no more: its changes leave no notifications, and those that wait are removed.
+    ///
+    /// Runs that have begun don't commit any more. Dead letters stay. Harmless when repeated.
+    #[command(after_help = "Example:\n  percolator table unobserve documents text")]
+    Unobserve {
+        /// The table.
+        #[arg(add = crate::complete::tables())]
+        name: String,
+        /// The column.
+        column: Escaped,
         #[command(flatten)]
         waiting: Waiting,
     },
@@ -99,6 +128,8 @@ impl Command {
         match self {
             Self::Create { waiting, .. }
             | Self::List { waiting, .. }
+            | Self::Observe { waiting, .. }
+            | Self::Unobserve { waiting, .. }
             | Self::Delete { waiting, .. } => *waiting,
         }
     }
@@ -133,6 +164,10 @@ pub(crate) struct TabletJson<'a> {
     /// The server that is getting it, and bytes that this one has.
     moving_to: Option<&'a str>,
     moved_bytes: Option<u64>,
+    /// Bytes of keys and values of all versions, about.
+    bytes: u64,
+    /// Cells that are read or written a second.
+    load: u64,
 }
 
 impl<'a> TableJson<'a> {
@@ -164,6 +199,8 @@ impl<'a> TabletJson<'a> {
             lost: lost.contains(&tablet.id),
             moving_to: tablet.moving_to.as_ref().map(|(to, _)| to.as_str()),
             moved_bytes: tablet.moving_to.as_ref().map(|(_, bytes)| *bytes),
+            bytes: tablet.bytes,
+            load: tablet.load,
         }
     }
 }
@@ -203,9 +240,35 @@ pub(crate) async fn run(
                 }
             }
         }
+        Command::Observe { name, column, .. } => {
+            client.observe(&name, &column.0).await?;
+            say_observed(output, &name, &column.0, true)?;
+        }
+        Command::Unobserve { name, column, .. } => {
+            client.unobserve(&name, &column.0).await?;
+            say_observed(output, &name, &column.0, false)?;
+        }
         Command::List { .. } => list(client, output).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn say_observed(output: Output, table: &str, column: &[u8], observed: bool) -> anyhow::Result<()> {
+    match output.format {
+        Format::Text => {
+            let not = if observed { "" } else { "not " };
+            let column = escape(column);
+            output.note(&format!(
+                "column {column:?} of table {table} is {not}observed"
+            ));
+        }
+        Format::Json => {
+            let json = json!({"table": table, "observed": observed});
+            let json = with_bytes(json, &[("column", column)]);
+            output.line(&json.to_string())?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes a table. One that is there as it is asked for will do: somebody who asks for the same at the same
@@ -365,8 +428,9 @@ fn gaps(tablets: &[Tablet]) -> Vec<String> {
 pub(crate) fn server(tablet: &Tablet, lost: &LostTablets) -> String {
     if let Some((to, bytes)) = &tablet.moving_to {
         return format!(
-            "{}, {bytes} bytes are at {to}, which is getting it",
-            tablet.server
+            "{}, moving to {to} ({} of it there)",
+            tablet.server,
+            size(*bytes)
         );
     }
     match (tablet.server_alive, tablet.server_silence) {
@@ -401,6 +465,8 @@ mod tests {
         let tablet =
             |(number, (start, end, alive)): (usize, &(&'static str, &'static str, bool))| Tablet {
                 moving_to: None,
+                bytes: 0,
+                load: 0,
                 id: number as u64,
                 start_row: (*start).into(),
                 end_row: (*end).into(),

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::cells::{Escaped, Waiting};
 use crate::errors::Usage;
-use crate::output::{Format, Output, columns};
+use crate::output::{Format, Output, columns, load, size};
 use crate::table::{TabletJson, edge, lost, server};
 
 /// What to do with the tablets of tables: each has a range of rows, and one tablet server.
@@ -21,7 +21,7 @@ Examples:
   percolator tablet merge accounts m
   percolator tablet move 7 tablet-2")]
 pub(crate) enum Command {
-    /// List tablets: their rows, and their servers; of one that is on its way, also where to, and how much of it is there.
+    /// List tablets: their rows, sizes and servers; of one that is on its way, also where to, and how much of it is there.
     #[command(after_help = "\
 Examples:
   percolator tablet list                      those of all tables
@@ -53,7 +53,7 @@ Examples:
     },
     /// Merge the tablet that begins at a row with the one before it.
     ///
-    /// Both have to be at one server. Nothing is copied, and transactions go on meanwhile.
+    /// If they are at two servers, one of them is moved first. Transactions go on meanwhile.
     #[command(after_help = "Examples:\n  percolator tablet merge accounts m")]
     Merge {
         /// The table.
@@ -180,9 +180,11 @@ async fn list(client: &Client, table: Option<&str>, output: Output) -> anyhow::R
         return Ok(());
     }
     let mut rows = vec![
-        ["TABLE", "TABLET", "FROM", "TO", "EPOCH", "SERVER"]
-            .map(String::from)
-            .to_vec(),
+        [
+            "TABLE", "TABLET", "FROM", "TO", "EPOCH", "SIZE", "LOAD", "SERVER",
+        ]
+        .map(String::from)
+        .to_vec(),
     ];
     rows.extend(tablets.map(|(table, tablet)| {
         vec![
@@ -191,6 +193,8 @@ async fn list(client: &Client, table: Option<&str>, output: Output) -> anyhow::R
             edge(&tablet.start_row),
             edge(&tablet.end_row),
             tablet.epoch.to_string(),
+            size(tablet.bytes),
+            load(tablet.load),
             server(tablet, &lost),
         ]
     }));

@@ -3,17 +3,16 @@
 
 mod support;
 
-use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use percolator_protocol::election::{Leadership, Member};
 use percolator_register::VersionedFile;
 use serde_json::Value;
-use support::{Cluster, end_bank, signal, wait_for, wait_for_transfers};
+use support::{Cluster, end_bank, signal, start_bank, wait_for, wait_for_transfers};
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
                         spec: {gcMaster: {replicas: 2}, tablets: {replicas: 2}}\n";
-const BANK: [&str; 7] = ["bank", "--accounts", "100", "--clients", "8", "-o", "json"];
+const BANK: [&str; 4] = ["--accounts", "100", "--clients", "8"];
 
 /// Who leads, by the register.
 fn leader(cluster: &Cluster) -> Member {
@@ -22,16 +21,6 @@ fn leader(cluster: &Cluster) -> Member {
         let stored = register.load().ok()??;
         Leadership::decode(&stored.value).ok()?.holder
     })
-}
-
-fn bank(cluster: &Cluster, ledger: &str) -> Child {
-    cluster
-        .command(&BANK)
-        .args(["--duration", "10m", "--ledger", ledger])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the bank runs")
 }
 
 /// Ends the leader, and makes a table by another one. How long that took.
@@ -67,7 +56,7 @@ fn a_bank_goes_on_when_the_leading_master_is_killed_stands_still_or_ends() {
     let (manifest, ledger) = (path("cluster.yaml"), path("transfers.jsonl"));
     std::fs::write(&manifest, MANIFEST).expect("written");
     let cluster = Cluster::start(&["--processes", "-f", &manifest]);
-    let bank = bank(&cluster, &ledger);
+    let bank = start_bank(&cluster, &BANK, &ledger);
     wait_for_transfers(&ledger, 100);
     let faults = ["KILL", "STOP", "TERM", "KILL"];
     for (number, fault) in faults.into_iter().enumerate() {

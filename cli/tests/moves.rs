@@ -3,12 +3,11 @@
 
 mod support;
 
-use std::process::{Child, Stdio};
-
 use serde_json::Value;
-use support::{Choices, Cluster, end_bank, wait_for, wait_for_transfers};
+use support::{Choices, Cluster, end_bank, start_bank, wait_for, wait_for_transfers};
 
 const ACCOUNTS: &str = "200";
+const BANK: [&str; 4] = ["--accounts", ACCOUNTS, "--clients", "6"];
 const TABLE: &str = "bank";
 /// After each third of them a server is killed.
 const MOVES: u64 = 15;
@@ -16,17 +15,6 @@ const SERVERS: u64 = 3;
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: moves}\n\
                         spec: {tablets: {replicas: 3}}\n";
-
-fn bank(cluster: &Cluster, ledger: &str) -> Child {
-    let bank = ["bank", "--accounts", ACCOUNTS, "--clients", "6"];
-    cluster
-        .command(&bank)
-        .args(["-o", "json", "--duration", "10m", "--ledger", ledger])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the bank runs")
-}
 
 /// The tablets of the bank: their numbers and their servers.
 fn tablets(cluster: &Cluster) -> Vec<(String, String)> {
@@ -61,17 +49,10 @@ fn money_moves_while_its_tablets_do_and_their_servers_are_killed() {
     let mut choices = Choices::from_env();
     let ledger = folder.path().join("ledger");
     let ledger = ledger.to_str().expect("text");
-    let bank = bank(&cluster, ledger);
+    let bank = start_bank(&cluster, &BANK, ledger);
     wait_for_transfers(ledger, 50);
     cluster
-        .run(&[
-            "tablet",
-            "split",
-            TABLE,
-            "account/0050",
-            "account/0100",
-            "account/0150",
-        ])
+        .run(&["tablet", "split", TABLE, "00000055", "00000105", "00000155"])
         .ok();
     for number in 0..MOVES {
         move_one(&cluster, &mut choices);

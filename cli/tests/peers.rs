@@ -221,6 +221,7 @@ fn an_outcome_is_not_asked_of_a_cell_that_is_not_the_primary() {
         }],
         one_phase: None,
         generation: 0,
+        chain: None,
     });
     let answer = block_on(async {
         let request = v1::Request {

@@ -168,7 +168,7 @@ impl Router {
             let why = format!("{why}: it was handed over to {}", server.server);
             self.directory
                 .write()
-                .learn_move(server, &to.address, not.tablets);
+                .learn_move(&server, &to.address, not.tablets);
             return Attempt::Moved(why);
         }
         self.directory.write().learn_cut(address, not.tablets);

@@ -268,6 +268,7 @@ impl Client {
                 committing: false,
                 generation: 0,
                 short_value: None,
+                chain: None,
             },
         };
         let deadline = self.deadline();
@@ -362,17 +363,30 @@ impl Client {
             server: server.to_owned(),
         };
         let transport = &self.router.transport;
-        let mut retry = Retry::new(&self.router, self.deadline());
-        loop {
-            match transport.move_tablet(request.clone()).await {
-                Ok(_) => return Ok(()),
-                Err(MasterError::Unavailable(why)) => {
-                    let gave_up = |error: CallError| Error::Unavailable(error.to_string());
-                    retry.pause(why).await.map_err(gave_up)?;
-                }
-                Err(MasterError::NotFound(why)) => return Err(Error::Invalid(why)),
-                Err(error) => return Err(self.refused("", error)),
-            }
+        let asked = self.ask_until_answered(|_| false, || transport.move_tablet(request.clone()));
+        match asked.await {
+            Ok(_) => Ok(()),
+            Err(MasterError::NotFound(why)) => Err(Error::Invalid(why)),
+            Err(error) => Err(self.refused("", error)),
+        }
+    }
+
+    /// Says whether a tablet server is to have no tablets: with `drain`, the master moves them to other servers from now on and
+    /// gives it no new ones. Returns at once; [`Self::cluster`] says how many it has left. Transactions go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: there is no such tablet server, or no other one for its tablets. [`Error::Unavailable`].
+    pub async fn drain_server(&self, server: &str, drain: bool) -> Result<v1::ServerInfo, Error> {
+        let request = v1::DrainServerRequest {
+            server: server.to_owned(),
+            drain,
+        };
+        let transport = &self.router.transport;
+        let asked = self.ask_until_answered(|_| false, || transport.drain_server(request.clone()));
+        match asked.await {
+            Ok(response) => Ok(response.unwrap_or_default().server.unwrap_or_default()),
+            Err(MasterError::NotFound(why)) => Err(Error::Invalid(why)),
+            Err(error) => Err(self.refused("", error)),
         }
     }
 
@@ -487,30 +501,40 @@ impl Client {
         }
     }
 
-    /// Asks the master until it has answered; `None`: it was done before. `done_before` knows the refusal of a request that was
-    /// carried out when it was asked before, and not answered.
+    /// [`Self::ask_until_answered`], about the table of this name.
     async fn change_tables<'a, T>(
         &self,
         name: &str,
         done_before: impl Fn(&MasterError) -> bool,
         ask: impl Fn() -> BoxFuture<'a, Result<T, MasterError>>,
     ) -> Result<Option<T>, Error> {
-        let mut retry = Retry::new(&self.router, self.deadline());
-        let mut asked_before = false;
-        let done = loop {
-            match ask().await {
-                Ok(answer) => break Some(answer),
-                Err(error) if asked_before && done_before(&error) => break None,
-                Err(MasterError::Unavailable(why)) => {
-                    asked_before = true;
-                    let gave_up = |error: CallError| Error::Unavailable(error.to_string());
-                    retry.pause(why).await.map_err(gave_up)?;
-                }
-                Err(error) => return Err(self.refused(name, error)),
-            }
-        };
+        let done = self.ask_until_answered(done_before, ask).await;
+        let done = done.map_err(|error| self.refused(name, error))?;
         self.router.forget_name(name);
         Ok(done)
+    }
+
+    /// Asks the master until it has answered; `None`: it was done before. `done_before` knows the refusal of a request that was
+    /// carried out when it was asked before, and not answered.
+    async fn ask_until_answered<'a, T>(
+        &self,
+        done_before: impl Fn(&MasterError) -> bool,
+        ask: impl Fn() -> BoxFuture<'a, Result<T, MasterError>>,
+    ) -> Result<Option<T>, MasterError> {
+        let mut retry = Retry::new(&self.router, self.deadline());
+        let mut asked_before = false;
+        loop {
+            match ask().await {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(error) if asked_before && done_before(&error) => return Ok(None),
+                Err(MasterError::Unavailable(why)) => {
+                    asked_before = true;
+                    let gave_up = |error: CallError| MasterError::Unavailable(error.to_string());
+                    retry.pause(why).await.map_err(gave_up)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     async fn listing(&self) -> Result<v1::DirectoryResponse, Error> {

@@ -68,6 +68,10 @@ pub struct Tablet {
     pub server_silence: Option<Duration>,
     /// The server that is getting it, if one is, and how many bytes of keys and values that one has.
     pub moving_to: Option<(String, u64)>,
+    /// Bytes of keys and values of all versions, about.
+    pub bytes: u64,
+    /// Cells that are read or written a second, about, if these are many.
+    pub load: u64,
 }
 
 impl Cluster {
@@ -128,6 +132,8 @@ fn tablet(
         server: place.server.clone(),
         moving_to: (!place.moving_to.is_empty())
             .then(|| (place.moving_to.clone(), place.moved_bytes)),
+        bytes: place.bytes,
+        load: place.load,
         server_alive: owner.is_some_and(|owner| owner.alive),
         server_silence: owner
             .and_then(|owner| owner.silent_ms)

@@ -53,6 +53,8 @@ pub(crate) struct Commit {
     /// Its changes, in the order of their cells; the first is the primary. Of a large transaction, those that
     /// are flushed now.
     pub(crate) mutations: Vec<Mutation>,
+    /// The runs of observers that it comes from.
+    pub(crate) chain: Option<v1::Chain>,
     /// What is known of a large transaction; `None`: this is all of it.
     pub(crate) flush: Option<Flush>,
     /// Retention of its locks, in milliseconds; it is renewed as long as the commit goes on.
@@ -394,6 +396,7 @@ impl Commit {
                 })
                 .collect(),
             one_phase,
+            chain: self.chain.clone(),
         })
     }
 

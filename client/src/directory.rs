@@ -109,38 +109,42 @@ impl Directory {
             let place = places.find(|place| place.tablet.id == first.id)?;
             Some(place.server.clone())
         });
-        for tablet in tablets {
-            self.place(v1::LocatedTablet {
-                tablet: Some(tablet),
-                server: server.clone().unwrap_or_default(),
-                address: address.to_owned(),
-                incarnation: 0,
-            });
-        }
+        let at = v1::Addressee {
+            server: server.unwrap_or_default(),
+            incarnation: 0,
+        };
+        self.place_all(&at, address, tablets.into_iter());
     }
 
     /// Takes in the tablets that were handed over to this server.
     pub(crate) fn learn_move(
         &mut self,
-        to: v1::Addressee,
+        to: &v1::Addressee,
         address: &str,
-        tablets: Vec<v1::TabletInfo>,
+        mut tablets: Vec<v1::TabletInfo>,
+    ) {
+        tablets.retain(|tablet| {
+            let known = self.tablets.get(&TableId(tablet.table_id));
+            let mut places = known.into_iter().flat_map(BTreeMap::values);
+            // It has gone on from there.
+            let is_newer = |it: &Place| it.tablet.id == tablet.id && it.tablet.epoch > tablet.epoch;
+            !places.any(is_newer)
+        });
+        self.place_all(to, address, tablets.into_iter());
+    }
+
+    fn place_all(
+        &mut self,
+        at: &v1::Addressee,
+        address: &str,
+        tablets: impl Iterator<Item = v1::TabletInfo>,
     ) {
         for tablet in tablets {
-            let known = self.tablets.get(&TableId(tablet.table_id));
-            let newer = known.is_some_and(|known| {
-                let mut places = known.values();
-                places.any(|it| it.tablet.id == tablet.id && it.tablet.epoch > tablet.epoch)
-            });
-            // It has gone on from there.
-            if newer {
-                continue;
-            }
             self.place(v1::LocatedTablet {
                 tablet: Some(tablet),
-                server: to.server.clone(),
+                server: at.server.clone(),
                 address: address.to_owned(),
-                incarnation: to.incarnation,
+                incarnation: at.incarnation,
             });
         }
     }

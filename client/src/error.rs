@@ -122,6 +122,14 @@ pub enum Conflict {
         /// Its primary.
         primary: Cell,
     },
+    /// It acknowledges a change for an observer, and no notification waits that its snapshot has seen: another transaction has
+    /// acknowledged it, or the cell has changed since.
+    NotNotified {
+        /// The cell of the acknowledgement.
+        cell: Cell,
+        /// When the observed cell changed since the snapshot, if it did.
+        changed_at: Option<Timestamp>,
+    },
     /// Somebody rolled this transaction back on the cell: an older transaction that met its lock, or a
     /// reader that found its ttl over.
     RolledBack {
@@ -136,6 +144,7 @@ impl Conflict {
         match self {
             Self::Committed { cell, .. }
             | Self::Locked { cell, .. }
+            | Self::NotNotified { cell, .. }
             | Self::RolledBack { cell } => cell,
         }
     }
@@ -159,6 +168,20 @@ impl fmt::Display for Conflict {
             } => write!(
                 f,
                 "the older transaction {by_start_ts} (primary {primary}) is committing cell {cell}"
+            ),
+            Self::NotNotified {
+                cell,
+                changed_at: None,
+            } => write!(
+                f,
+                "another transaction has acknowledged the change, in cell {cell}"
+            ),
+            Self::NotNotified {
+                cell,
+                changed_at: Some(at),
+            } => write!(
+                f,
+                "the observed cell changed at {at}, after this transaction began: nothing is acknowledged in cell {cell}"
             ),
             Self::RolledBack { cell } => write!(
                 f,
@@ -187,6 +210,10 @@ impl Error {
                     primary: lock.primary,
                 })
             }
+            AbortReason::NotNotified(cell, not) => Self::Conflict(Conflict::NotNotified {
+                cell,
+                changed_at: not.changed_at,
+            }),
             AbortReason::RolledBack(cell) => Self::Conflict(Conflict::RolledBack { cell }),
             AbortReason::Cancelled => Self::Ended,
             AbortReason::TooOld(too_old) => Self::TooOld(too_old),

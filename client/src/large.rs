@@ -157,6 +157,7 @@ pub(crate) struct Driver {
     pub(crate) start_ts: Timestamp,
     pub(crate) began: Duration,
     pub(crate) tables: Arc<PinnedTables>,
+    pub(crate) chain: Option<v1::Chain>,
 }
 
 impl Driver {
@@ -270,6 +271,7 @@ impl Driver {
             start_ts: self.start_ts,
             began: self.began,
             mutations,
+            chain: self.chain.clone(),
             flush: Some(Flush {
                 large,
                 generation,

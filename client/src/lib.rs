@@ -46,6 +46,7 @@
 mod admin;
 mod attempts;
 pub mod blocking;
+mod changes;
 mod client;
 mod cluster;
 mod commit;
@@ -60,6 +61,7 @@ mod lock_resolver;
 mod locks;
 mod metrics;
 mod network;
+mod observer;
 pub mod oracle;
 mod oracle_client;
 mod own;
@@ -84,15 +86,21 @@ pub use admin::{
     Admin, GcChange, GcHolder, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet, Owner,
 };
 pub use bytes::Bytes;
+pub use changes::{ChangeEvent, Changes, ChangesOptions, Version};
 pub use client::{Client, Options, Outcome};
 pub use cluster::{Cluster, Table, Tablet};
 pub use error::{Conflict, Error};
 pub use foundationdb_tuple as tuple;
 pub use index::{index_row, split_index_row};
 pub use lock_resolver::{LockResolver, Obstacle};
+pub use observer::{
+    Change, DEAD_LETTERS, DeadLetter, Handler, HandlerError, NotificationQuery, ObservedStatus,
+    Observer, ObserverCounts, ObserverOptions, ObserverWorker,
+};
 pub use oracle_client::OracleClient;
 pub use peers::{Refused, TabletPeers};
 pub use percolator_protocol::txn::Ending;
+pub use percolator_protocol::types::Chain;
 pub use percolator_protocol::types::{Cell, TableId, Timestamp, escape, limits, unescape};
 pub use percolator_telemetry::{Error as MetricsError, Registry};
 pub use rebuild::{MasterRebuild, RebuiltMaster, RebuiltServer, RebuiltTable};

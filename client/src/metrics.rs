@@ -5,7 +5,9 @@ use std::time::Duration;
 use percolator_protocol::txn::Ending;
 use percolator_protocol::types::Timestamp;
 use percolator_telemetry::names::client as names;
-use percolator_telemetry::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry, Set};
+use percolator_telemetry::{
+    Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, Set,
+};
 use percolator_wire::v1::request::Body as Ask;
 
 use crate::attempts::Attempt;
@@ -27,6 +29,10 @@ pub(crate) struct Metrics {
     locks_resolved: IntCounterVec,
     pub(crate) locks_pushed: IntCounter,
     pub(crate) flushes: IntCounter,
+    observer_runs: IntCounterVec,
+    pub(crate) observer_retries: IntCounter,
+    pub(crate) observer_running: IntGauge,
+    observer_lag_seconds: Histogram,
 }
 
 impl Metrics {
@@ -45,6 +51,10 @@ impl Metrics {
             locks_resolved: set.counters(names::LOCKS_RESOLVED)?,
             locks_pushed: set.counter(names::LOCKS_PUSHED)?,
             flushes: set.counter(names::FLUSHES)?,
+            observer_runs: set.counters(names::OBSERVER_RUNS)?,
+            observer_retries: set.counter(names::OBSERVER_RETRIES)?,
+            observer_running: set.gauge(names::OBSERVER_RUNNING)?,
+            observer_lag_seconds: set.histogram(names::OBSERVER_LAG_SECONDS)?,
         };
         set.finish();
         Ok(metrics)
@@ -69,6 +79,20 @@ impl Metrics {
         self.request_seconds
             .with_label_values(&[method])
             .observe(took.as_secs_f64());
+    }
+
+    /// An observer is done with a change.
+    pub(crate) fn observed(&self, end: &'static str) {
+        self.observer_runs.with_label_values(&[end]).inc();
+    }
+
+    /// The first run for a change has begun.
+    pub(crate) fn run_began(&self, changed_at: Timestamp, start_ts: Timestamp) {
+        let lag_ms = start_ts
+            .physical_ms()
+            .saturating_sub(changed_at.physical_ms());
+        let lag = Duration::from_millis(lag_ms);
+        self.observer_lag_seconds.observe(lag.as_secs_f64());
     }
 
     /// Locks of others were cleared.
@@ -126,6 +150,10 @@ pub(crate) fn method(ask: &Ask) -> &'static str {
         Ask::CheckStatus(_) => "check_status",
         Ask::KeepAlive(_) => "keep_alive",
         Ask::WaitForCell(_) => "wait_for_cell",
+        Ask::Notifications(_) => "notifications",
+        Ask::Observe(_) => "observe",
+        Ask::Unobserve(_) => "unobserve",
+        Ask::Notify(_) => "notify",
         _ => "other",
     }
 }

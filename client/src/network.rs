@@ -23,6 +23,10 @@ use crate::transport::{Apart, BoxFuture, Lost, MasterError, OneCluster, Replaced
 const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
 /// One of several masters that doesn't answer a request which takes no time is given up after this.
 const TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
+/// A connection must be made within this.
+const CONNECT: Duration = Duration::from_secs(2);
+/// The same where another address can be tried: that of a pod which is gone answers nothing at all.
+const CONNECT_TO_SEVERAL: Duration = Duration::from_millis(500);
 /// A connection to a master on which something waits is tried so often,
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// and given up if there is no answer for so long: its process stands still, or its network is cut. A master that is only busy
@@ -70,7 +74,13 @@ impl Master {
         {
             return Ok(client);
         }
-        let client = MasterClient::new(endpoint(address)?.connect_lazy());
+        let connect = if self.addresses.lock().may_pass(address) {
+            CONNECT_TO_SEVERAL
+        } else {
+            CONNECT
+        };
+        let endpoint = endpoint(address)?.connect_timeout(connect);
+        let client = MasterClient::new(endpoint.connect_lazy());
         let client = Arc::new(client.max_decoding_message_size(DIRECTORY_BYTES_MAX));
         *shared = (address.to_owned(), Arc::downgrade(&client));
         Ok(client)
@@ -207,7 +217,6 @@ fn endpoint(address: &str) -> Result<Endpoint, MasterError> {
         MasterError::Invalid(NoMasterAddress { text }.to_string())
     })?;
     Ok(endpoint
-        .connect_timeout(Duration::from_secs(2))
         .timeout(MASTER_TIMEOUT)
         .http2_keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
@@ -504,6 +513,20 @@ impl Transport for Network {
             let asked = self.master.ask(Repetition::Harmless, |mut client| {
                 let request = request.clone();
                 async move { client.move_tablet(request).await }
+            });
+            asked.await
+        }
+        .boxed()
+    }
+
+    fn drain_server(
+        &self,
+        request: v1::DrainServerRequest,
+    ) -> BoxFuture<'_, Result<v1::DrainServerResponse, MasterError>> {
+        async move {
+            let asked = self.master.ask(Repetition::Harmless, |mut client| {
+                let request = request.clone();
+                async move { client.drain_server(request).await }
             });
             asked.await
         }

@@ -320,6 +320,7 @@ impl Scan {
             reverse: self.range.reverse,
             after: self.after.clone(),
             own: self.txn.is_large(),
+            ..v1::ScanRequest::default()
         })
     }
 

@@ -186,6 +186,10 @@ impl Trace {
             Some(Ask::CheckStatus(_)) => "check_status",
             Some(Ask::KeepAlive(_)) => "keep_alive",
             Some(Ask::WaitForCell(_)) => "wait_for_cell",
+            Some(Ask::Notifications(_)) => "notifications",
+            Some(Ask::Observe(_)) => "observe",
+            Some(Ask::Unobserve(_)) => "unobserve",
+            Some(Ask::Notify(_)) => "notify",
             _ => "other",
         }
     }

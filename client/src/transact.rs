@@ -24,6 +24,13 @@ const CELLS_MAX: usize = 8;
 #[derive(Clone)]
 pub struct OpenTxn(Txn);
 
+impl OpenTxn {
+    /// Of a transaction that the caller commits.
+    pub(crate) fn lent(txn: &Txn) -> Self {
+        Self(txn.lent())
+    }
+}
+
 impl Deref for OpenTxn {
     type Target = Txn;
 

@@ -2,8 +2,8 @@
 //! (`large`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::limits::{
     BUFFERED_CELL_BYTES, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
 };
-use percolator_protocol::types::{Cell, LockKind, Mutation, TableId, Timestamp};
+use percolator_protocol::types::{Cell, Chain, LockKind, Mutation, TableId, Timestamp};
 use tokio::sync::{Notify, mpsc};
 
 use crate::client::Options;
@@ -57,6 +57,7 @@ pub(crate) struct Inner {
     pub(crate) rows: Mutex<RowCache>,
     /// The barrier of collection is kept below it until it ends.
     held: Mutex<Option<Held>>,
+    pub(crate) chain: OnceLock<Chain>,
 }
 
 /// By table, row and column.
@@ -122,6 +123,7 @@ impl Txn {
                 bypass: Mutex::default(),
                 rows: Mutex::default(),
                 held: Mutex::new(Some(held.begun(start_ts))),
+                chain: OnceLock::new(),
             }),
             is_lent: false,
         }
@@ -375,6 +377,7 @@ impl Txn {
             start_ts: inner.start_ts,
             began: inner.began,
             mutations,
+            chain: inner.chain(),
             flush: None,
             ttl_ms: inner.options.lock_ttl_ms(),
             last_seen: Mutex::default(),
@@ -475,7 +478,7 @@ impl Inner {
         }
     }
 
-    async fn table(&self, name: &str) -> Result<TableId, Error> {
+    pub(crate) async fn table(&self, name: &str) -> Result<TableId, Error> {
         let patience = self.options.patience;
         self.tables.table(&self.router, name, patience).await
     }
@@ -523,7 +526,7 @@ impl Inner {
             .collect())
     }
 
-    fn write(
+    pub(crate) fn write(
         self: &Arc<Self>,
         table: &str,
         row: &[u8],
@@ -588,6 +591,7 @@ impl Inner {
                 start_ts: self.start_ts,
                 began: self.began,
                 tables: self.tables.clone(),
+                chain: self.chain(),
             };
             self.router.transport.spawn(driver.run(receiver).boxed());
         }

@@ -208,6 +208,13 @@ impl Transport for Yes {
         async { Err(none()) }.boxed()
     }
 
+    fn drain_server(
+        &self,
+        _: v1::DrainServerRequest,
+    ) -> BoxFuture<'_, Result<v1::DrainServerResponse, MasterError>> {
+        async { Err(none()) }.boxed()
+    }
+
     fn now(&self) -> Duration {
         self.began.elapsed()
     }

@@ -1,28 +1,46 @@
-//! What a cluster's `Available` was on the way, which a look here and there would miss.
+//! What a cluster's `Available` was on the way, and what a pod logs to its end, which a look here and there would miss.
 
 use std::process::{Child, Command};
 
 use crate::{Namespace, wait};
 
-/// What a cluster's `Available` has been since it is followed; nobody follows it any more when this goes.
+/// What a kubectl prints that goes on; it ends when this goes.
 #[derive(Debug)]
-pub struct AvailabilityLog {
+pub struct Followed {
     kubectl: Child,
     file: tempfile::NamedTempFile,
 }
 
-impl AvailabilityLog {
-    /// None before the first word.
-    fn said(&self) -> Option<String> {
-        let text = std::fs::read_to_string(self.file.path()).unwrap_or_default();
-        Some(text).filter(|text| !text.is_empty())
+impl Followed {
+    /// Waits for its first word.
+    fn start(command: &mut Command) -> Self {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let kubectl = command
+            .stdout(file.reopen().expect("a file"))
+            .spawn()
+            .expect("kubectl");
+        let followed = Self { kubectl, file };
+        wait("the first word", || match followed.said().as_str() {
+            "" => Err("none".to_owned()),
+            _ => Ok(()),
+        });
+        followed
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.file.path()).unwrap_or_default()
     }
 
     /// Waits until it has said that the cluster isn't available.
     pub fn has_seen_it_unavailable(self) {
-        wait("Available to be False on the way", || {
-            let said = self.said().unwrap_or_default();
-            if said.lines().any(|line| line == "False") {
+        self.has_a_line("Available to be False on the way", |line| line == "False");
+    }
+
+    /// Waits for such a line.
+    pub fn has_a_line(self, what: &str, is_it: impl Fn(&str) -> bool) {
+        wait(what, || {
+            let said = self.said();
+            if said.lines().any(&is_it) {
                 Ok(())
             } else {
                 Err(said)
@@ -31,7 +49,7 @@ impl AvailabilityLog {
     }
 }
 
-impl Drop for AvailabilityLog {
+impl Drop for Followed {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.kubectl.kill();
@@ -41,20 +59,16 @@ impl Drop for AvailabilityLog {
 
 impl Namespace {
     /// Follows what a cluster's `Available` is, from now on.
-    pub fn follow(&self, cluster: &str) -> AvailabilityLog {
-        let file = tempfile::NamedTempFile::new().expect("a file");
+    pub fn follow(&self, cluster: &str) -> Followed {
         let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}{\"\\n\"}";
-        let kubectl = Command::new("kubectl")
-            .args([
-                "-n", &self.name, "get", "perc", cluster, "--watch", "-o", path,
-            ])
-            .stdout(file.reopen().expect("a file"))
-            .spawn()
-            .expect("kubectl");
-        let followed = AvailabilityLog { kubectl, file };
-        wait("the first word", || {
-            followed.said().map(drop).ok_or("none".to_owned())
-        });
-        followed
+        Followed::start(
+            self.command()
+                .args(["get", "perc", cluster, "--watch", "-o", path]),
+        )
+    }
+
+    /// Follows what a pod logs, from its last line on.
+    pub fn follow_log(&self, pod: &str) -> Followed {
+        Followed::start(self.command().args(["logs", "--follow", "--tail=1", pod]))
     }
 }

@@ -1,7 +1,5 @@
-//! What tests against a real Kubernetes share: commands, waiting for conditions, and namespaces that go away.
-//!
-//! `cargo xtask test e2e` starts the Kubernetes and sets the variables; without them the tests say that they skip.
-
+//! What tests against a real Kubernetes share: commands, waiting for conditions, and namespaces that go away. `cargo xtask
+//! test e2e` starts the Kubernetes and sets the variables; without them the tests say that they skip.
 #![allow(
     clippy::missing_panics_doc,
     reason = "a test fails by panicking, and says why"
@@ -11,12 +9,15 @@ mod api;
 pub mod application;
 pub mod audit;
 pub mod breakdown;
+mod command;
 pub mod condition_monitor;
 mod followed;
 pub mod late;
 pub mod leaders;
 pub mod nodes;
 pub mod prometheus;
+pub mod proxies;
+pub mod receiver;
 pub mod watched;
 
 use std::ffi::OsStr;
@@ -30,7 +31,6 @@ use serde_json::Value;
 
 /// Where the restricted pod security standard is enforced: on every namespace of the tests.
 const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
-
 /// A condition that isn't met by then won't be.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// One look takes no longer, but where the machine, or what is looked at, stood still.
@@ -386,7 +386,7 @@ impl Namespace {
     }
 
     /// A cluster's pods.
-    fn pods(&self, cluster: &str) -> Result<Vec<Value>, String> {
+    pub fn pods(&self, cluster: &str) -> Result<Vec<Value>, String> {
         let labels = format!("percolator.dev/cluster={cluster}");
         self.api.objects(&self.name, "pod", &labels)
     }
@@ -487,8 +487,8 @@ impl Namespace {
     /// Whether there are as many pods as the spec asks for, and all are ready.
     fn pods_serve(&self, cluster: &str) -> Result<(), String> {
         let spec = &self.get("perc", cluster)?["spec"];
-        let asked = ["tablets", "oracle", "gcMaster"].map(|role| spec[role]["replicas"].as_u64());
-        let asked: u64 = asked.into_iter().flatten().sum();
+        let roles = ["tablets", "oracle", "gcMaster", "proxy"].map(|role| &spec[role]["replicas"]);
+        let asked: u64 = roles.into_iter().filter_map(Value::as_u64).sum();
         let pods = self.pods(cluster)?;
         let serves = |pod: &&Value| {
             let ready = condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True");

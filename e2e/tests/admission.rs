@@ -1,8 +1,11 @@
 //! A mutating admission policy changes every StatefulSet that the operator applies, as GKE Autopilot and Kyverno do: clusters
-//! start and change all the same, and the condition Drifted says what is kept otherwise.
+//! start and change all the same, and the condition Drifted says what is kept otherwise. Its proxies carry out transactions, and its
+//! observers run.
 
+use percolator_e2e::proxies::Proxies;
+use percolator_e2e::receiver::Receiver;
 use percolator_e2e::{Kube, Namespace, kill_operators, kubectl, say, small, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const SPACE: &str = "admission";
 /// What the policy makes of the grace period of pods, which the operator asks to be 30 s.
@@ -147,4 +150,109 @@ fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
         changed.len() == 1 && changed[0].starts_with("altered-tso-0 "),
         "{changed:?}"
     );
+    proxies_come_and_go(&space);
+    observers_run(&space);
+}
+
+/// Runs the command in the master's pod.
+fn percolator(space: &Namespace, arguments: &[&str]) -> Result<String, String> {
+    space.percolator("altered-gc-master-0", "altered", arguments)
+}
+
+/// Workers call this machine, and what it answers is written.
+fn observers_run(space: &Namespace) {
+    say("an observer's worker comes, and calls a webhook for each change");
+    let receiver = Receiver::start();
+    let secret = ["create", "secret", "generic", "hook"];
+    let key = "--from-literal=key=a key that nobody else knows";
+    space
+        .kubectl(&[&secret[..], &[key]].concat())
+        .expect("a key");
+    percolator(space, &["table", "create", "documents"]).expect("a table");
+    let observer = json!({
+        "name": "lengths",
+        "table": "documents",
+        "column": "text",
+        "webhook": {"url": receiver.url(), "keySecret": {"name": "hook", "key": "key"}},
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+    });
+    let observers = json!({ "observers": [observer] });
+    space
+        .change("altered", &observers.to_string())
+        .expect("an observer");
+    wait("its worker", || {
+        let told = space.get("perc", "altered")?["status"]["observers"].clone();
+        match told["lengths"]["summary"].as_str() {
+            Some("1/1") => Ok(()),
+            _ => Err(told.to_string()),
+        }
+    });
+    is_ready(space);
+    for (text, length) in [("three", "5"), ("elevenths", "9")] {
+        percolator(space, &["put", "documents", "d", "text", text]).expect("a change");
+        receiver.was_called_with(text);
+        wait("the cell that follows", || {
+            match percolator(space, &["get", "documents", "d", "length"])? {
+                found if found == length => Ok(()),
+                other => Err(other),
+            }
+        });
+    }
+
+    say("and goes when nobody asks for it");
+    space
+        .change("altered", r#"{"observers":null}"#)
+        .expect("none");
+    space.wait_for_none("deployments");
+    is_ready(space);
+}
+
+/// The policy leaves Deployments alone.
+fn proxies_come_and_go(space: &Namespace) {
+    say("two proxies come, and carry out transactions");
+    let resources = r#"{"resources":{"requests":{"cpu":"10m","memory":"64Mi"}}}"#;
+    let spec = format!(r#"{{"proxy":{{"replicas":2,"pod":{resources}}}}}"#);
+    space.change("altered", &spec).expect("proxies");
+    let proxies_serve = |summary: &str| {
+        wait("proxies that serve", || {
+            let told = space.get("perc", "altered")?["status"]["proxy"]["summary"].clone();
+            if told == summary {
+                Ok(())
+            } else {
+                Err(told.to_string())
+            }
+        });
+        is_ready(space);
+    };
+    proxies_serve("2/2");
+    let proxies = Proxies::of(space, "altered");
+    let pod = proxies.carry_out_transactions("1");
+
+    say("a proxy's pod is deleted, and sessions are begun at others");
+    let delete = ["delete", "pod", &pod, "--wait=false"];
+    space.kubectl(&delete).expect("the pod's end");
+    proxies.carry_out_transactions("2");
+    proxies_serve("2/2");
+    proxies.carry_out_transactions("3");
+
+    say("their number is another's to say");
+    let change = r#"{"proxy":{"replicas":null}}"#;
+    space.change("altered", change).expect("no number");
+    let scale = ["scale", "deployment", "altered-proxy", "--replicas=3"];
+    wait("three proxies", || {
+        space.kubectl(&scale)?;
+        match &space.get("perc", "altered")?["status"]["proxy"]["summary"] {
+            told if told == "3/3" => Ok(()),
+            told => Err(told.to_string()),
+        }
+    });
+    is_ready(space);
+
+    say("they go with what was made for them");
+    let change = r#"{"proxy":null}"#;
+    space.change("altered", change).expect("no proxies");
+    space.wait_for_none("deployments");
+    let service = space.get("service", "altered-proxy");
+    assert!(service.is_err(), "{service:?}");
+    is_ready(space);
 }

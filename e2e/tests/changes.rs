@@ -342,15 +342,7 @@ fn wait_for_settings(space: &Namespace) {
         });
     }
     wait("the retention", || {
-        let ask = ["exec", "demo-gc-master-0", "--"];
-        let status = [
-            "/usr/local/bin/percolator",
-            "-c",
-            "demo:7400",
-            "gc",
-            "status",
-        ];
-        let said = space.kubectl(&[&ask[..], &status].concat())?;
+        let said = space.percolator("demo-gc-master-0", "demo", &["gc", "status"])?;
         if said.contains("retention 7m") {
             Ok(())
         } else {

@@ -13,16 +13,19 @@ pub enum Column {
     Data,
     /// Where something may be collected, in order of time.
     Garbage,
+    /// Cells of observed columns that changed, until an observer has acknowledged that.
+    Notify,
 }
 
 impl Column {
     /// Every column, in the order of [`Column::prefix`].
-    pub const ALL: [Column; 5] = [
+    pub const ALL: [Column; 6] = [
         Column::Meta,
         Column::Lock,
         Column::Write,
         Column::Data,
         Column::Garbage,
+        Column::Notify,
     ];
 
     /// The byte that stands for the column on disk. Part of the format: never change one. The gaps
@@ -34,6 +37,7 @@ impl Column {
             Column::Write => 0x30,
             Column::Data => 0x40,
             Column::Garbage => 0x50,
+            Column::Notify => 0x60,
         }
     }
 
@@ -52,6 +56,7 @@ impl Column {
             Column::Write => "write",
             Column::Data => "data",
             Column::Garbage => "garbage",
+            Column::Notify => "notify",
         }
     }
 
@@ -63,6 +68,7 @@ impl Column {
             Column::Write => 2,
             Column::Data => 3,
             Column::Garbage => 4,
+            Column::Notify => 5,
         }
     }
 }

@@ -208,7 +208,10 @@ impl DiskFile for StdFile {
 }
 
 /// Free space where `folder` lies, in bytes.
-pub(crate) fn free_bytes(folder: &Path) -> io::Result<u64> {
+///
+/// # Errors
+/// The volume can't be looked at.
+pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let stat = rustix::fs::statvfs(folder)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

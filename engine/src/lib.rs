@@ -45,6 +45,7 @@ pub use backend::{Backend, Checkpoint, PageSize, Rest, Step, Store};
 pub use batch::Batch;
 pub use buffered::{Buffered, ConcurrentStore};
 pub use column::Column;
+pub use disk::free_bytes;
 pub use durable::{Checkpoints, Durable};
 pub use engine::{Engine, MAX_GROUP_BYTES, MAX_KEY_BYTES, Stats};
 pub use error::Error;

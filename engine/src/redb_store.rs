@@ -227,13 +227,14 @@ fn definition(column: Column) -> TableDefinition<'static, &'static [u8], &'stati
 fn open_tables(db: &Database) -> Result<[Table; Column::ALL.len()], redb::Error> {
     let at = db.begin_read()?;
     let open = |column| -> Result<Table, TableError> { at.open_table(definition(column)) };
-    let [meta, lock, write, data, garbage] = Column::ALL;
+    let [meta, lock, write, data, garbage, notify] = Column::ALL;
     Ok([
         open(meta)?,
         open(lock)?,
         open(write)?,
         open(data)?,
         open(garbage)?,
+        open(notify)?,
     ])
 }
 

@@ -12,7 +12,7 @@ use crate::core::Directory;
 use crate::events::{Departed, Heartbeat, HeartbeatAnswer};
 use crate::held::Hold;
 use crate::refusal::Refusal;
-use crate::state::{DirectoryState, Placement, Role, Table, TableState};
+use crate::state::{DirectoryState, Drain, Placement, Role, Table, TableState};
 
 impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
     type Error = Refusal;
@@ -68,6 +68,10 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             resolved_ts: Timestamp::from_u64(request.resolved_ts),
             obstacle: request.obstacle,
             progress: request.progress,
+            sizes: request.sizes,
+            loads: request.loads,
+            draining: request.draining,
+            stopping: request.stopping,
             settings: request.gc.unwrap_or_default().into(),
             accepted: request.accepted,
             replaces: request.replaces,
@@ -78,6 +82,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             groups: request.groups,
             time: Timestamp::from_u64(request.time),
             disk_stalled_ms: request.disk_stalled_ms,
+            free_bytes: request.free_bytes,
             metrics_address,
             lists_version: request.lists_version,
             has_lists: !request.without_lists,
@@ -101,6 +106,10 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
             missing_tablets: heard.missing,
             settled_moves: heard.settled_moves,
             owners: heard.owners,
+            split_bytes: heard.split_bytes,
+            split_load: heard.split_load,
+            draining: heard.draining,
+            may_stop: heard.may_stop,
             lease: heard.leased.until.as_u64(),
             commits_above: heard.leased.commits_above.as_u64(),
             timestamps_above: heard.leased.timestamps_above.as_u64(),
@@ -151,7 +160,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
             .map(|(id, table)| table_info(*id, table))
             .collect(),
         tablets: tablets
-            .map(|(id, tablet)| place(state, &arrivals, id, tablet))
+            .map(|(id, tablet)| place(directory, &arrivals, id, tablet))
             .collect(),
         complete_below: state.next_table_id,
         tablet_servers_expected: directory.manifest.tablet_servers.unwrap_or(0),
@@ -163,6 +172,32 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         master_takeover_ms: None,
         masters_expected: directory.manifest.masters_expected(),
         oracles_expected: directory.manifest.oracles_expected(),
+    })
+}
+
+/// A server, as people see it.
+///
+/// # Errors
+/// [`Refusal::NoState`], [`Refusal::NoSuchServer`].
+pub fn server(directory: &Directory, now: Duration, name: &str) -> Result<v1::ServerInfo, Refusal> {
+    directory.check_tablet_server(name)?;
+    let server = &directory.state()?.servers[name];
+    Ok(server_info(directory, now, name, server))
+}
+
+/// Drains a tablet server, or ends that, as somebody asks for it.
+///
+/// # Errors
+/// Those of [`Directory::drain_server`].
+pub fn drain_server(
+    directory: &mut Directory,
+    now: Duration,
+    request: &v1::DrainServerRequest,
+) -> Result<v1::DrainServerResponse, Refusal> {
+    directory.drain_server(now, &request.server, request.drain)?;
+    let server = server(directory, now, &request.server)?;
+    Ok(v1::DrainServerResponse {
+        server: Some(server),
     })
 }
 
@@ -195,6 +230,11 @@ fn server_info(
         failures: failed.map_or(0, |failed| failed.times),
         leads_term: directory.leads_term(name),
         takeover_ms: directory.takeover_ms(name),
+        draining: server.drain != Drain::Off,
+        drained: server.drain == Drain::Drained,
+        tablets: directory.tablets_at(name),
+        bytes: directory.bytes_of(name),
+        load: directory.load_of(name),
     }
 }
 
@@ -207,11 +247,11 @@ pub(crate) fn text(address: Option<SocketAddr>) -> String {
 
 /// A table's tablets, in the order of their rows.
 pub(crate) fn places(directory: &Directory, table: u32) -> Result<Vec<v1::TabletPlace>, Refusal> {
-    let state = directory.state()?;
+    directory.state()?;
     let tablets = directory.tablets().of_table(table);
     let arrivals = directory.arrivals();
     Ok(tablets
-        .map(|(id, tablet)| place(state, &arrivals, id, tablet))
+        .map(|(id, tablet)| place(directory, &arrivals, id, tablet))
         .collect())
 }
 
@@ -221,8 +261,8 @@ pub(crate) fn tablet_place(
     id: u64,
     tablet: &Placement,
 ) -> Result<v1::TabletPlace, Refusal> {
-    let state = directory.state()?;
-    Ok(place(state, &BTreeMap::new(), id, tablet))
+    directory.state()?;
+    Ok(place(directory, &BTreeMap::new(), id, tablet))
 }
 
 /// A table, as clients see it.
@@ -240,7 +280,7 @@ pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
 }
 
 fn place(
-    state: &DirectoryState,
+    directory: &Directory,
     arrivals: &BTreeMap<u64, (&str, &v1::TabletArrival)>,
     id: u64,
     tablet: &Placement,
@@ -248,10 +288,15 @@ fn place(
     let arrival = arrivals.get(&id);
     let arrival = arrival.filter(|(to, _)| *to != tablet.owner);
     v1::TabletPlace {
-        tablet: Some(tablet_info(state, id, tablet)),
+        tablet: directory
+            .state
+            .as_ref()
+            .map(|state| tablet_info(state, id, tablet)),
         server: tablet.owner.clone(),
         moving_to: arrival.map_or_else(String::new, |(to, _)| (*to).to_owned()),
         moved_bytes: arrival.map_or(0, |(_, arrival)| arrival.bytes),
+        bytes: directory.tablet_bytes(&tablet.owner, id),
+        load: directory.tablet_load(&tablet.owner, id),
     }
 }
 
@@ -282,8 +327,10 @@ impl From<Refusal> for Status {
             | Refusal::OfManifest { .. }
             // Not ALREADY_EXISTS: anyone who asks again takes that for the outcome of asking first.
             | Refusal::OtherCuts { .. }
-            | Refusal::Apart { .. }
             | Refusal::HasState { .. }
+            | Refusal::NowhereToDrain { .. }
+            | Refusal::NoRoomToDrain { .. }
+            | Refusal::Draining { .. }
             | Refusal::Duplicate { .. }
             | Refusal::Replaced { .. }
             | Refusal::OlderFolder { .. } => Code::FailedPrecondition,

@@ -1,6 +1,7 @@
 //! The copy of a state in a master's folder: durable there while the register of the state is away.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use percolator_protocol::election::{CopyDecision, StateNumber};
@@ -92,6 +93,15 @@ impl CopyFile {
         drop(durable);
         Ok(found.map(|(header, state)| (header.number, state)))
     }
+}
+
+/// Which state the copy in a master's folder is, of whichever register; none: there is no copy.
+///
+/// # Errors
+/// The file is damaged, or can't be read.
+pub(crate) fn number_in(folder: &Path) -> Result<Option<StateNumber>, Error> {
+    let copy = load(&SmallFile::new(folder.join(FILE)))?;
+    Ok(copy.map(|(header, _)| header.number))
 }
 
 fn encode(header: CopyHeader, state: &[u8]) -> Vec<u8> {

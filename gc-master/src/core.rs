@@ -10,20 +10,24 @@ use std::time::Duration;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 
+use crate::balancer::{Balancer, SPLIT_BYTES, SPLIT_LOAD};
 use crate::collection::Collection;
 use crate::events::{Effects, Heartbeat, HeartbeatAnswer, Start};
 use crate::fencing::{LEASE, Leased, has_said_more};
 use crate::members::Live;
+use crate::merges::MERGE_AFTER;
 use crate::placements::Placements;
 use crate::rebuild::Reports;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
-use crate::state::{DirectoryState, Role, Server, StateError, TableState};
+use crate::state::{DirectoryState, Drain, Role, Server, StateError, TableState};
 use crate::tables::STATE_BYTES_MAX;
 
 /// How often servers are to send a heartbeat, unless there are many.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+/// Of a tablet server that was told to end, and waits until others have its tablets.
+const STOPPING_INTERVAL: Duration = Duration::from_millis(100);
 /// A server that was not heard for this long counts as down, or for three intervals.
 pub const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 
@@ -57,6 +61,7 @@ pub struct Directory {
     pub(crate) effects: Effects,
     pub(crate) sessions: Sessions,
     pub(crate) collection: Collection,
+    pub(crate) balancer: Balancer,
     pub(crate) settings: Settings,
     /// No lease that was granted before this start is above this.
     pub(crate) leased_before: Timestamp,
@@ -73,6 +78,15 @@ pub struct Settings {
     pub lease: Duration,
     /// How long versions are kept, where neither the manifest nor anybody has said it. Default: 10 minutes.
     pub retention: Duration,
+    /// Whether the master moves and splits tablets by itself, where the manifest doesn't say it. Default: yes.
+    pub balance: bool,
+    /// A tablet of more bytes is split; zero: none is. Where the manifest doesn't say it. Default: 256 MiB.
+    pub split_bytes: u64,
+    /// A tablet of which more cells a second are read or written may be split, and servers are balanced by that; zero: no load
+    /// counts. Where the manifest doesn't say it. Default: 1,000.
+    pub split_load: u64,
+    /// Neighbours that have been small for so long are merged. Default: 1 hour.
+    pub merge_after: Duration,
 }
 
 impl Default for Settings {
@@ -80,6 +94,10 @@ impl Default for Settings {
         Self {
             lease: LEASE,
             retention: RETENTION,
+            balance: true,
+            split_bytes: SPLIT_BYTES,
+            split_load: SPLIT_LOAD,
+            merge_after: MERGE_AFTER,
         }
     }
 }
@@ -118,6 +136,7 @@ impl Directory {
             effects: Effects::default(),
             sessions: Sessions::default(),
             collection: Collection::default(),
+            balancer: Balancer::default(),
             settings,
             leased_before: Timestamp::ZERO,
             manifest: Manifest::default(),
@@ -252,17 +271,27 @@ impl Directory {
         };
         live.told = heard.points.barrier;
         live.progress.heard(now, beat.progress.take());
+        live.sizes.heard_sizes(beat.sizes.take());
+        live.loads.heard_loads(beat.loads.take());
+        let (knows_drain, stopping) = (beat.draining, beat.stopping);
         if role == Role::Tablet {
             self.learn_points(beat.points);
             if beat.has_lists {
+                // Also a tablet that has arrived since the last heartbeat, which never was on its way here.
+                self.effects.wakes = true;
                 self.take_lists(now, beat);
             } else {
                 self.watch_known(now, &server, beat.lists_version);
             }
             self.command(now, &server);
+            self.balance(now);
+            self.note_drained(&server, knows_drain);
             self.say_what_is_missing(&server, &mut heard);
+            heard.may_stop = self.may_stop(now, &server);
         }
         heard.interval = match role {
+            // It waits for what others have of its tablets.
+            Role::Tablet if stopping => STOPPING_INTERVAL,
             Role::Tablet => self.heartbeat_interval(),
             // Leases of tablet servers count from its time.
             Role::Oracle => HEARTBEAT_INTERVAL,
@@ -282,6 +311,7 @@ impl Directory {
         self.take_dropped(&beat.server, &beat.deleted_tables, &beat.tablets);
         if let Some(live) = self.live.get_mut(&beat.server) {
             live.lists_version = beat.lists_version;
+            live.listed_rows = beat.tablets.len() + live.departed.len();
             live.looked_at_again = false;
         }
         self.tablets.forget_list(&beat.server);
@@ -312,6 +342,9 @@ impl Directory {
         }
         heard.settings.clone_from(&state.gc.set);
         heard.settled_moves = self.settled_moves(server);
+        heard.split_bytes = self.split_bytes();
+        heard.split_load = self.split_load();
+        heard.draining = self.drains(server);
         let owners = live.arriving.iter().filter(|it| it.failure.is_empty());
         let owners: BTreeSet<&str> = owners.map(|it| it.from.as_str()).collect();
         heard.owners = owners
@@ -339,6 +372,7 @@ impl Directory {
             groups: known.map_or(0, |known| known.groups),
             commits_above: known.map_or(0, |known| known.commits_above),
             oracle_register: beat.oracle_register,
+            drain: known.map_or(Drain::Off, |known| known.drain),
         };
         if state.servers.get(&beat.server) != Some(&heard) {
             state.servers.insert(beat.server.clone(), heard);
@@ -350,6 +384,10 @@ impl Directory {
             missing: Vec::new(),
             settled_moves: Vec::new(),
             owners: Vec::new(),
+            split_bytes: 0,
+            split_load: 0,
+            draining: false,
+            may_stop: false,
             points: state.gc.points().raised(beat.points),
             settings: state.gc.set.clone(),
             interval: Duration::ZERO,

@@ -1,5 +1,6 @@
-//! Cutting tablets at rows, and making one of two neighbours: asked of their owner, whose word counts. A request is
-//! done when the directory shows what it asks for. It ends when its time is over, or when the owner refuses: nothing goes on by itself.
+//! Cutting tablets at rows, and making one of two neighbours: asked of their owner, whose word counts. Neighbours at two servers
+//! are moved together first. A request is done when the directory shows what it asks for. It ends when its time is over, or when
+//! the owner refuses: nothing but a move goes on by itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use percolator_wire::v1;
 use crate::convert;
 use crate::core::Directory;
 use crate::events::Action;
+use crate::moves::Moving;
 use crate::names::{check_cuts, check_table_name};
 use crate::pending::{Pending, WAIT_MAX};
 use crate::refusal::Refusal;
@@ -29,6 +31,8 @@ pub struct Splitting {
 pub struct Merging {
     table: String,
     row: Bytes,
+    /// One of the two goes to the other's server.
+    moving: Option<Moving>,
     asked: Asked,
 }
 
@@ -152,6 +156,7 @@ impl Merging {
         Self {
             table: request.table,
             row: request.row,
+            moving: None,
             asked: Asked::default(),
         }
     }
@@ -159,7 +164,7 @@ impl Merging {
     /// Begins it, or looks how far it is.
     ///
     /// # Errors
-    /// As [`Splitting::go_on`], and [`Refusal::Apart`].
+    /// As [`Splitting::go_on`] and [`Moving::go_on`].
     pub fn go_on(
         &mut self,
         directory: &mut Directory,
@@ -181,11 +186,11 @@ impl Merging {
                 table: self.table.clone(),
             });
         };
-        if left.owner != right.owner {
-            return Err(Refusal::Apart {
-                first: (first, left.owner),
-                second: (second, right.owner),
-            });
+        if left.owner != right.owner || !left.listed || !right.listed {
+            return self.move_together(directory, now, (first, &left), (second, &right));
+        }
+        for id in [first, second] {
+            directory.leave_to_person(now, id);
         }
         let action = |_: &mut Directory| {
             Ok(Action::Merge {
@@ -195,6 +200,43 @@ impl Merging {
         };
         self.asked.ask(directory, now, (first, &left), action)?;
         self.asked.wait(directory, now, (first, &left), "merged")
+    }
+
+    /// Moves the second one to the server of the first, or the other way if that one is drained.
+    fn move_together(
+        &mut self,
+        directory: &mut Directory,
+        now: Duration,
+        (first, left): (u64, &Placement),
+        (second, right): (u64, &Placement),
+    ) -> Result<Pending<v1::MergeTableResponse>, Refusal> {
+        let goes_back = directory.drains(&left.owner) && !directory.drains(&right.owner);
+        let (goes, stays, server) = if goes_back {
+            (first, second, &right.owner)
+        } else {
+            (second, first, &left.owner)
+        };
+        directory.leave_to_person(now, stays);
+        if left.owner == right.owner {
+            // They are reported soon.
+            return self.asked.wait(directory, now, (first, left), "merged");
+        }
+        let moving = self
+            .moving
+            .take()
+            .filter(|it| it.is_of(goes, server))
+            .unwrap_or_else(|| {
+                Moving::new(v1::MoveTabletRequest {
+                    tablet_id: goes,
+                    server: server.clone(),
+                })
+            });
+        let moving = self.moving.insert(moving);
+        match moving.go_on(directory, now)? {
+            Pending::Wait { until } => Ok(Pending::Wait { until }),
+            // The other one isn't reported yet.
+            Pending::Done(_) => self.asked.wait(directory, now, (first, left), "merged"),
+        }
     }
 }
 
@@ -227,7 +269,7 @@ impl Directory {
     }
 
     /// An id that no tablet has had. It is durable before a server gets it.
-    fn next_tablet_id(&mut self) -> Result<u64, Refusal> {
+    pub(crate) fn next_tablet_id(&mut self) -> Result<u64, Refusal> {
         let state = self.state.as_mut().ok_or(Refusal::NoState)?;
         let id = state.next_tablet_id;
         state.next_tablet_id += 1;

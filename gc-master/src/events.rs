@@ -61,6 +61,14 @@ pub struct Heartbeat {
     pub obstacle: Option<v1::LockObstacle>,
     /// What it has to collect, and has collected. `None`: as it said before.
     pub progress: Option<v1::GcProgress>,
+    /// How large its tablets are. `None`: as it said before.
+    pub sizes: Option<v1::TabletSizes>,
+    /// How much they are used. `None`: as it said before.
+    pub loads: Option<v1::TabletLoads>,
+    /// It has heard that it is to have no tablets, and gets none since then.
+    pub draining: bool,
+    /// It was told to end, and waits until others have its tablets.
+    pub stopping: bool,
     /// The settings of garbage collection that it keeps.
     pub settings: StoredSettings,
     /// The master has answered this incarnation before.
@@ -81,6 +89,8 @@ pub struct Heartbeat {
     pub time: Timestamp,
     /// How long its disk has neither taken a write nor refused it; 0: it doesn't stall.
     pub disk_stalled_ms: u32,
+    /// Bytes that are free on its volume; `None`: that isn't known.
+    pub free_bytes: Option<u64>,
     /// Where it shows metrics, as it listens.
     pub metrics_address: Option<SocketAddr>,
     /// The version of its lists: its tablets, deleted tables and settings.
@@ -113,6 +123,10 @@ impl Heartbeat {
             resolved_ts: Timestamp::ZERO,
             obstacle: None,
             progress: None,
+            sizes: None,
+            loads: None,
+            draining: false,
+            stopping: false,
             settings: StoredSettings::default(),
             accepted: false,
             replaces: Vec::new(),
@@ -123,6 +137,7 @@ impl Heartbeat {
             groups: 0,
             time: Timestamp::ZERO,
             disk_stalled_ms: 0,
+            free_bytes: None,
             metrics_address: None,
             lists_version: 1,
             has_lists: true,
@@ -192,6 +207,14 @@ pub struct HeartbeatAnswer {
     pub settled_moves: Vec<u64>,
     /// Where the servers are from which it gets tablets.
     pub owners: Vec<v1::MovedTo>,
+    /// A tablet of more bytes is to be split; zero: none is.
+    pub split_bytes: u64,
+    /// A tablet of which more cells a second are read or written may be split; zero: none is.
+    pub split_load: u64,
+    /// It is to have no tablets.
+    pub draining: bool,
+    /// It is stopping, and nothing keeps it.
+    pub may_stop: bool,
     /// What it may do until it is heard again.
     pub leased: Leased,
 }
@@ -353,6 +376,18 @@ pub enum Note {
     },
     #[error("{server} was not heard for long, and the other oracles are enough: it is forgotten")]
     Departed { server: String },
+    #[error("tablet {tablet} is moved from {from} to {to}")]
+    MoveBegan {
+        tablet: u64,
+        from: String,
+        to: String,
+    },
+    #[error("tablet {tablet} is not moved to {to} now: {cause}")]
+    MoveEnded {
+        tablet: u64,
+        to: String,
+        cause: String,
+    },
     /// Told once for each change of the cause.
     #[error(
         "{server} has not carried out a command for tablet {tablet}, it is asked again: {cause}"
@@ -455,7 +490,8 @@ impl Heartbeat {
                 server: self.server.clone(),
             });
         }
-        let unknown = self.tablets.iter().find(|tablet| {
+        let departed = self.departed.iter().map(|departed| &departed.tablet);
+        let unknown = self.tablets.iter().chain(departed).find(|tablet| {
             let table = tablet.table.0;
             !state.tables.contains_key(&table) && !state.gave(table)
         });

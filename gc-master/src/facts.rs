@@ -6,7 +6,7 @@ use std::time::Duration;
 use percolator_protocol::types::{TabletState, Timestamp};
 
 use crate::core::Directory;
-use crate::state::{Placement, Role, TableState};
+use crate::state::{Drain, Placement, Role, TableState};
 
 /// Of something, by what it is told apart.
 pub(crate) type Counts<K> = BTreeMap<K, i64>;
@@ -24,6 +24,10 @@ pub(crate) struct Facts {
     pub(crate) tables: Counts<&'static str>,
     /// Tablets, by state.
     pub(crate) tablets: Counts<&'static str>,
+    /// Tablets that servers are getting from others.
+    pub(crate) tablets_moving: i64,
+    /// Tablets of servers that are to have none.
+    pub(crate) tablets_to_drain: i64,
     /// Tablets, by their table's name.
     pub(crate) by_table: Counts<String>,
     /// Orders that were not answered yet.
@@ -97,6 +101,8 @@ impl Directory {
             };
             let state = if self.is_alive(name, now) {
                 "up"
+            } else if server.drain == Drain::Drained {
+                "drained"
             } else {
                 "down"
             };
@@ -110,6 +116,11 @@ impl Directory {
             };
             *facts.tables.entry(state).or_default() += 1;
         }
+        let count = |tablets: usize| i64::try_from(tablets).unwrap_or(i64::MAX);
+        facts.tablets_moving = count(self.arrivals().len());
+        let to_drain = state.draining_servers();
+        facts.tablets_to_drain =
+            count(to_drain.map(|name| self.tablets.count_of_owner(name)).sum());
         for (id, tablet) in self.tablets.iter() {
             let shown = self.tablet_state(id, tablet, now);
             *facts.tablets.entry(shown).or_default() += 1;

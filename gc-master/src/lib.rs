@@ -7,6 +7,9 @@
 //! It also says how far garbage collection may go ([`drive`]): it keeps the clients' gc-locks, and the two points
 //! of `protocol::safe_point`.
 
+mod amounts;
+mod balance;
+mod balancer;
 mod collection;
 mod commanding;
 mod commands;
@@ -25,6 +28,7 @@ mod leadership;
 mod locate;
 mod measured;
 mod members;
+mod merges;
 mod metrics;
 mod moves;
 mod names;
@@ -50,7 +54,10 @@ mod stored;
 mod tables;
 
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
-pub use convert::{directory as directory_response, gc_status};
+pub use balancer::{SPLIT_BYTES, SPLIT_LOAD};
+pub use convert::{
+    directory as directory_response, drain_server, gc_status, server as server_info,
+};
 pub use cuts::{Merging, Splitting};
 pub use driver::drive;
 pub use events::{
@@ -68,8 +75,10 @@ pub use servers_by_name::ServersByName;
 pub use settings::{
     Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,
 };
+pub use startup::drained_servers;
 pub use state::{
-    DirectoryState, Gc, Placement, Role, Server as KnownServer, StateError, Table, TableState,
+    DirectoryState, Drain, Gc, Placement, Role, Server as KnownServer, StateError, Table,
+    TableState,
 };
 pub use stored::PersistError;
 pub use tables::STATE_BYTES_MAX;

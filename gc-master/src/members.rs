@@ -8,6 +8,7 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
+use crate::amounts::Amounts;
 use crate::core::Directory;
 use crate::events::{Departed, Heartbeat};
 use crate::progress::Progressed;
@@ -28,6 +29,8 @@ pub(crate) struct Live {
     pub(crate) looked_at_again: bool,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
     pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
+    /// How many tablets its last list had, with those that it has handed over.
+    pub(crate) listed_rows: usize,
     /// Tablets that it has handed over, and those that it gets.
     pub(crate) departed: Vec<Departed>,
     pub(crate) arriving: Vec<v1::TabletArrival>,
@@ -51,13 +54,20 @@ pub(crate) struct Live {
     pub(crate) behind_since: Option<Duration>,
     /// What it has to collect, and has collected.
     pub(crate) progress: Progressed,
+    /// How large its tablets are, in bytes, and how much they are used, in cells a second.
+    pub(crate) sizes: Amounts,
+    pub(crate) loads: Amounts,
     disk_stalled_ms: u32,
+    /// Bytes that are free on its volume.
+    pub(crate) free_bytes: Option<u64>,
     metrics_address: Option<SocketAddr>,
     failed: Option<Failed>,
     /// The term in which an oracle leads; 0: it doesn't.
     pub(crate) leads_term: u64,
     /// How long its last takeover took, in milliseconds.
     pub(crate) takeover_ms: Option<u64>,
+    /// It was told to end, and waits until others have its tablets.
+    pub(crate) stopping: bool,
     /// It has said that it ends.
     pub(crate) has_left: bool,
 }
@@ -72,6 +82,11 @@ pub(crate) struct Failed {
 }
 
 impl Live {
+    /// Bytes of tablets that it can get, if that is known: an engine needs as much again while it compacts them.
+    pub(crate) fn room(&self) -> Option<u64> {
+        self.free_bytes.map(|free| free / 2)
+    }
+
     /// Of a server that is heard for the first time.
     pub(crate) fn new(incarnation: u64, now: Duration) -> Self {
         Self {
@@ -80,6 +95,7 @@ impl Live {
             lists_version: 0,
             looked_at_again: false,
             missing: BTreeMap::new(),
+            listed_rows: 0,
             departed: Vec::new(),
             arriving: Vec::new(),
             conflicts: BTreeSet::new(),
@@ -92,11 +108,15 @@ impl Live {
             leased_to: Timestamp::ZERO,
             behind_since: None,
             progress: Progressed::default(),
+            sizes: Amounts::default(),
+            loads: Amounts::default(),
             disk_stalled_ms: 0,
+            free_bytes: None,
             metrics_address: None,
             failed: None,
             leads_term: 0,
             takeover_ms: None,
+            stopping: false,
             has_left: false,
         }
     }
@@ -117,9 +137,11 @@ impl Live {
         self.heard_at = now;
         self.leads_term = beat.leads_term;
         self.takeover_ms = beat.takeover_ms;
+        self.stopping = beat.stopping;
         self.has_left = beat.leaving;
         self.arriving.clone_from(&beat.arriving);
         self.disk_stalled_ms = beat.disk_stalled_ms;
+        self.free_bytes = beat.free_bytes;
         self.metrics_address = beat.metrics_address;
         self.points = beat.points;
         self.resolved_ts = beat.resolved_ts;

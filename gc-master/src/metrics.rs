@@ -23,6 +23,8 @@ pub(crate) struct Metrics {
     servers: IntGaugeVec,
     tables: IntGaugeVec,
     tablets: IntGaugeVec,
+    tablets_moving: IntGauge,
+    tablets_to_drain: IntGauge,
     table_tablets: IntGaugeVec,
     table_names: Mutex<Bounded>,
     state_writes: IntCounterVec,
@@ -73,6 +75,8 @@ impl Metrics {
             servers: set.gauges(names::SERVERS)?,
             tables: set.gauges(names::TABLES)?,
             tablets: set.gauges(names::TABLETS)?,
+            tablets_moving: set.gauge(names::TABLETS_MOVING)?,
+            tablets_to_drain: set.gauge(names::TABLETS_TO_DRAIN)?,
             table_tablets: set.gauges(names::TABLE_TABLETS)?,
             table_names: Mutex::new(Bounded::of(&names::TABLE_TABLETS)),
             state_writes: set.counters(names::STATE_WRITES)?,
@@ -145,9 +149,9 @@ impl Metrics {
     pub(crate) fn show(&self, facts: &Facts) {
         self.has_state.set(facts.has_state.into());
         for role in ["tso", "tablet"] {
-            for state in ["up", "down"] {
-                let count = facts.servers.get(&(role, state)).copied();
-                let gauge = self.servers.with_label_values(&[role, state]);
+            for state in names::SERVER_STATES {
+                let count = facts.servers.get(&(role, *state)).copied();
+                let gauge = self.servers.with_label_values(&[role, *state]);
                 gauge.set(count.unwrap_or_default());
             }
         }
@@ -157,6 +161,8 @@ impl Metrics {
                 gauges.with_label_values(&[*state]).set(count);
             }
         };
+        self.tablets_moving.set(facts.tablets_moving);
+        self.tablets_to_drain.set(facts.tablets_to_drain);
         show(&self.tables, names::TABLE_STATES, &facts.tables);
         show(&self.tablets, names::TABLET_STATES, &facts.tablets);
         let by_table = facts.by_table.iter();

@@ -12,9 +12,9 @@ use crate::core::Directory;
 use crate::events::{Action, Departed};
 use crate::pending::{Pending, WAIT_MAX};
 use crate::refusal::Refusal;
-use crate::state::{Placement, Role, TableState};
+use crate::state::{Placement, TableState};
 
-/// A tablet that is handed over for somebody. It goes on when nobody waits for it any more.
+/// A tablet that is handed over, for a person or for the master itself. The servers go on with it when nobody waits any more.
 #[derive(Debug)]
 pub struct Moving {
     request: v1::MoveTabletRequest,
@@ -36,25 +36,36 @@ impl Moving {
         }
     }
 
+    /// Whether it is this tablet that goes to this server.
+    pub(crate) fn is_of(&self, tablet: u64, server: &str) -> bool {
+        self.request.tablet_id == tablet && self.request.server == server
+    }
+
+    /// As the master itself wants it: it goes on until it is done or refused.
+    pub(crate) fn of_master(request: v1::MoveTabletRequest) -> Self {
+        Self {
+            until: Some(Duration::MAX),
+            ..Self::new(request)
+        }
+    }
+
     /// Begins it, or looks how far it is.
     ///
     /// # Errors
     /// [`Refusal::NoSuchTablet`], [`Refusal::NoSuchServer`], [`Refusal::NotReady`], [`Refusal::OwnerAway`],
-    /// [`Refusal::ServerAway`], [`Refusal::NotMoved`], and [`Refusal::Pending`] when it takes long.
+    /// [`Refusal::ServerAway`], [`Refusal::Draining`], [`Refusal::NotMoved`], and [`Refusal::Pending`] when it takes long.
     pub fn go_on(
         &mut self,
         directory: &mut Directory,
         now: Duration,
     ) -> Result<Pending<v1::MoveTabletResponse>, Refusal> {
         let (id, to) = (self.request.tablet_id, &self.request.server);
-        let state = directory.state()?;
-        let known = state.servers.get(to);
-        if known.is_none_or(|known| known.role != Role::Tablet) {
-            let known = state.tablet_servers().into_iter();
-            return Err(Refusal::NoSuchServer {
-                server: to.clone(),
-                known: known.collect::<Vec<_>>().join(", "),
-            });
+        directory.check_tablet_server(to)?;
+        if self.until.is_none() {
+            if directory.drains(to) {
+                return Err(Refusal::Draining { server: to.clone() });
+            }
+            directory.leave_to_person(now, id);
         }
         let tablet = directory.tablets.get(id).cloned();
         let tablet = tablet.ok_or(Refusal::NoSuchTablet { tablet: id })?;
@@ -222,7 +233,7 @@ impl Directory {
         };
         let is_settled = |departed: &&Departed| {
             let tablet = &departed.tablet;
-            if !state.tables.contains_key(&tablet.table.0) {
+            if state.is_gone(tablet.table.0) {
                 return true;
             }
             let mut reached = Some(tablet.rows.start.clone());

@@ -15,14 +15,14 @@ use percolator_wire::v1;
 
 use crate::convert::table_info;
 use crate::core::Directory;
-use crate::events::{Heartbeat, Note};
+use crate::events::{Departed, Heartbeat, Note};
 use crate::fencing::{AHEAD_MAX, JUMP_MAX, LEASE, later};
 use crate::ids;
 use crate::placements::Placements;
 use crate::refusal::Refusal;
 use crate::settings::StoredSettings;
 use crate::state::{
-    DirectoryState, Placement, Role, Server, Table, TableState, UNKNOWN_INCARNATION,
+    DirectoryState, Drain, Placement, Role, Server, Table, TableState, UNKNOWN_INCARNATION,
 };
 
 /// A report counts for so long. Servers that are refused send one a second.
@@ -374,13 +374,46 @@ impl<'a> Plan<'a> {
             };
             placements.place(tablet.id, placement);
         }
+        self.place_departed(&mut placements);
         placements
+    }
+
+    /// Tablets that were handed over are where they have gone, also before that server knows it: it has all of them.
+    fn place_departed(&self, placements: &mut Placements) {
+        for Departed { tablet, to } in self.departed() {
+            let is_older = {
+                let same = placements.get(tablet.id).into_iter();
+                let overlapping = placements.overlapping(tablet.table.0, &tablet.rows);
+                let mut known = same.chain(overlapping.map(|(_, known)| known));
+                known.any(|known| known.epoch >= tablet.epoch)
+            };
+            if is_older || !self.members.contains_key(&**to) {
+                continue;
+            }
+            let placement = Placement {
+                table: tablet.table.0,
+                rows: tablet.rows.clone(),
+                epoch: tablet.epoch,
+                owner: to.clone(),
+                made: true,
+                state: tablet.state,
+                listed: false,
+            };
+            placements.place(tablet.id, placement);
+        }
+    }
+
+    /// What members have handed over, as far as they don't know that others report it.
+    fn departed(&self) -> impl Iterator<Item = &'a Departed> {
+        self.members.values().flat_map(|beat| &beat.departed)
     }
 
     /// A table with a frozen tablet was being deleted. If one of its tablets was dropped, all may go.
     fn enter_tables(&mut self, state: &mut DirectoryState, placements: &Placements) {
         let tablets = self.members.values().flat_map(|beat| &beat.tablets);
+        let departed = self.departed().map(|departed| &departed.tablet);
         let names: BTreeMap<u32, &str> = tablets
+            .chain(departed)
             .map(|tablet| (tablet.table.0, &*tablet.table_name))
             .collect();
         let mut by_name: BTreeMap<&str, u32> = BTreeMap::new();
@@ -502,6 +535,7 @@ impl<'a> Plan<'a> {
                 groups: beat.groups,
                 commits_above: 0,
                 oracle_register: beat.oracle_register,
+                drain: Drain::Off,
             };
             state.servers.insert(beat.server.clone(), server);
         }

@@ -179,7 +179,8 @@ pub enum Refusal {
     #[error("the table {name} is being created: its tablets can be split when it is ready")]
     NotReady { name: String },
     #[error(
-        "the table {table} has rows there that no tablet server has reported, or has lost: `percolator table list` says          what it waits for"
+        "the table {table} has rows there that no tablet server has reported, or has lost: `percolator table list` says \
+         what it waits for"
     )]
     Unplaced { table: String },
     #[error("tablet {tablet} is at {server}, which is down: start it, then ask again")]
@@ -190,6 +191,24 @@ pub enum Refusal {
     NoSuchTablet { tablet: u64 },
     #[error("there is no tablet server {server}: there are {known}")]
     NoSuchServer { server: String, known: String },
+    #[error(
+        "{server} is drained and gets no tablets: `percolator server undrain {server}` lets it have some again"
+    )]
+    Draining { server: String },
+    #[error(
+        "{server} can't be drained: the cluster has no other tablet server for its tablets. Add one, or \
+         `percolator server undrain` one"
+    )]
+    NowhereToDrain { server: String },
+    #[error(
+        "{server} can't be drained: with its tablets {bytes} bytes are to be moved, and the other tablet servers have room for {room} together. \
+         Give them larger volumes, or add a server"
+    )]
+    NoRoomToDrain {
+        server: String,
+        bytes: u64,
+        room: u64,
+    },
     #[error("{server} has not got tablet {tablet}, which stays where it was: {cause}")]
     NotMoved {
         tablet: u64,
@@ -201,14 +220,6 @@ pub enum Refusal {
         tablet: u64,
         server: String,
         cause: String,
-    },
-    #[error(
-        "tablet {} is at {} and tablet {} at {}: only two of one server can become one", .first.0, .first.1, .second.0,
-        .second.1
-    )]
-    Apart {
-        first: (u64, String),
-        second: (u64, String),
     },
     /// It goes on.
     #[error("{what}: it waits for {waits_for}")]

@@ -24,6 +24,7 @@ use crate::stored::{PersistError, StateStore};
 
 /// Servers that disagree say so with each heartbeat.
 static NOTES: Limited = Limited::new();
+static MOVES: Limited = Limited::new();
 /// The pause after copies that did not make a state durable.
 const COPY_RETRY: Duration = Duration::from_millis(200);
 
@@ -394,7 +395,15 @@ fn log(note: &Note) {
         // Once in a life of the master.
         Note::Rebuilt { .. } => tracing::warn!("{note}"),
         Note::Departed { .. } => tracing::info!("{note}"),
-        Note::Conflict { .. } | Note::Missing { .. } | Note::Failed { .. } => {
+        Note::MoveBegan { .. } => {
+            if let Some(left_out) = MOVES.admit() {
+                tracing::info!(left_out, "{note}");
+            }
+        }
+        Note::MoveEnded { .. }
+        | Note::Conflict { .. }
+        | Note::Missing { .. }
+        | Note::Failed { .. } => {
             if let Some(left_out) = NOTES.admit() {
                 tracing::warn!(left_out, "{note}");
             }

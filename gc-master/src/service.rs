@@ -228,6 +228,16 @@ impl Master for Service {
             .await
     }
 
+    async fn drain_server(
+        &self,
+        request: Request<v1::DrainServerRequest>,
+    ) -> Result<Response<v1::DrainServerResponse>, Status> {
+        let request = request.into_inner();
+        let runner = self.runner()?;
+        let drained = runner.step(|directory, now| convert::drain_server(directory, now, &request));
+        Ok(Response::new(drained.await??))
+    }
+
     async fn delete_table(
         &self,
         request: Request<v1::DeleteTableRequest>,

@@ -48,6 +48,12 @@ pub struct Manifest {
     pub max_hold_ms: Option<u64>,
     /// Whether neither point moves.
     pub paused: Option<bool>,
+    /// Whether the master moves and splits tablets by itself; servers that are drained are emptied all the same.
+    pub balance: Option<bool>,
+    /// A tablet of more bytes is split; zero: none is.
+    pub split_bytes: Option<u64>,
+    /// A tablet of which more cells a second are read or written may be split; zero: no load counts.
+    pub split_load: Option<u64>,
     /// How many tablet servers there are to be.
     pub tablet_servers: Option<u32>,
     /// How many masters there are to be, for those who watch them.
@@ -85,8 +91,8 @@ impl StoredSettings {
 }
 
 impl Manifest {
-    /// Reads the file's content, `{"retentionMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3,
-    /// "masters": 2, "oracles": 2}`,
+    /// Reads the file's content, `{"retentionMs": 600000, "maxHoldMs": 3600000, "paused": false, "balance": true,
+    /// "splitBytes": 268435456, "splitLoad": 1000, "tabletServers": 3, "masters": 2, "oracles": 2}`,
     /// where every field may be left out.
     ///
     /// # Errors

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::election::{StateNumber, StateSource};
-use percolator_register::{FileRegister, Register, VALUE_BYTES_MAX};
+use percolator_register::{FileRegister, Register, VALUE_BYTES_MAX, VersionedFile};
 use percolator_server::{Folder, RegisterLocation, RegisterPart, load_when_available};
 
+use crate::copies;
 use crate::core::Directory;
 use crate::events::Start;
 use crate::server::{Error, Options};
 use crate::settings::Manifest;
-use crate::state::{DirectoryState, StateError};
+use crate::state::{DirectoryState, Drain, StateError};
 use crate::stored::{PersistError, StateStore, StoredState};
 
 /// The register of the state of a master that is alone, in its folder.
@@ -41,6 +42,35 @@ const SHARED_STATE: RegisterPart = RegisterPart {
     timeout: Duration::from_secs(5),
     file_bytes_max: FILE_BYTES_MAX,
 };
+
+/// Tablet servers that are drained by the state in a file, of a master that doesn't run: it says so of each that has no tablets and
+/// gets none. `folders`: of all masters. Empty: the file has no state, or a folder has a copy of a later one.
+///
+/// # Errors
+/// [`Error::Persist`] and [`Error::State`]: what is in the file can't be read.
+pub fn drained_servers(file: &Path, folders: &[PathBuf]) -> Result<Vec<String>, Error> {
+    let file = VersionedFile::new(file).with_value_bytes_max(FILE_BYTES_MAX);
+    let stored = file.load().map_err(PersistError::Load)?;
+    let stored = stored.and_then(|stored| StoredState::decode(stored.value));
+    let Some(stored) = stored else {
+        return Ok(Vec::new());
+    };
+    for folder in folders {
+        let copy = copies::number_in(folder)?;
+        if copy.is_some_and(|copy| {
+            (copy.term, copy.number) > (stored.number.term, stored.number.number)
+        }) {
+            return Ok(Vec::new());
+        }
+    }
+    let state = DirectoryState::decode(&stored.state).map_err(|cause| Error::State {
+        register: file.path().display().to_string(),
+        cause,
+    })?;
+    let drained = state.servers.iter();
+    let drained = drained.filter(|(_, server)| server.drain == Drain::Drained);
+    Ok(drained.map(|(name, _)| name.to_owned()).collect())
+}
 
 /// A directory that was begun with the stored state.
 pub(crate) struct Opened {

@@ -229,6 +229,29 @@ pub struct Server {
     /// The register that an oracle shares with others: only they may serve beside it. 0: it is alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub oracle_register: u64,
+    /// Of a tablet server: whether it is to have no tablets.
+    #[serde(default, skip_serializing_if = "Drain::is_off")]
+    pub drain: Drain,
+}
+
+/// Whether a tablet server is to have no tablets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Drain {
+    /// It may have tablets.
+    #[default]
+    Off,
+    /// It is to have none.
+    Draining,
+    /// It has said since then that it has none, and no rows of any: nobody misses it.
+    Drained,
+}
+
+impl Drain {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks like that")]
+    fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
 }
 
 /// What a server is.
@@ -390,6 +413,19 @@ impl DirectoryState {
         servers.map(|(name, _)| name.as_str()).collect()
     }
 
+    /// Whether this server is to have no tablets.
+    pub(crate) fn is_draining(&self, server: &str) -> bool {
+        let known = self.servers.get(server);
+        known.is_some_and(|known| known.drain != Drain::Off)
+    }
+
+    /// The servers that are to have no tablets.
+    pub(crate) fn draining_servers(&self) -> impl Iterator<Item = &str> {
+        let servers = self.servers.iter();
+        let drained = servers.filter(|(_, known)| known.drain != Drain::Off);
+        drained.map(|(name, _)| name.as_str())
+    }
+
     /// Nothing has to be kept any more of the tablets of this table: their owners report them, or they are gone. Whether
     /// anything was.
     pub(crate) fn forget_unreported(&mut self, table: u32) -> bool {
@@ -483,6 +519,7 @@ mod tests {
             groups: u64::MAX,
             commits_above: u64::MAX,
             oracle_register: u64::MAX,
+            drain: Drain::Drained,
         };
         state.servers.insert("oracle-0".into(), oracle);
         assert_eq!(DirectoryState::decode(&state.encode()).unwrap(), state);

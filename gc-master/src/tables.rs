@@ -266,14 +266,16 @@ impl Directory {
         }
     }
 
-    /// The tablet servers that are up, by how many tablets they have.
+    /// The tablet servers that are up and may get tablets, by how many they have.
     pub(crate) fn loads(&self, now: Duration) -> BTreeSet<(usize, String)> {
         let Some(state) = &self.state else {
             return BTreeSet::new();
         };
         let servers = state.servers.iter();
         servers
-            .filter(|(name, server)| server.role == Role::Tablet && self.is_alive(name, now))
+            .filter(|(name, server)| {
+                server.role == Role::Tablet && !self.drains(name) && self.is_alive(name, now)
+            })
             .map(|(name, _)| (self.tablets.count_of_owner(name), name.clone()))
             .collect()
     }
@@ -298,6 +300,9 @@ impl Directory {
         let described: Vec<String> = servers
             .into_iter()
             .map(|server| match self.silence(server, now) {
+                Some(silence) if silence < self.silence_max() && self.drains(server) => {
+                    format!("{server} (up, and drained)")
+                }
                 Some(silence) if silence < self.silence_max() => format!("{server} (up)"),
                 Some(silence) => format!("{server} (last heard {} s ago)", silence.as_secs()),
                 None => format!("{server} (not heard since the master's start)"),

@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Action, Departed, Moving, Pending, Refusal, SILENCE_MAX};
+use percolator_gc_master::{Action, Moving, Pending, Refusal, SILENCE_MAX};
 use percolator_wire::v1;
 use world::World;
 
@@ -31,21 +31,6 @@ fn begin(world: &mut World, moving: &mut Moving) {
     assert!(matches!(begun, Ok(Pending::Wait { .. })), "{begun:?}");
 }
 
-/// Tablet 1 is tablet-1's now, as both servers know.
-fn hand_over(world: &mut World) -> Departed {
-    let mut tablet = world
-        .servers
-        .get_mut("tablet-0")
-        .unwrap()
-        .remove(&1)
-        .unwrap();
-    tablet.epoch += 1;
-    let to = "tablet-1".to_owned();
-    let owned = world.servers.get_mut(&to).unwrap();
-    owned.insert(1, tablet.clone());
-    Departed { tablet, to }
-}
-
 #[test]
 fn it_is_done_when_the_server_reports_it() {
     let mut world = world();
@@ -58,7 +43,7 @@ fn it_is_done_when_the_server_reports_it() {
     };
     assert_eq!((tablet.id, tablet.epoch), (1, 1));
     assert_eq!(from.server.unwrap().server, "tablet-0");
-    let departed = hand_over(&mut world);
+    let departed = world.hand_over(1, "tablet-0", "tablet-1");
 
     // Its owner is heard first: it is where it has gone, and not lost.
     let beat = world.heartbeat_of("tablet-0");

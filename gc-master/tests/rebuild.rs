@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Heartbeat, Note, Refusal, TableState, locate};
+use percolator_gc_master::{Departed, Heartbeat, Note, Refusal, TableState, locate};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -516,4 +516,51 @@ fn a_tablet_that_is_to_be_made_yields_to_one_that_its_server_made_for_the_master
         ]
     );
     assert!(world.directory.state().unwrap().unreported.is_empty());
+}
+
+/// The new owner has all of it, and has not heard yet that it is its.
+#[test]
+fn a_tablet_that_was_handed_over_and_is_not_served_yet_is_not_lost() {
+    let mut world = World::new(3);
+    world.create("alone", &[]).unwrap();
+    world.create("cut", &["m"]).unwrap();
+    let owned = world.servers.iter();
+    let owned = owned.flat_map(|(server, tablets)| tablets.keys().map(|id| (server.clone(), *id)));
+    let owned: Vec<(String, u64)> = owned.collect();
+    let (owner, _) = owned.iter().find(|(_, id)| *id == 1).unwrap().clone();
+    let to = ["tablet-0", "tablet-1"]
+        .into_iter()
+        .find(|it| *it != owner)
+        .unwrap();
+    let mut tablet = world.servers.get_mut(&owner).unwrap().remove(&1).unwrap();
+    tablet.epoch += 1;
+    world.lose_state();
+    world.report_all();
+    report_oracle(&mut world, "tso-0", 0);
+    let mut beat = world.heartbeat_of(&owner);
+    beat.departed = vec![Departed {
+        tablet,
+        to: to.to_owned(),
+    }];
+    world
+        .directory
+        .heartbeat(world.now, beat.clone())
+        .unwrap_err();
+    let all = ["tablet-0", "tablet-1", "tablet-2"];
+    let before_writing = shown(&mut world, &all);
+    assert_eq!(before_writing.losses, names(&[]));
+    let tables = before_writing.tables.iter();
+    let tables: Vec<(&str, u64)> = tables
+        .map(|it| (&*it.table.as_ref().unwrap().name, it.tablets))
+        .collect();
+    assert_eq!(tables, [("alone", 1), ("cut", 2)]);
+    assert!(world.rebuild(false).written);
+    // Its rows at the server that had it stay until the other one reports them.
+    let heard = world.directory.heartbeat(world.now, beat.clone()).unwrap();
+    assert_eq!(heard.settled_moves, [0_u64; 0]);
+    world.carry_out();
+    world.own(to, beat.departed[0].tablet.clone());
+    world.beat(to).unwrap();
+    let heard = world.directory.heartbeat(world.now, beat).unwrap();
+    assert_eq!(heard.settled_moves, [1]);
 }

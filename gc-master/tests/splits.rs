@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Merging, Pending, Refusal, SILENCE_MAX, Splitting};
+use percolator_gc_master::{Action, Heartbeat, Merging, Pending, Refusal, SILENCE_MAX, Splitting};
 use percolator_wire::v1;
 use world::World;
 
@@ -136,8 +136,47 @@ fn neighbours_of_one_server_become_one() {
     assert_eq!(world.notes, []);
     // There is nothing to do.
     assert_eq!(merge(&mut world, "c"), Ok(true));
-    let apart = merge(&mut world, "m").unwrap_err();
-    assert!(matches!(&apart, Refusal::Apart { .. }), "{apart}");
+}
+
+#[test]
+fn neighbours_of_two_servers_are_moved_together_first() {
+    for drained in [None, Some("tablet-0")] {
+        let mut world = world();
+        if let Some(server) = drained {
+            world.drain(server, true).unwrap();
+        }
+        let (tablet, from, to) = match drained {
+            None => (2, "tablet-1", "tablet-0"),
+            Some(_) => (1, "tablet-0", "tablet-1"),
+        };
+        let mut merging = merging("m");
+        let mut go_on = |world: &mut World| {
+            let result = merging.go_on(&mut world.directory, world.now);
+            world.carry_out();
+            matches!(result.unwrap(), Pending::Done(_))
+        };
+        assert!(!go_on(&mut world));
+        let sent = world.sent.last().unwrap();
+        assert!(
+            matches!(&sent.action, Action::Import { tablet: moved, .. } if moved.id == tablet),
+            "{sent:?}"
+        );
+        assert_eq!(sent.server, to);
+        let departed = world.hand_over(tablet, from, to);
+        let beat = Heartbeat {
+            departed: vec![departed],
+            ..world.heartbeat_of(from)
+        };
+        world.directory.heartbeat(world.now, beat).unwrap();
+        assert!(!go_on(&mut world), "nobody reports it yet");
+        world.beat(to).unwrap();
+        assert!(!go_on(&mut world), "its owner is asked now");
+        let sent = world.sent.last().unwrap();
+        assert!(matches!(sent.action, Action::Merge { .. }), "{sent:?}");
+        assert!(go_on(&mut world));
+        let row = format!("accounts ready 1@3 [..) {to}");
+        assert_eq!(world.rows(), [row]);
+    }
 }
 
 #[test]

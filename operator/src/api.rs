@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join, try_join_all};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Event as CoreEvent, PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use crate::cluster::{
     self, FAILED_WEBHOOK, Kind, Lack, MANAGER, Object, Observed, Plan, Refusal, Settings,
 };
+use crate::masters;
 
 /// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";
@@ -164,7 +166,8 @@ impl Objects {
     ) -> kube::Result<Observed> {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
         let of_cluster = cluster::selector_text(&cluster::selector(name));
-        let needed = cluster::names_needed(cluster, settings);
+        let made = self.labelled::<Deployment>(&of_cluster, false).await?;
+        let needed = cluster::names_needed(cluster, settings, &made);
         let needed = needed
             .into_iter()
             .filter(|(kind, _)| !lacking.contains_key(kind));
@@ -200,6 +203,9 @@ impl Objects {
             lacking,
             ..Observed::default()
         };
+        if observed.has_deployments() {
+            observed.replica_sets = self.labelled::<ReplicaSet>(&of_cluster, false).await?;
+        }
         observed.pods = observed.own_pods(cluster, pods);
         let claims = self.kind(&claims_api());
         let unknown = cluster::claims_to_ask_for(cluster, &observed);
@@ -213,6 +219,9 @@ impl Objects {
             let (pods, claims) = self.pods_and_claims(&of_cluster, true).await?;
             observed.pods = observed.own_pods(cluster, pods);
             observed.claims = claims;
+        }
+        if let Some(addresses) = cluster::masters_to_ask(cluster, &observed) {
+            observed.master = masters::ask(name, &addresses).await;
         }
         for (set, uid) in cluster::without_pods(cluster, &observed, now) {
             let events = self.events(&uid).await?;

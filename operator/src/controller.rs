@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -30,6 +30,7 @@ use crate::conditions::ClusterConditions;
 use crate::definitions::Definitions;
 use crate::known::KnownObject;
 use crate::looks::Reconciles;
+use crate::masters;
 use crate::metrics::Metrics;
 use crate::watches::Watches;
 
@@ -41,6 +42,8 @@ const GATHER: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// What goes on for too long, while servers don't serve, is found out by then, at first.
 const LOOK_SOON: Duration = Duration::from_secs(12);
+/// How soon it is looked at tablets that are moved off servers, of which no watch tells: at first, and at the latest.
+const LOOK_AT_DRAINS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
 /// A plan goes on by then after an answer of the API server that nothing tells of.
 const GO_ON: Duration = Duration::from_millis(200);
 /// Definitions and permissions that are waited for come without a word; so goes what is somebody else's.
@@ -263,6 +266,7 @@ async fn watch(
     controller
         .with_config(config)
         .owns(api::<StatefulSet>(client, namespace), ours.clone())
+        .owns(api::<Deployment>(client, namespace), ours.clone())
         .owns(api::<Service>(client, namespace), ours.clone())
         .owns(api::<ConfigMap>(client, namespace), but_registers)
         .owns(api::<ServiceAccount>(client, namespace), ours.clone())
@@ -371,11 +375,17 @@ fn look_again(status: &Status, now: Timestamp) -> Duration {
         condition.type_ == is_waiting.name()
     });
     let since = waits.map(|condition| condition.last_transition_time.0.as_second());
-    match since.max() {
-        Some(since) => {
-            let seconds = u64::try_from(now.as_second() - since).unwrap_or_default();
-            Duration::from_secs(seconds).clamp(LOOK_SOON, most)
-        }
+    let lasts = since.max().map(|since| {
+        let seconds = u64::try_from(now.as_second() - since).unwrap_or_default();
+        Duration::from_secs(seconds)
+    });
+    let drains = [Reason::DrainingTablets, Reason::DrainBlocked].map(Reason::name);
+    let is_draining = status.conditions.iter().any(|condition| {
+        condition.type_ == ConditionType::Progressing.name() && drains.contains(&condition.reason)
+    });
+    match lasts {
+        Some(lasts) if is_draining => (lasts / 4).clamp(LOOK_AT_DRAINS.0, LOOK_AT_DRAINS.1),
+        Some(lasts) => lasts.clamp(LOOK_SOON, most),
         None => most,
     }
 }
@@ -448,13 +458,17 @@ async fn carry_out(
         let now = Timestamp::now();
         cluster::status_after(cluster, observed, settings, &decision, refused, now)
     };
-    if cluster::records_image_first(cluster) {
+    let plan = decision.plan();
+    if cluster::records_first(cluster, plan) {
         let first = status(cluster, observed, &[]);
         write_status(shared, objects, cluster, first).await?;
     }
     let mut refused = Vec::new();
-    let plan = decision.plan();
     if !plan.is_idle() && !cluster.spec.paused {
+        let name = cluster.metadata.name.as_deref().unwrap_or_default();
+        if let Some(addresses) = cluster::masters_to_ask(cluster, observed) {
+            masters::carry_out(name, &addresses, plan, observed).await;
+        }
         let done = objects.carry_out(plan, observed).await;
         shared.metrics.writes.inc();
         match done {

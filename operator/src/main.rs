@@ -11,6 +11,7 @@ mod known;
 mod late;
 mod lease;
 mod looks;
+mod masters;
 mod metrics;
 mod watches;
 

@@ -16,8 +16,9 @@ use tower::{BoxError, Layer, Service};
 /// The API server ends each watch within five minutes, at the client's own wish, and another one begins.
 const SILENCE_MAX: Duration = Duration::from_secs(330);
 /// What is watched, as it stands at the end of a path.
-const WATCHED: [&str; 10] = [
+const WATCHED: [&str; 11] = [
     "configmaps",
+    "deployments",
     "percolatorclusters",
     "persistentvolumeclaims",
     "poddisruptionbudgets",

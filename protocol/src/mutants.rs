@@ -176,11 +176,35 @@ pub enum Mutant {
     MovedCacheKept,
     /// A tablet comes back while its rows of before are still to be removed.
     MovedOntoLeftovers,
+    /// A server is drained when others own its tablets, though they may ask it for them yet.
+    DrainedWithRows,
+    /// Two tablets of the same rows may arrive at a server, if that is decided at once.
+    ArrivalsNotLatched,
+    /// A notification is written in a batch of its own, behind that of its commit.
+    NotifiedLater,
+    /// The commit of a secondary leaves no notification.
+    SecondariesNotNotified,
+    /// An acknowledgement removes a notification of a change that its snapshot has not seen.
+    AckHidesLaterChange,
+    /// An acknowledgement is prewritten whether or not a notification waits.
+    AckNotChecked,
+    /// The transaction of an observer writes no acknowledgement.
+    AckForgotten,
+    /// The second part of a tablet that is split doesn't know which columns are observed.
+    SplitForgetsObserved,
+    /// Notifications don't come along with a tablet that is handed over.
+    MovedNotificationsForgotten,
+    /// Nor does the server that gets a tablet know which of its columns are observed.
+    MovedObservedForgotten,
+    /// What a tablet knows to have changed of late leaves out cells that are not their transaction's primary.
+    RecentForgetsSecondaries,
+    /// A scan for changes takes no notice of locks.
+    ChangesPassLocks,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 84] = [
+    pub const ALL: [Self; 96] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -265,6 +289,18 @@ impl Mutant {
         Self::MovedUnresolved,
         Self::MovedCacheKept,
         Self::MovedOntoLeftovers,
+        Self::DrainedWithRows,
+        Self::ArrivalsNotLatched,
+        Self::NotifiedLater,
+        Self::SecondariesNotNotified,
+        Self::AckHidesLaterChange,
+        Self::AckNotChecked,
+        Self::AckForgotten,
+        Self::SplitForgetsObserved,
+        Self::MovedNotificationsForgotten,
+        Self::MovedObservedForgotten,
+        Self::RecentForgetsSecondaries,
+        Self::ChangesPassLocks,
     ];
 }
 

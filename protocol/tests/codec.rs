@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 
 use bytes::Bytes;
 use percolator_protocol::types::{
-    Cell, Lock, LockKind, TableId, Timestamp, Write, WriteKind, escape, key, unescape,
+    CHAIN_COLUMNS_MAX, Cell, Chain, Lock, LockKind, TableId, Timestamp, Write, WriteKind, escape,
+    key, unescape,
 };
 use proptest::prelude::*;
 
@@ -52,6 +53,7 @@ fn lock() -> impl Strategy<Value = Lock> {
         any::<bool>(),
         any::<u32>(),
         value(),
+        prop::option::of(chain()),
     )
         .prop_map(
             |(
@@ -63,6 +65,7 @@ fn lock() -> impl Strategy<Value = Lock> {
                 committing,
                 generation,
                 short_value,
+                chain,
             )| Lock {
                 kind,
                 primary,
@@ -72,8 +75,20 @@ fn lock() -> impl Strategy<Value = Lock> {
                 committing,
                 generation,
                 short_value,
+                chain: chain.map(Box::new),
             },
         )
+}
+
+fn chain() -> impl Strategy<Value = Chain> {
+    let columns = prop::collection::vec((any::<u32>(), name(0)), 0..=CHAIN_COLUMNS_MAX);
+    (any::<u32>(), columns).prop_map(|(depth, columns)| Chain {
+        depth,
+        columns: columns
+            .into_iter()
+            .map(|(table, column)| (TableId(table), column))
+            .collect(),
+    })
 }
 
 fn write() -> impl Strategy<Value = Write> {

@@ -132,6 +132,7 @@ impl World {
             primary: self.cell.clone(),
             ttl_ms: 1,
             generation,
+            chain: None,
         };
         let prewritten = self.store.prewrite(&txn, std::slice::from_ref(&mutation));
         let rejection = prewritten.err().and_then(|rejections| {

@@ -135,6 +135,7 @@ impl From<Error> for Failure {
                     Conflict::Committed { .. } => "committed",
                     Conflict::Locked { .. } => "locked",
                     Conflict::RolledBack { .. } => "rolled_back",
+                    Conflict::NotNotified { .. } => "not_notified",
                 };
                 let failure = failure(Reason::Conflict).with("conflict", kind);
                 failure.with("cell", conflict.cell())

@@ -26,18 +26,7 @@ pub(crate) const PREFIX: &str = "/v1/";
 pub const OPENAPI: &str = include_str!("../openapi.json");
 
 /// The paths of this door below `/v1/`, each a method of its own; all are called with POST.
-pub const METHODS: &[&str] = &[
-    "begin",
-    "get",
-    "get_for_update",
-    "batch_get",
-    "scan",
-    "put",
-    "delete",
-    "commit",
-    "rollback",
-    "outcome",
-];
+pub const METHODS: &[&str] = percolator_telemetry::names::proxy::METHODS;
 
 /// A value in base64, and everything beside it.
 const BODY_BYTES_MAX: usize = limits::VALUE_BYTES_MAX / 3 * 4 + (64 << 10);

@@ -58,6 +58,11 @@ struct Flags {
     )]
     server: String,
 
+    /// Where clients reach this proxy, HOST:PORT, or an IP address, which gets the port that the proxy listens at. Sessions' tokens
+    /// name it, so that a client that has a token can send its calls there. Default: tokens have the proxy's name.
+    #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_PROXY_ADVERTISE")]
+    advertise: Option<String>,
+
     /// A session without a call for so long is rolled back.
     #[arg(
         long,
@@ -173,6 +178,7 @@ impl Flags {
             metrics_listen: self.metrics_listen,
             master: self.master,
             server: self.server,
+            advertise: self.advertise,
             limits: Limits {
                 sessions_max: self.sessions_max,
                 idle_max: self.idle_max,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
 use percolator_client::{Client, limits};
-use percolator_server::{Beside, Probe, listen, serve_also_http1};
+use percolator_server::{Beside, Probe, advertised, listen, serve_also_http1};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_wire::proxy::DESCRIPTORS;
 use percolator_wire::proxy::v1::transactions_server::TransactionsServer;
@@ -40,8 +40,10 @@ pub struct Options {
     pub metrics_listen: Option<SocketAddr>,
     /// Where the master is, HOST:PORT, or several of these with commas between.
     pub master: String,
-    /// Its name, which tokens have.
+    /// Its name, which tokens have, unless `advertise` is set.
     pub server: String,
+    /// Where clients reach it, HOST:PORT, or an IP address without the port: tokens name that.
+    pub advertise: Option<String>,
     /// What clients may have.
     pub limits: Limits,
     /// What requests that are being received may have together, in bytes.
@@ -58,6 +60,7 @@ impl Options {
             metrics_listen: None,
             master: master.into(),
             server: "proxy-0".to_owned(),
+            advertise: None,
             limits: Limits::default(),
             received_bytes_max: 128 << 20,
             grace: Duration::from_secs(10),
@@ -83,7 +86,11 @@ impl Server {
         let (listener, address) = listen(options.listen)?;
         let metrics = options.metrics_listen.map(endpoint::listen).transpose()?;
         let counters = Metrics::new().map_err(endpoint::Error::Metrics)?;
-        let shared = Transactions::new(options.server.clone(), options.limits, counters);
+        let server = match &options.advertise {
+            Some(given) => advertised(Some(given), address)?,
+            None => options.server.clone(),
+        };
+        let shared = Transactions::new(server, options.limits, counters);
         Ok(Self {
             options,
             listener,
@@ -235,5 +242,33 @@ where
             return async move { Ok(json::answer(shared, request).await) }.boxed();
         }
         self.grpc.call(request).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that has a token calls the address in it.
+    #[tokio::test]
+    async fn tokens_name_the_address_that_is_advertised() {
+        let named = |advertise: Option<&str>| {
+            let options = Options {
+                advertise: advertise.map(str::to_owned),
+                ..Options::new("127.0.0.1:1")
+            };
+            let server = Server::bind(options).map_err(|error| error.to_string())?;
+            Ok::<_, String>((server.shared.server.clone(), server.address.port()))
+        };
+        let (name, port) = named(Some("10.0.0.7")).unwrap();
+        assert_eq!(name, format!("10.0.0.7:{port}"));
+        let (name, port) = named(Some("fd00::7")).unwrap();
+        assert_eq!(name, format!("[fd00::7]:{port}"));
+        let (name, _) = named(Some("proxy.example:7400")).unwrap();
+        assert_eq!(name, "proxy.example:7400");
+        let (name, _) = named(None).unwrap();
+        assert_eq!(name, "proxy-0");
+        let error = named(Some("proxy.example")).unwrap_err();
+        assert!(error.contains("--advertise"), "{error}");
     }
 }

@@ -36,7 +36,12 @@ mod tests {
 
     #[test]
     fn a_token_says_which_proxy_has_the_session() {
-        for proxy in ["proxy-0", "proxy-0.example.svc"] {
+        for proxy in [
+            "proxy-0",
+            "proxy-0.example.svc",
+            "10.244.1.5:7400",
+            "[fd00::7]:7400",
+        ] {
             let token = write(Timestamp::from_u64(77), proxy, 0xab);
             let start_ts = Timestamp::from_u64(77);
             assert_eq!(read(&token), Some(Token { start_ts, proxy }));

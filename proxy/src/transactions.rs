@@ -70,7 +70,7 @@ pub(crate) type Chunk = Result<Vec<Entry>, Failure>;
 
 /// The proxy's state, shared by all calls.
 pub(crate) struct Transactions {
-    server: String,
+    pub(crate) server: String,
     client: OnceLock<Client>,
     sessions: Mutex<Sessions<SessionTxn>>,
     pub(crate) metrics: Metrics,

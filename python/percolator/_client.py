@@ -13,7 +13,7 @@ import time
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from ._errors import Aborted, Error, FailedPrecondition, OutcomeUnknown, Unavailable, of_answer
+from ._errors import Aborted, Error, FailedPrecondition, OutcomeUnknown, ResourceExhausted, Unavailable, of_answer
 
 BytesLike = Union[bytes, str]
 T = TypeVar("T")
@@ -24,6 +24,8 @@ DEFAULT_ADDRESS = "127.0.0.1:7490"
 ADDRESS_VARIABLE = "PERCOLATOR_PROXY"
 # Between two attempts of a transaction, in seconds: the first pause and the longest.
 _PAUSE_FIRST, _PAUSE_MAX = 0.002, 0.2
+# Of an answer with many lines, at a time.
+_READ_BYTES = 1 << 18
 _LOST = (OSError, http.client.HTTPException)
 
 
@@ -138,14 +140,17 @@ class Client:
         try:
             if response.status != 200:
                 self._checked(response, response.read())
-            while True:
-                line = response.readline()
-                if not line:
-                    break
-                answer = json.loads(line)
-                if "error" in answer:
-                    raise of_answer(answer)
-                yield answer
+            rest = b""
+            # Not by `readline`: that takes a connection which ends between two chunks for the end of the answer.
+            while more := response.read1(_READ_BYTES):
+                *lines, rest = (rest + more).split(b"\n")
+                for line in lines:
+                    answer = json.loads(line)
+                    if "error" in answer:
+                        raise of_answer(answer)
+                    yield answer
+            if rest:
+                raise http.client.IncompleteRead(rest)
         except _LOST as lost:
             raise Unavailable(f"the answer of the proxy at {self._address} was lost: {lost}") from lost
         finally:
@@ -289,6 +294,13 @@ class Transaction:
                 if is_lost:
                     raise self._unknown(str(gone)) from gone
                 raise _restarted(gone) from gone
+            except ResourceExhausted as full:
+                # Of a commit that was sent before, this says nothing.
+                if not is_lost:
+                    raise
+                if time.monotonic() >= give_up:
+                    raise self._unknown(str(full)) from full
+                time.sleep(0.05)
             except Unavailable as away:
                 # An answer of the proxy has a reason; without one the connection was lost, and the commit may go on.
                 if away.reason not in ("", "COMMITTING"):

@@ -40,6 +40,8 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(1);
 /// A server that stops waits so long for the master.
 const LEAVING_MAX: Duration = Duration::from_millis(500);
+/// Another reason for no answer is logged so long after the last one.
+const ANOTHER_REASON: Duration = Duration::from_secs(2);
 /// It asks again so often while no master leads.
 const LEAVING_PAUSE: Duration = Duration::from_millis(50);
 
@@ -67,11 +69,22 @@ pub async fn run<E: Into<BoxError>>(
 }
 
 /// What was last told to the operator.
-#[derive(PartialEq)]
 enum Announced {
     Nothing,
     Connected,
-    Away,
+    /// Why there was no answer, and when that was told.
+    Away(String, Instant),
+}
+
+impl Announced {
+    /// Whether it is news that there is no answer for this reason. A master that is restarted can't be reached at first, and says then
+    /// what is wrong with it.
+    fn is_news(&self, why: &str) -> bool {
+        match self {
+            Self::Nothing | Self::Connected => true,
+            Self::Away(told, at) => told != why && at.elapsed() >= ANOTHER_REASON,
+        }
+    }
 }
 
 async fn beat<E: Into<BoxError>>(
@@ -106,7 +119,7 @@ async fn beat<E: Into<BoxError>>(
                     })?;
                     cluster_id = Some(learned.clone());
                 }
-                if told != Announced::Connected {
+                if !matches!(told, Announced::Connected) {
                     tracing::info!(
                         master = master.addresses.current(),
                         cluster = learned,
@@ -126,14 +139,14 @@ async fn beat<E: Into<BoxError>>(
                 });
             }
             Err(NoHeartbeat::Status(status)) => {
-                if told != Announced::Away {
+                if told.is_news(status.message()) {
                     tracing::warn!(
                         master = options.master,
                         code = ?status.code(),
                         cause = status.message(),
                         "the master does not answer; asking again until it does"
                     );
-                    told = Announced::Away;
+                    told = Announced::Away(status.message().to_owned(), Instant::now());
                 }
                 schedule.unanswered()
             }
@@ -305,4 +318,21 @@ fn connect(master: &str) -> Result<MasterClient<Channel>, Error> {
         .tcp_nodelay(true)
         .connect_lazy();
     Ok(MasterClient::new(channel))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_reason_is_told_and_the_same_one_is_not() {
+        let now = Instant::now();
+        let before = now.checked_sub(ANOTHER_REASON).expect("some uptime");
+        let why = "connection refused";
+        let away = |at| Announced::Away(why.to_owned(), at);
+        assert!(Announced::Nothing.is_news(why) && Announced::Connected.is_news(why));
+        assert!(!away(before).is_news(why));
+        assert!(away(before).is_news("its state was lost"));
+        assert!(!away(now).is_news("its state was lost"));
+    }
 }

@@ -75,7 +75,10 @@ pub async fn drive(register: &dyn Register, replica: &impl Replica) {
 }
 
 /// What the register holds.
-async fn load(register: &dyn Register) -> Result<Option<StoredLeadership>, String> {
+///
+/// # Errors
+/// Why that isn't known.
+pub async fn load(register: &dyn Register) -> Result<Option<StoredLeadership>, String> {
     let found = register.load().await.map_err(|error| error.to_string())?;
     let Some(found) = found else { return Ok(None) };
     let value = Leadership::decode(&found.value).map_err(|error| error.to_string())?;

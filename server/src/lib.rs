@@ -33,6 +33,6 @@ pub use recovering::while_recovering;
 pub use register_location::{RegisterLocation, RegisterPart, load_when_available};
 pub use runtime::{exit_code, many_connections, run_on_current_thread, small_pages};
 pub use schedule::Schedule;
-pub use serve::{serve, serve_also_http1, serve_when};
+pub use serve::{GrpcService, serve, serve_also_http1, serve_when};
 pub use small_file::{DurableValue, SmallFile};
 pub use stall::{StallWatch, stall_max};

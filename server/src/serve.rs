@@ -29,19 +29,16 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After connections were cut, how long their tasks may take to notice.
 const CUT: Duration = Duration::from_secs(5);
 
-/// Serves a generated gRPC server (or several, with [`Beside`]) on the listener until `shutdown`
-/// ends, with the health service of gRPC beside it. Then no connection is accepted any more, what is under way may
-/// go on for `grace`, and whatever is open after that, such as the endless streams of clients, is cut.
-///
-/// # Errors
-/// [`Error::Serve`] if the transport fails.
-pub async fn serve<S>(
-    listener: TcpListener,
-    service: S,
-    grace: Duration,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), Error>
-where
+/// A service that can be served: a generated gRPC server, or one in front of such.
+pub trait GrpcService:
+    Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S> GrpcService for S where
     S: Service<
             http::Request<Body>,
             Response = http::Response<Body>,
@@ -49,8 +46,22 @@ where
             Future: Send,
         > + Clone
         + Send
-        + 'static,
+        + 'static
 {
+}
+
+/// Serves a generated gRPC server (or several, with [`Beside`]) on the listener until `shutdown`
+/// ends, with the health service of gRPC beside it. Then no connection is accepted any more, what is under way may
+/// go on for `grace`, and whatever is open after that, such as the endless streams of clients, is cut.
+///
+/// # Errors
+/// [`Error::Serve`] if the transport fails.
+pub async fn serve(
+    listener: TcpListener,
+    service: impl GrpcService,
+    grace: Duration,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
     serve_when(listener, service, |_| true, grace, shutdown).await
 }
 
@@ -58,23 +69,13 @@ where
 ///
 /// # Errors
 /// As [`serve`].
-pub async fn serve_also_http1<S>(
+pub async fn serve_also_http1(
     listener: TcpListener,
-    service: S,
+    service: impl GrpcService,
     passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
     grace: Duration,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), Error>
-where
-    S: Service<
-            http::Request<Body>,
-            Response = http::Response<Body>,
-            Error = Infallible,
-            Future: Send,
-        > + Clone
-        + Send
-        + 'static,
-{
+) -> Result<(), Error> {
     let transport = transport().accept_http1(true);
     serve_over(transport, listener, service, passes, grace, shutdown).await
 }
@@ -84,23 +85,13 @@ where
 ///
 /// # Errors
 /// As [`serve`].
-pub async fn serve_when<S>(
+pub async fn serve_when(
     listener: TcpListener,
-    service: S,
+    service: impl GrpcService,
     passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
     grace: Duration,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), Error>
-where
-    S: Service<
-            http::Request<Body>,
-            Response = http::Response<Body>,
-            Error = Infallible,
-            Future: Send,
-        > + Clone
-        + Send
-        + 'static,
-{
+) -> Result<(), Error> {
     serve_over(transport(), listener, service, passes, grace, shutdown).await
 }
 
@@ -112,24 +103,14 @@ fn transport() -> tonic::transport::Server {
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
 }
 
-async fn serve_over<S>(
+async fn serve_over(
     transport: tonic::transport::Server,
     listener: TcpListener,
-    service: S,
+    service: impl GrpcService,
     passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
     grace: Duration,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), Error>
-where
-    S: Service<
-            http::Request<Body>,
-            Response = http::Response<Body>,
-            Error = Infallible,
-            Future: Send,
-        > + Clone
-        + Send
-        + 'static,
-{
+) -> Result<(), Error> {
     let service = Beside::new(service, health(passes));
     let address = listener
         .local_addr()

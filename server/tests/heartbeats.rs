@@ -10,11 +10,12 @@ use percolator_server::{Error, Incarnation, listen, serve};
 use percolator_wire::v1::master_server::{Master, MasterServer};
 use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
-    DirectoryRequest, DirectoryResponse, GcStatusRequest, GcStatusResponse, HeartbeatRequest,
-    HeartbeatResponse, LocateRequest, LocateResponse, MergeTableRequest, MergeTableResponse,
-    MoveTabletRequest, MoveTabletResponse, RebuildRequest, RebuildResponse, ReleaseGcLockRequest,
-    ReleaseGcLockResponse, Role, SessionRequest, SessionResponse, SetGcRequest, SetGcResponse,
-    SplitTableRequest, SplitTableResponse, TabletInfo, TransactionsRequest, TransactionsResponse,
+    DirectoryRequest, DirectoryResponse, DrainServerRequest, DrainServerResponse, GcStatusRequest,
+    GcStatusResponse, HeartbeatRequest, HeartbeatResponse, LocateRequest, LocateResponse,
+    MergeTableRequest, MergeTableResponse, MoveTabletRequest, MoveTabletResponse, RebuildRequest,
+    RebuildResponse, ReleaseGcLockRequest, ReleaseGcLockResponse, Role, SessionRequest,
+    SessionResponse, SetGcRequest, SetGcResponse, SplitTableRequest, SplitTableResponse,
+    TabletInfo, TransactionsRequest, TransactionsResponse,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -78,6 +79,13 @@ impl Master for FakeMaster {
         &self,
         _: Request<MoveTabletRequest>,
     ) -> Result<Response<MoveTabletResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn drain_server(
+        &self,
+        _: Request<DrainServerRequest>,
+    ) -> Result<Response<DrainServerResponse>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

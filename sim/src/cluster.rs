@@ -1,6 +1,6 @@
 //! The processes of a run: servers that are started again when they die, and clients with workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use percolator_protocol::oracle::Settings;
 
 use crate::disk::{Lie, SimDisk};
 use crate::master_link::MasterLink;
+use crate::moves;
 use crate::mutation::Mutation;
 use crate::oracle_link::OracleLink;
 use crate::plan::{Fault, Plan};
@@ -45,6 +46,8 @@ pub struct Cluster {
     pub(crate) tablets: Vec<Mutex<Arc<Tablet>>>,
     /// Processes of those that were started elsewhere since.
     pub(crate) left_behind: Mutex<Vec<NodeId>>,
+    /// Tablet servers, by number, about which the master is being told that they are to have no tablets, or may have some.
+    pub(crate) draining: Mutex<BTreeSet<usize>>,
     /// Tablet servers that run on older folders, by number: as they are to be again.
     pub(crate) set_aside: Mutex<BTreeMap<usize, Arc<Tablet>>>,
     /// What workers do.
@@ -123,6 +126,7 @@ impl Cluster {
             masters,
             tablets,
             left_behind: Mutex::default(),
+            draining: Mutex::default(),
             set_aside: Mutex::default(),
             names: names(&workloads),
             tables: workloads
@@ -547,10 +551,7 @@ fn new_masters(
             tablet_servers: (0..plan.tablet_servers)
                 .map(|number| format!("tablet-{number}"))
                 .collect(),
-            settings: Mutex::new(percolator_gc_master::Settings {
-                retention: plan.retention,
-                lease: plan.lease,
-            }),
+            settings: Mutex::new(moves::settings(plan)),
             highest: highest.clone(),
             two_owners: plan.mutation == Some(Mutation::TwoOwners),
             mutation: plan.mutation,

@@ -63,6 +63,25 @@ impl Mutation {
                 READS,
                 LIVENESS,
             ],
+            // What nobody has can't be read, or is missing.
+            S::Rule(M::DrainedWithRows) => {
+                &[&["one owner"], DURABLE, FATES, WRITERS, READS, LIVENESS]
+            }
+            S::Rule(
+                M::NotifiedLater
+                | M::SecondariesNotNotified
+                | M::AckHidesLaterChange
+                | M::SplitForgetsObserved
+                | M::MovedNotificationsForgotten
+                | M::MovedObservedForgotten,
+            ) => &[&["observers: none is lost"]],
+            S::Rule(M::RecentForgetsSecondaries | M::ChangesPassLocks) => {
+                &[&["changes: each once"]]
+            }
+            S::Rule(M::AckNotChecked | M::AckForgotten) => &[&["observers: at most one commits"]],
+            S::Rule(M::ArrivalsNotLatched) => {
+                &[&["nothing is overlooked"], FATES, WRITERS, READS, LIVENESS]
+            }
             S::Rule(M::MovedGarbageForgotten) => &[&["nothing is overlooked"]],
             S::Rule(
                 M::MovedTailForgotten
@@ -79,6 +98,7 @@ impl Mutation {
                     "nothing is overlooked",
                     "one lock a cell",
                     "collected rightly",
+                    "liveness: collection",
                 ],
                 LIVENESS,
             ],

@@ -34,6 +34,7 @@ impl Use {
 }
 
 /// One for each invariant.
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub fn all() -> Vec<Use> {
     let all = [
         ("timestamps increase", S::Rule(M::GrantBeforeDurable), None),
@@ -104,6 +105,21 @@ pub fn all() -> Vec<Use> {
             None,
         ),
         ("lost data is missed", S::Rule(M::LossNotNoticed), None),
+        (
+            "observers: none is lost",
+            S::Rule(M::NotifiedLater),
+            Some("observe"),
+        ),
+        (
+            "observers: at most one commits",
+            S::Rule(M::AckForgotten),
+            Some("observe"),
+        ),
+        (
+            "changes: each once",
+            S::Rule(M::RecentForgetsSecondaries),
+            Some("changes"),
+        ),
         ("skew: one is on", S::Rule(M::NoConflictCheck), Some("skew")),
     ];
     all.map(|(invariant, mutation, workload)| Use {

@@ -21,6 +21,7 @@ use crate::rng::{Dice, Rng};
 use crate::run::keeper;
 use crate::servers::tablet::Tablet;
 use crate::trace::shown;
+use crate::watch::Seen;
 use crate::world::World;
 
 /// A table of several tablets, and what lies in a row of each.
@@ -179,13 +180,30 @@ fn becomes(
 }
 
 impl Cluster {
+    /// Somebody has removed a server that is drained, and starts one of its name.
+    pub(crate) fn replace_drained(&self, world: &Arc<World>, number: usize) {
+        if !self.is_healed() {
+            let server = &self.tablet(number).name;
+            let emptied = |before: &Tablet| Tablet {
+                older: false,
+                ..before.emptied()
+            };
+            world.see(&Seen::Removed { server });
+            self.replace(world, number, emptied);
+        }
+    }
+
     fn lose_folder(&self, world: &Arc<World>, number: usize) {
+        self.replace(world, number, Tablet::emptied);
+    }
+
+    fn replace(&self, world: &Arc<World>, number: usize, emptied: impl FnOnce(&Tablet) -> Tablet) {
         let before = self.tablet(number);
         let name = &before.name;
         world.note(|| format!("{name} comes back with an empty folder"));
         world.kill(before.node, false);
         before.retired.store(true, Ordering::Relaxed);
-        let after = Arc::new(before.emptied());
+        let after = Arc::new(emptied(&before));
         *self.tablets[number].lock() = after.clone();
         after.boot(world);
     }

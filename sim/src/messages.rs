@@ -42,6 +42,8 @@ pub enum Ask {
     /// To the master.
     MoveTablet(v1::MoveTabletRequest),
     /// To the master.
+    DrainServer(v1::DrainServerRequest),
+    /// To the master.
     Session(v1::SessionRequest),
     /// To the master.
     Heartbeat(Box<v1::HeartbeatRequest>),
@@ -58,6 +60,20 @@ pub enum Ask {
         /// What is asked.
         request: RegisterRequest,
     },
+}
+
+impl Ask {
+    /// Whether a master answers it when servers have done something.
+    pub(crate) fn takes_time(&self) -> bool {
+        matches!(
+            self,
+            Self::CreateTable(_)
+                | Self::DeleteTable(_)
+                | Self::SplitTable(_)
+                | Self::MergeTable(_)
+                | Self::MoveTablet(_)
+        )
+    }
 }
 
 /// An answer.
@@ -81,6 +97,8 @@ pub enum Answer {
     TableMerged(v1::MergeTableResponse),
     /// The master's.
     TabletMoved(v1::MoveTabletResponse),
+    /// The master's.
+    ServerDrained(Box<v1::DrainServerResponse>),
     /// The master's.
     Session(v1::SessionResponse),
     /// The master's, to a heartbeat.

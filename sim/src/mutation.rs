@@ -97,6 +97,11 @@ impl Mutation {
     pub fn plan(self, seed: u64) -> Plan {
         let mut plan = Plan::new(seed);
         plan.replicas = Replicas::default();
+        // It came later: for all others it stays as it was.
+        plan.workloads.retain(|name| *name != "observe");
+        if plan.workloads.is_empty() {
+            plan.workloads.push("bank");
+        }
         let mut only = |faults: &[Fault]| {
             plan.faults = faults.iter().copied().collect();
             plan.pause = Duration::from_millis(50);
@@ -264,6 +269,21 @@ impl Mutation {
                 plan.workers = 3;
                 plan.lock_ttl = Duration::from_millis(100);
                 plan.limits = Limits::default();
+            }
+            Self::Rule(Mutant::ArrivalsNotLatched) => {
+                only(&[Fault::SplitAndMerge, Fault::Balance, Fault::DiskSlow]);
+                plan.pause = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+                plan.tablet_servers = 2;
+                plan.faulty = Duration::from_secs(10);
+                plan.workloads = vec!["bank", "tables"];
+            }
+            Self::Rule(Mutant::DrainedWithRows) => {
+                only(&[Fault::Balance, Fault::Loss, Fault::Late, Fault::PauseServer]);
+                plan.pause = Duration::from_millis(40);
+                plan.tablet_servers = 3;
+                plan.faulty = Duration::from_secs(20);
+                plan.workloads = vec!["bank", "index"];
             }
             Self::Rule(Mutant::ScanGoesBack) => {
                 only(&[Fault::SplitAndMerge]);
@@ -438,6 +458,34 @@ impl Mutation {
             Self::Rule(Mutant::ShortenedValueStays | Mutant::LongKeysCut) => {
                 plan.workloads = vec!["pipelined"];
                 plan.buffer_bytes = 2_000;
+            }
+            // Between the commit and the notification its server has to be killed.
+            Self::Rule(Mutant::NotifiedLater) => {
+                only(&[Fault::KillServer, Fault::DiskSlow]);
+                plan.workloads = vec!["observe"];
+            }
+            Self::Rule(Mutant::SplitForgetsObserved) => {
+                only(&[Fault::SplitAndMerge]);
+                plan.workloads = vec!["observe"];
+            }
+            Self::Rule(Mutant::MovedNotificationsForgotten | Mutant::MovedObservedForgotten) => {
+                only(&[Fault::MoveTablets]);
+                plan.workloads = vec!["observe"];
+            }
+            Self::Rule(
+                Mutant::SecondariesNotNotified
+                | Mutant::AckHidesLaterChange
+                | Mutant::AckNotChecked
+                | Mutant::AckForgotten,
+            ) => {
+                only(&[]);
+                plan.workloads = vec!["observe"];
+                plan.think = Duration::from_millis(2);
+            }
+            Self::Rule(Mutant::RecentForgetsSecondaries | Mutant::ChangesPassLocks) => {
+                only(&[]);
+                plan.workloads = vec!["changes"];
+                plan.think = Duration::from_millis(2);
             }
             Self::Rule(Mutant::FloorIsNow) => {
                 only(&[Fault::KillClient]);

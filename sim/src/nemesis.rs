@@ -57,8 +57,11 @@ fn mend_later(world: &Arc<World>, turns: &Turns, place: Place, after: Duration, 
 /// The paces of clocks by which an election goes, in thousandths: they may differ by less than 1.5 times.
 const ELECTED_PACES: [u64; 6] = [820, 900, 990, 1_010, 1_100, 1_200];
 
+/// Where syncs take long, each takes less than this, in milliseconds. One that has begun goes on when the fault is over.
+pub(crate) const SYNC_LONGEST_MS: u64 = 750;
+
 /// What can be done to a process, a disk or a clock.
-const ACTIONS: [Fault; 24] = [
+const ACTIONS: [Fault; 25] = [
     Fault::Cut,
     Fault::KillServer,
     Fault::KillClient,
@@ -83,6 +86,7 @@ const ACTIONS: [Fault; 24] = [
     Fault::RegisterSlow,
     Fault::SplitAndMerge,
     Fault::MoveTablets,
+    Fault::Balance,
 ];
 
 /// Something that is done.
@@ -136,7 +140,9 @@ fn of_kind(plan: &Plan, fault: Fault) -> Vec<Deed> {
     let mut rng = Rng::new(plan.seed, fault.name());
     let times = match fault {
         // Nothing fails by it.
-        Fault::SplitAndMerge | Fault::MoveTablets => [1, 2, 3][rng.below(3) as usize],
+        Fault::SplitAndMerge | Fault::MoveTablets | Fault::Balance => {
+            [1, 2, 3][rng.below(3) as usize]
+        }
         _ => [2, 4, 8, 16][rng.below(4) as usize],
     };
     let pause = plan.pause * if plan.often { 1 } else { times };
@@ -207,7 +213,8 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         | Fault::LoseFolder
         | Fault::StaleCommitTs
         | Fault::SplitAndMerge
-        | Fault::MoveTablets => {}
+        | Fault::MoveTablets
+        | Fault::Balance => {}
     }
     deed
 }
@@ -317,6 +324,8 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         }
         Fault::SplitAndMerge => cuts::split_or_merge(world, cluster, whom, way),
         Fault::MoveTablets => moves::move_one(world, cluster, whom, way),
+        Fault::Balance if way % 4 == 3 => moves::stop_when_empty(world, cluster, whom, way),
+        Fault::Balance => moves::drain_or_undrain(world, cluster, whom, way),
         Fault::Burst => cluster.burst(world, client, (way % 8) as usize + 4),
         Fault::HandOver
         | Fault::KillLeader
@@ -467,7 +476,7 @@ fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) 
             ];
             cluster.set_disk_space(server, one_of(way, &space));
         }
-        _ => cluster.set_disk_slow(server, Duration::from_millis(way % 750)),
+        _ => cluster.set_disk_slow(server, Duration::from_millis(way % SYNC_LONGEST_MS)),
     }
     if let Some((after, death)) = deed.crash
         && cluster.plan.has(Fault::KillServer)

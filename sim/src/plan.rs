@@ -52,11 +52,12 @@ pub enum Fault {
     StaleCommitTs,
     SplitAndMerge,
     MoveTablets,
+    Balance,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -89,12 +90,13 @@ impl Fault {
         Self::StaleCommitTs,
         Self::SplitAndMerge,
         Self::MoveTablets,
+        Self::Balance,
     ];
 
-    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but three that
+    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but four that
     /// seeds draw for themselves.
     pub fn of_any() -> &'static [Self] {
-        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 3]
+        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 4]
     }
 
     /// Its name on the command line.
@@ -132,6 +134,7 @@ impl Fault {
             Self::StaleCommitTs => "stale-commit-ts",
             Self::SplitAndMerge => "split-and-merge",
             Self::MoveTablets => "move-tablets",
+            Self::Balance => "balance",
         }
     }
 
@@ -187,6 +190,9 @@ impl Fault {
             }
             Self::SplitAndMerge => "tablets are split and merged, at rows that are there",
             Self::MoveTablets => "tablets are handed over to other servers, and back",
+            Self::Balance => {
+                "the master splits tablets that grow and moves them to even servers out; these are drained, and undrained"
+            }
             Self::Burst => "many more transactions at once for a while",
         }
     }
@@ -300,6 +306,12 @@ impl Plan {
             only: None,
             mutation: None,
         };
+        if Rng::new(seed, "observe").below(5) == 0 {
+            plan.workloads.push("observe");
+        }
+        if Rng::new(seed, "changes").below(5) == 0 {
+            plan.workloads.push("changes");
+        }
         narrow(&mut plan);
         if Rng::new(seed, "stale-commit-ts").below(4) == 0 {
             plan.faults.insert(Fault::StaleCommitTs);
@@ -309,6 +321,9 @@ impl Plan {
         }
         if Rng::new(seed, "move-tablets").below(3) == 0 {
             plan.faults.insert(Fault::MoveTablets);
+        }
+        if Rng::new(seed, "balance").below(3) == 0 {
+            plan.faults.insert(Fault::Balance);
         }
         replicate(&mut plan);
         plan

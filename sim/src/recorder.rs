@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use percolator_client::{Cell, CellName as Name, Client, Error, Outcome, Range, Timestamp, Txn};
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::ack_column;
 
 use crate::history::{CellName, End, Op, RangeRead, Record, Write};
 use crate::invariants::leases_hold;
@@ -26,6 +28,11 @@ impl Recorder {
     /// All records, in the order in which transactions began.
     pub fn take(&self) -> Vec<Record> {
         std::mem::take(&mut self.records.lock())
+    }
+
+    /// Looks at all records.
+    pub fn look<T>(&self, look: impl FnOnce(&[Record]) -> T) -> T {
+        look(&self.records.lock())
     }
 
     /// How many transactions were recorded.
@@ -238,6 +245,28 @@ impl Recorded {
         let cell = name(table, row, column);
         self.read(cell.clone(), value.clone());
         self.wrote(cell, None, true);
+        Ok(value)
+    }
+
+    /// As the client library's.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn acknowledge(
+        &self,
+        table: &str,
+        row: &str,
+        column: &str,
+    ) -> Result<Option<Bytes>, Error> {
+        let value = self.seen(self.txn.acknowledge(table, row, column).await)?;
+        self.read(name(table, row, column), value.clone());
+        let ack = CellName {
+            column: ack_column(column.as_bytes()),
+            ..name(table, row, column)
+        };
+        if !mutants::on(Mutant::AckForgotten) {
+            self.wrote(ack, None, true);
+        }
         Ok(value)
     }
 

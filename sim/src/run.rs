@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_client::transport::BoxFuture;
 use percolator_client::{Error, Table};
+use percolator_protocol::types::acknowledged_column;
 
 use crate::cluster::Cluster;
 use crate::history::{Record, forget_deleted};
@@ -239,6 +240,10 @@ fn clear(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
                 // Where its owner counts as alive, later.
                 if txn.commit().await.is_err() {
                     session.world.sleep(Duration::from_millis(200)).await;
+                } else if let Some(column) = acknowledged_column(&cell.column) {
+                    // To lock that cell was to acknowledge a change, for which nobody has run.
+                    let rows = [cell.row.clone()];
+                    session.client.notify(&table.name, column, &rows).await?;
                 }
                 session.client.settle().await;
             }

@@ -6,8 +6,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use percolator_gc_master::{
-    Directory, DirectoryState, Heartbeat, HeartbeatAnswer, KnownServer, Refusal, Role, Settings,
-    Start, Table, TableState, locate,
+    Directory, DirectoryState, Drain, Heartbeat, HeartbeatAnswer, KnownServer, Refusal, Role,
+    Settings, Start, Table, TableState, locate,
 };
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_wire::v1;
@@ -183,6 +183,7 @@ fn state(servers: usize, tables: usize) -> DirectoryState {
             groups: 1_000_000 - (incarnation(server + 1) >> 45),
             commits_above: time().as_u64() - (incarnation(server + 2) >> 36),
             oracle_register: 0,
+            drain: Drain::Off,
         };
         state.servers.insert(name(server), known);
     }

@@ -300,6 +300,19 @@ impl Transport for SimTransport {
         .boxed()
     }
 
+    fn drain_server(
+        &self,
+        request: v1::DrainServerRequest,
+    ) -> BoxFuture<'_, Result<v1::DrainServerResponse, MasterError>> {
+        async move {
+            match self.ask_master(Ask::DrainServer(request)).await? {
+                Answer::ServerDrained(drained) => Ok(*drained),
+                _ => Err(odd()),
+            }
+        }
+        .boxed()
+    }
+
     fn replaced(&self) -> Option<Replaced> {
         self.cluster.replaced()
     }

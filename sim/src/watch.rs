@@ -67,6 +67,11 @@ pub enum Seen<'a> {
         /// A group that was on its way when it died; empty: none.
         maybe: &'a [Batch],
     },
+    /// A tablet server that was drained is gone with its folder.
+    Removed {
+        /// Which.
+        server: &'a str,
+    },
     /// A server says which tablets it owns.
     Owns {
         /// Which.
@@ -240,6 +245,11 @@ impl Watch {
                 engine,
                 maybe,
             } => self.reopened(server, *engine, maybe),
+            Seen::Removed { server } => {
+                self.contents.remove(*server);
+                self.points.remove(*server);
+                self.tell(|invariant| invariant.removed(server))
+            }
             Seen::Owns { server, tablets } => {
                 self.owned.insert((*server).to_owned(), Owned::of(tablets));
                 self.tell(|invariant| invariant.owns(server, tablets))

@@ -19,6 +19,13 @@ const SHOWN: usize = 6;
 /// Bytes of a value.
 const VALUE_SHOWN: usize = 40;
 
+fn heartbeat(beat: &v1::HeartbeatRequest) -> String {
+    format!(
+        "heartbeat of {} barrier={} safe_point={} all_resolved_ts={} resolved_ts={}",
+        beat.server, beat.barrier, beat.safe_point, beat.all_resolved_ts, beat.resolved_ts
+    )
+}
+
 impl Ask {
     /// In a few words.
     pub fn brief(&self) -> String {
@@ -47,13 +54,14 @@ impl Ask {
             Self::MoveTablet(request) => {
                 format!("move tablet {} to {}", request.tablet_id, request.server)
             }
+            Self::DrainServer(request) => {
+                let what = if request.drain { "drain" } else { "undrain" };
+                format!("{what} {}", request.server)
+            }
             Self::Session(request) => {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
-            Self::Heartbeat(beat) => format!(
-                "heartbeat of {} barrier={} safe_point={} all_resolved_ts={} resolved_ts={}",
-                beat.server, beat.barrier, beat.safe_point, beat.all_resolved_ts, beat.resolved_ts
-            ),
+            Self::Heartbeat(beat) => heartbeat(beat),
             Self::Order(MasterCommand {
                 order:
                     TabletCommand::Split {
@@ -189,6 +197,14 @@ fn asked(request: &B) -> String {
             wait.waiter,
             cells(wait.cell.iter().map(Some))
         ),
+        B::Observe(observe) => format!("observe {}", text(&observe.column)),
+        B::Unobserve(observe) => format!("unobserve {}", text(&observe.column)),
+        B::Notifications(asked) => format!("notifications of {}", text(&asked.column)),
+        B::Notify(notify) => format!(
+            "notify at {} {}",
+            notify.at,
+            cells(notify.cells.iter().map(Some))
+        ),
         B::Verify(_) => "verify".to_owned(),
         B::RawGet(get) => format!("raw get {}", text(&get.key)),
         B::RawPut(put) => format!("raw put {}", text(&put.key)),
@@ -224,6 +240,7 @@ impl Answer {
             Self::TableSplit(_) => "split".to_owned(),
             Self::TableMerged(_) => "merged".to_owned(),
             Self::TabletMoved(_) => "moved".to_owned(),
+            Self::ServerDrained(_) => "set".to_owned(),
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
                 format!(
@@ -242,6 +259,12 @@ impl Answer {
             ) => format!("refused: {why}"),
         }
     }
+}
+
+fn notifications(found: &v1::NotificationsResponse) -> String {
+    let rows = found.notifications.iter();
+    let rows = rows.map(|it| format!("{}@{}", text(&it.row), it.changed_at));
+    format!("notifications {}", rows.collect::<Vec<_>>().join(", "))
 }
 
 fn answered(response: &R) -> String {
@@ -316,6 +339,10 @@ fn answered(response: &R) -> String {
         ),
         R::Verify(verified) => format!("{} findings", verified.findings.len()),
         R::RawPut(_) => "put".to_owned(),
+        R::Observe(_) => "observed".to_owned(),
+        R::Unobserve(_) => "unobserved".to_owned(),
+        R::Notify(_) => "notified".to_owned(),
+        R::Notifications(found) => notifications(found),
         R::WaitForCell(waited) if waited.granted => "granted".to_owned(),
         R::WaitForCell(_) => "not granted".to_owned(),
         R::Error(error) => refusal(error),
@@ -331,6 +358,7 @@ fn rejection(rejection: &v1::PrewriteRejection) -> String {
             with.with_start_ts, with.with_commit_ts
         ),
         Some(Reason::RolledBack(_)) => "it was rolled back".to_owned(),
+        Some(Reason::NotNotified(not)) => format!("nothing waits, changed at {}", not.changed_at),
         Some(Reason::Committed(at)) => format!("it is committed at {}", at.commit_ts),
         None => nothing(),
     }

@@ -219,6 +219,7 @@ impl Server {
                 mutations: cells.iter().map(mutation).collect(),
                 one_phase: None,
                 generation: 0,
+                chain: None,
             });
             let commit = Ask::Commit(v1::CommitRequest {
                 start_ts,

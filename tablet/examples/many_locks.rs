@@ -173,6 +173,7 @@ impl Server {
                 mutations: numbers.map(mutation).collect(),
                 one_phase: None,
                 generation: 1,
+                chain: None,
             }));
             requests += 1;
             if requests % IN_A_GROUP == 0 {

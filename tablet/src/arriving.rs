@@ -1,10 +1,11 @@
 //! Tablets that this server gets from others: how far each of them is, and what is to be asked of its owner next
 //! ([`crate::moves`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};
@@ -15,6 +16,7 @@ use prost::Message as _;
 use crate::Error;
 use crate::latches::Ticket;
 use crate::leaving::Range;
+use crate::tablets;
 
 const ARRIVING_PREFIX: &[u8] = b"arriving/";
 /// A copy that isn't complete is given up when its owner was silent for so long.
@@ -75,9 +77,11 @@ pub(crate) enum Step {
         changes: usize,
         /// With the last ones: the points of its owner.
         last: Option<Points>,
+        /// With the last ones: the columns of it that are observed.
+        observed: Vec<Bytes>,
     },
-    /// It is served here from now on.
-    Serve,
+    /// It is served here from now on, and what is below is refused: its owner did, when it handed it over.
+    Serve { barrier: Timestamp },
     /// It isn't got, for this reason: what is here of it goes.
     GiveUp(String),
 }
@@ -198,6 +202,13 @@ impl Arriving {
         self.tablets.keys().copied()
     }
 
+    /// Whether something of a tablet is on its way to the disk.
+    pub(crate) fn is_written(&self) -> bool {
+        self.tablets
+            .values()
+            .any(|arrival| arrival.ticket.is_some())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.tablets.is_empty()
     }
@@ -260,8 +271,12 @@ impl Arriving {
         me: &v1::Addressee,
         resolved_ts: Timestamp,
     ) -> Option<MoveCall> {
+        let asked = self.tablets.values().filter(|arrival| arrival.is_asked);
+        let asked: BTreeSet<&str> = asked.map(|arrival| &*arrival.owner.address).collect();
         let is_free = |arrival: &Arrival| {
-            !arrival.is_asked && arrival.step.is_none() && arrival.not_before <= now
+            !asked.contains(&*arrival.owner.address)
+                && arrival.step.is_none()
+                && arrival.not_before <= now
         };
         let behind = self.tablets.range(self.last_asked + 1..);
         let mut in_turn = behind.chain(self.tablets.range(..=self.last_asked));
@@ -304,6 +319,7 @@ impl Arrival {
                 start_row: self.tablet.rows.start.clone(),
                 by: by(self.record.incarnation),
                 attempt: self.record.attempt,
+                copy: self.record.copy,
             });
         }
         Ask::PullTablet(v1::PullTabletRequest {
@@ -313,6 +329,7 @@ impl Arrival {
             attempt: self.record.attempt,
             chunk: self.chunk + 1,
             resolved_ts: resolved_ts.as_u64(),
+            copy: self.record.copy,
         })
     }
 
@@ -360,6 +377,11 @@ impl Arrival {
         }
     }
 
+    /// Bytes that have come since this start of the server.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// A chunk of so many bytes is durable.
     pub(crate) fn stored(&mut self, bytes: u64, is_last: bool) {
         self.chunk += 1;
@@ -370,14 +392,14 @@ impl Arrival {
 
 /// The batch keeps this of a tablet that arrives.
 pub(crate) fn put_record(batch: &mut Batch, id: u64, record: &v1::ArrivingTablet) {
-    batch.put(Column::Meta, key(id), record.encode_to_vec());
+    batch.put(
+        Column::Meta,
+        tablets::key(ARRIVING_PREFIX, id),
+        record.encode_to_vec(),
+    );
 }
 
 /// The batch forgets that.
 pub(crate) fn remove_record(batch: &mut Batch, id: u64) {
-    batch.delete(Column::Meta, key(id));
-}
-
-fn key(id: u64) -> Vec<u8> {
-    [ARRIVING_PREFIX, &id.to_be_bytes()].concat()
+    batch.delete(Column::Meta, tablets::key(ARRIVING_PREFIX, id));
 }

@@ -15,6 +15,8 @@ pub(crate) enum RequestError {
     Pulls(Box<v1::PullTabletRequest>),
     /// It waits for a turn at a cell.
     Waits(Vec<v1::TabletRef>, v1::WaitForCellRequest),
+    /// It asks for notifications, and may wait for them.
+    Notifications(Vec<v1::TabletRef>, v1::NotificationsRequest),
     /// It is wrong.
     Refused(Refusal),
 }
@@ -44,6 +46,7 @@ pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
         // What they leave behind counts for the oracle: it has to go on above that.
         B::Rollback(request) => request.start_ts,
         B::KeepAlive(request) => request.start_ts,
+        B::Notify(request) => request.at,
         B::Resolve(request) => request.commit_ts.max(request.start_ts),
         B::RawGet(_)
         | B::RawPut(_)
@@ -51,6 +54,9 @@ pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
         | B::Verify(_)
         | B::WaitForCell(_)
         | B::PullTablet(_)
+        | B::Observe(_)
+        | B::Unobserve(_)
+        | B::Notifications(_)
         | B::TakeTablet(_) => return None,
     };
     // A value that is no timestamp is refused for that.

@@ -10,7 +10,7 @@ use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::state::State;
 use crate::work::invalid;
-use crate::{Refusal, moves, tablets};
+use crate::{Refusal, moves, observed, tablets};
 
 /// A command of the master.
 #[derive(Clone, Debug)]
@@ -82,9 +82,16 @@ impl TabletCommand {
     }
 
     /// What has to be latched. Rows don't: they stay where they are, and requests look at their tablet's epoch again when
-    /// they are decided.
+    /// they are decided. Commands by which tablets come here look at what comes with others of their table: one at a
+    /// time.
     pub(crate) fn latches(&self) -> Vec<RowHash> {
-        self.tablets().map(latches::tablet).collect()
+        let table = match self {
+            Self::Create { tablet, .. } | Self::Import { tablet, .. } => Some(tablet.table),
+            Self::Drop { .. } | Self::Split { .. } | Self::Merge { .. } => None,
+        };
+        let table = table.filter(|_| !mutants::on(Mutant::ArrivalsNotLatched));
+        let table = table.map(|table| latches::table(table.0));
+        self.tablets().map(latches::tablet).chain(table).collect()
     }
 
     /// Whether a nearly full disk should take it: without it no table can be deleted, and that makes room.
@@ -137,6 +144,7 @@ fn drop(state: &State, id: u64, table: u32) -> Result<Decision, Refusal> {
     }
     if tablet.is_some() || !state.tablets.is_deleted(table) {
         decision.batch = tablets::drop_record(tablet, table);
+        observed::remove_record(&mut decision.batch, &state.observed, id);
         decision.tablet_change = Some(TabletChange::Drop { id, table });
     }
     Ok(decision)
@@ -273,6 +281,10 @@ fn split(
     decision.batch = tablets::record(&first);
     tablets::add_record(&mut decision.batch, &second);
     tablets::note_id(&mut decision.batch, &state.tablets, sibling);
+    let columns = state.observed.columns(id);
+    if !columns.is_empty() {
+        observed::put_record(&mut decision.batch, sibling, second.table.0, columns);
+    }
     decision.tablet_change = Some(TabletChange::Split { first, second });
     Ok(decision)
 }
@@ -303,6 +315,17 @@ fn merge(state: &State, first: (u64, u64), second: (u64, u64)) -> Result<Decisio
     let mut decision = Decision::new();
     decision.batch = tablets::record(&whole);
     tablets::remove_record(&mut decision.batch, right.id);
+    // A late command doesn't make it again, and a server that waits to take it hears that it stays, wherever the whole is then.
+    let gone = Tablet {
+        epoch: whole.epoch,
+        ..right.clone()
+    };
+    tablets::put_left(&mut decision.batch, right.id, &tablets::settled(gone));
+    observed::remove_record(&mut decision.batch, &state.observed, right.id);
+    let columns = state.observed.merged(left.id, right.id);
+    if !columns.is_empty() {
+        observed::put_record(&mut decision.batch, left.id, left.table.0, columns);
+    }
     decision.tablet_change = Some(TabletChange::Merge {
         whole,
         gone: right.id,

@@ -15,6 +15,7 @@ use percolator_wire::v1::response::Body;
 use crate::arriving::Step;
 use crate::index::{Hidden, Item};
 use crate::latches;
+use crate::notify::Notified;
 use crate::probe::Committed;
 use crate::progress::Change;
 use crate::state::State;
@@ -55,6 +56,18 @@ pub(crate) enum TabletChange {
     Leave(Box<v1::LeftTablet>),
     /// Others report these.
     Settle(Vec<Tablet>),
+    /// This column of it is observed.
+    Observe {
+        id: u64,
+        table: u32,
+        column: Bytes,
+    },
+    /// This column of it is observed no more.
+    Unobserve {
+        id: u64,
+        table: u32,
+        column: Bytes,
+    },
 }
 
 impl TabletChange {
@@ -64,7 +77,9 @@ impl TabletChange {
             Self::Insert(tablet) => tablet.id == id,
             Self::Split { first, .. } => first.id == id,
             Self::Merge { whole, gone } => whole.id == id || *gone == id,
-            Self::Drop { id: dropped, .. } => *dropped == id,
+            Self::Drop { id: changed, .. }
+            | Self::Observe { id: changed, .. }
+            | Self::Unobserve { id: changed, .. } => *changed == id,
             _ => false,
         }
     }
@@ -106,6 +121,8 @@ pub(crate) struct Decision {
     pub(crate) unfinished: bool,
     /// Of a piece of garbage: the lowest entry of cells whose tablets are on their way here, or away.
     pub(crate) postponed: Option<Timestamp>,
+    /// What it means to observers.
+    pub(crate) notified: Notified,
     /// `None`: done, there's nothing to say.
     pub(crate) answer: Option<Body>,
 }
@@ -131,6 +148,7 @@ impl Decision {
             lowest_fate: None,
             unfinished: false,
             postponed: None,
+            notified: Notified::default(),
             answer: None,
         }
     }

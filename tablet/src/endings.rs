@@ -5,11 +5,11 @@ use percolator_protocol::types::{Cell, Timestamp};
 use percolator_wire::v1::response::Body;
 use percolator_wire::{commit_response, v1};
 
-use crate::Refusal;
 use crate::decision::Decision;
 use crate::state::State;
 use crate::store::{self, Version};
 use crate::work::Place;
+use crate::{Refusal, notify};
 
 pub(crate) fn status(state: &State, query: &StatusQuery, cell: &Cell) -> Result<Decision, Refusal> {
     let key = store::cell_key(cell);
@@ -58,6 +58,13 @@ pub(crate) fn commit(
         let (effects, outcome) = actions::commit(&view, start_ts, commit_ts);
         decision.note_primary(&view, start_ts, &cell, &effects);
         decision.versions.extend(Version::of_commit(&key, &effects));
+        notify::note(
+            state,
+            &mut decision,
+            &key,
+            &notify::Committing::locked(start_ts, view.lock.as_ref()),
+            &effects,
+        )?;
         decision.add(state, &key, view.lock.is_some(), effects);
         if let Err(rejection) = outcome
             && result.is_ok()

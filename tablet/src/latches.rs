@@ -94,6 +94,11 @@ pub(crate) fn tablet(id: u64) -> RowHash {
     hash(&[b"tablet", &id.to_be_bytes()])
 }
 
+/// How a table is latched of which tablets come here.
+pub(crate) fn table(id: u32) -> RowHash {
+    hash(&[b"table", &id.to_be_bytes()])
+}
+
 /// A hash that is the same in every process and run: FNV-1a, finished by a multiplication, so that a
 /// simulated run can be replayed.
 pub(crate) fn hash(parts: &[&[u8]]) -> u64 {

@@ -17,7 +17,7 @@ use percolator_wire::v1;
 use crate::Error;
 
 /// The columns that hold rows. Locks first: they are few, and change most.
-pub(crate) const COLUMNS: [Column; 3] = [Column::Lock, Column::Write, Column::Data];
+pub(crate) const COLUMNS: [Column; 4] = [Column::Lock, Column::Write, Column::Data, Column::Notify];
 
 /// Bytes of keys and values of a chunk, about.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -34,7 +34,11 @@ const CLOSED_MAX: Duration = Duration::from_secs(2);
 
 /// Those of this server, by tablet.
 #[derive(Debug, Default)]
-pub(crate) struct Leaving(BTreeMap<u64, Departure>);
+pub(crate) struct Leaving {
+    tablets: BTreeMap<u64, Departure>,
+    /// How many copies were begun since the start.
+    copies: u64,
+}
 
 /// One of them.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub(crate) struct Departure {
     /// Who gets it, and the number of the attempt.
     by: v1::MovedTo,
     attempt: u64,
+    /// The number of this copy. A late request for the first chunk may begin a second one of the same attempt.
+    copy: u64,
     rows: Range,
     phase: Phase,
     /// The next key to be copied: of this column, and from here on.
@@ -119,13 +125,13 @@ pub(crate) enum Pulled {
 impl Leaving {
     /// Whether the tablet is on its way by this attempt.
     fn is_known(&self, request: &v1::PullTabletRequest, id: u64) -> bool {
-        let known = self.0.get(&id);
+        let known = self.tablets.get(&id);
         known.is_some_and(|known| known.is_by(request.by.as_ref(), request.attempt))
     }
 
     /// Whether this request, which nobody knows, begins an attempt. One that is late doesn't.
     pub(crate) fn begins(&self, request: &v1::PullTabletRequest, id: u64) -> bool {
-        let other = self.0.get(&id);
+        let other = self.tablets.get(&id);
         let is_newer = other.is_none_or(|other| {
             let same = other.by.server == request.by.as_ref().and_then(|by| by.server.clone());
             other.phase != Phase::Decided && (!same || other.attempt < request.attempt)
@@ -136,9 +142,11 @@ impl Leaving {
     /// The copy of this tablet begins.
     pub(crate) fn begin(&mut self, tablet: &Tablet, request: &v1::PullTabletRequest) {
         let rows = Range::of(tablet);
+        self.copies += 1;
         let departure = Departure {
             by: request.by.clone().unwrap_or_default(),
             attempt: request.attempt,
+            copy: self.copies,
             next: rows.start.clone(),
             rows,
             phase: Phase::Copying,
@@ -151,12 +159,12 @@ impl Leaving {
             sent: v1::PullTabletResponse::default(),
             silent: Duration::ZERO,
         };
-        self.0.insert(tablet.id, departure);
+        self.tablets.insert(tablet.id, departure);
     }
 
     /// The keys of the tablet, if it is on its way.
     pub(crate) fn rows(&self, id: u64) -> Option<&Range> {
-        self.0.get(&id).map(|departure| &departure.rows)
+        self.tablets.get(&id).map(|departure| &departure.rows)
     }
 
     /// The chunk that is asked for.
@@ -169,12 +177,12 @@ impl Leaving {
         request: &v1::PullTabletRequest,
         source: &Source<'_>,
     ) -> Result<Result<Pulled, String>, Error> {
-        if !self.is_known(request, id) {
-            return Ok(Err(
-                "its owner knows nothing of this attempt any more".into()
-            ));
-        }
-        let Some(departure) = self.0.get_mut(&id) else {
+        let is_known = self.is_known(request, id);
+        let known = self
+            .tablets
+            .get_mut(&id)
+            .filter(|departure| is_known && (request.chunk == 1 || request.copy == departure.copy));
+        let Some(departure) = known else {
             return Ok(Err(
                 "its owner knows nothing of this attempt any more".into()
             ));
@@ -191,34 +199,37 @@ impl Leaving {
         }
         let pulled = departure.next_chunk(source)?;
         if pulled.is_err() {
-            self.0.remove(&id);
+            self.tablets.remove(&id);
         }
         Ok(pulled)
     }
 
     /// This is the last chunk, which may be asked for again.
     pub(crate) fn sent_last(&mut self, id: u64, chunk: &v1::PullTabletResponse) {
-        if let Some(departure) = self.0.get_mut(&id) {
+        if let Some(departure) = self.tablets.get_mut(&id) {
             departure.phase = Phase::Sent;
             departure.keep(chunk);
         }
     }
 
     /// Whether this attempt has all of the tablet, so that it may be decided that it has it.
-    pub(crate) fn may_give(&self, id: u64, by: Option<&v1::MovedTo>, attempt: u64) -> bool {
-        let known = self.0.get(&id);
-        known.is_some_and(|known| known.is_by(by, attempt) && known.phase == Phase::Sent)
+    pub(crate) fn may_give(&self, id: u64, take: &v1::TakeTabletRequest) -> bool {
+        let known = self.tablets.get(&id);
+        known.is_some_and(|known| {
+            let is_its = known.is_by(take.by.as_ref(), take.attempt) && known.copy == take.copy;
+            is_its && known.phase == Phase::Sent
+        })
     }
 
     /// Whether that is decided, and on its way to the disk.
     pub(crate) fn is_given(&self, id: u64) -> bool {
-        let known = self.0.get(&id);
+        let known = self.tablets.get(&id);
         known.is_some_and(|known| known.phase == Phase::Decided)
     }
 
     /// That is decided, or was not made durable.
     pub(crate) fn give(&mut self, id: u64, decided: bool) {
-        if let Some(departure) = self.0.get_mut(&id) {
+        if let Some(departure) = self.tablets.get_mut(&id) {
             departure.phase = if decided { Phase::Decided } else { Phase::Sent };
             departure.silent = Duration::ZERO;
         }
@@ -226,17 +237,17 @@ impl Leaving {
 
     /// The tablet is on its way no more.
     pub(crate) fn forget(&mut self, id: u64) {
-        self.0.remove(&id);
+        self.tablets.remove(&id);
     }
 
     /// Whether none is on its way.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.tablets.is_empty()
     }
 
     /// A batch is durable.
     pub(crate) fn tap(&mut self, batch: &Batch) {
-        for departure in self.0.values_mut() {
+        for departure in self.tablets.values_mut() {
             departure.tap(batch);
         }
     }
@@ -244,7 +255,7 @@ impl Leaving {
     /// So much time has passed. Those that are over are forgotten: their ids.
     pub(crate) fn tick(&mut self, elapsed: Duration) -> Vec<u64> {
         let mut over = Vec::new();
-        self.0.retain(|id, departure| {
+        self.tablets.retain(|id, departure| {
             departure.silent += elapsed;
             let may_stay = match departure.phase {
                 Phase::Copying => departure.silent < SILENCE_MAX,
@@ -281,7 +292,7 @@ impl Departure {
     }
 
     fn next_chunk(&mut self, source: &Source<'_>) -> Result<Result<Pulled, String>, Error> {
-        if self.tail_bytes > TAIL_BYTES_MAX {
+        if self.is_behind() {
             return Ok(Err(format!(
                 "{} bytes were written to it faster than they were copied",
                 self.tail_bytes
@@ -293,6 +304,7 @@ impl Departure {
         if awaits {
             return Ok(Ok(Pulled::Chunk(v1::PullTabletResponse {
                 copied: true,
+                copy: self.copy,
                 ..v1::PullTabletResponse::default()
             })));
         }
@@ -306,6 +318,7 @@ impl Departure {
             entries,
             changes,
             copied: self.is_copied(),
+            copy: self.copy,
             ..v1::PullTabletResponse::default()
         };
         if self.phase == Phase::Closed && self.tail.is_empty() {
@@ -391,7 +404,7 @@ impl Departure {
     }
 
     fn tap(&mut self, batch: &Batch) {
-        if self.phase >= Phase::Sent {
+        if self.phase >= Phase::Sent || self.is_behind() {
             return;
         }
         for (column, key, value) in batch.ops() {
@@ -411,6 +424,15 @@ impl Departure {
             self.tail_bytes += size(&entry);
             self.tail.push_back(entry);
         }
+        if self.is_behind() {
+            // The next request ends the attempt, and may be long in coming.
+            self.tail = VecDeque::new();
+        }
+    }
+
+    /// Whether more has changed than is kept: the attempt is over.
+    fn is_behind(&self) -> bool {
+        self.tail_bytes > TAIL_BYTES_MAX
     }
 }
 
@@ -437,6 +459,71 @@ fn moved_column(column: Column) -> v1::MovedColumn {
         Column::Lock => v1::MovedColumn::Lock,
         Column::Write => v1::MovedColumn::Write,
         Column::Data => v1::MovedColumn::Data,
+        Column::Notify => v1::MovedColumn::Notify,
         Column::Garbage | Column::Meta => v1::MovedColumn::Unspecified,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use percolator_engine::{EngineKind, Options, open};
+    use percolator_protocol::types::{Rows, TableId, TabletState};
+
+    use super::*;
+
+    fn pulled(leaving: &mut Leaving, chunk: u64) -> Result<Pulled, String> {
+        let options = Options::new(EngineKind::Memory, "tablet-0");
+        let engine = open(std::path::Path::new("nowhere"), &options).unwrap();
+        let source = Source {
+            engine: &*engine,
+            lease: Lease::UNLIMITED,
+            is_quiet: true,
+            is_resolved: false,
+        };
+        leaving.pull(1, &request(chunk), &source).unwrap()
+    }
+
+    fn request(chunk: u64) -> v1::PullTabletRequest {
+        v1::PullTabletRequest {
+            by: Some(v1::MovedTo::default()),
+            attempt: 1,
+            chunk,
+            copy: 1,
+            ..v1::PullTabletRequest::default()
+        }
+    }
+
+    #[test]
+    fn what_changes_while_nobody_asks_is_bounded_and_ends_the_attempt() {
+        let tablet = Tablet {
+            id: 1,
+            table: TableId(5),
+            table_name: "t".into(),
+            rows: Rows::default(),
+            epoch: 1,
+            state: TabletState::Serving,
+        };
+        let mut leaving = Leaving::default();
+        leaving.begin(&tablet, &request(1));
+        // All of it is copied, as there is nothing.
+        assert!(matches!(pulled(&mut leaving, 1), Ok(Pulled::Chunk(_))));
+        let held = |leaving: &Leaving| {
+            let tail = &leaving.tablets[&1].tail;
+            tail.iter().map(size).sum::<usize>()
+        };
+        let value = vec![0; 1 << 20];
+        let mut most = 0;
+        for n in 0..200_u64 {
+            let key = [&Range::of(&tablet).start[..], &n.to_be_bytes()].concat();
+            let mut batch = Batch::default();
+            batch.put(Column::Data, key, value.clone());
+            leaving.tap(&batch);
+            most = most.max(held(&leaving));
+        }
+        assert!(most > TAIL_BYTES_MAX / 2, "{most}");
+        assert!(most <= TAIL_BYTES_MAX, "{most}");
+        let why = pulled(&mut leaving, 1).unwrap_err();
+        assert!(why.contains("faster than they were copied"), "{why}");
+        assert!(leaving.is_empty());
     }
 }

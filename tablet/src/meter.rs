@@ -318,7 +318,7 @@ impl Meter {
                 );
                 // What can't be cleared tells more than a lock.
                 let worst = reasons.flatten().find_map(|reason| match reason {
-                    Reason::Conflict(_) => Some(Outcome::Conflict),
+                    Reason::Conflict(_) | Reason::NotNotified(_) => Some(Outcome::Conflict),
                     Reason::RolledBack(_) | Reason::Committed(_) => Some(Outcome::RolledBack),
                     Reason::Locked(_) => None,
                 });
@@ -378,7 +378,7 @@ mod tests {
         let method = |method: Method| names::METHODS[method as usize];
         assert_eq!(method(Method::CheckStatus), "check_status");
         assert_eq!(method(Method::Order), "order");
-        assert_eq!(names::METHODS.len(), Method::TakeTablet as usize + 1);
+        assert_eq!(names::METHODS.len(), Method::Notify as usize + 1);
         let result = |outcome: Outcome| names::RESULTS[outcome as usize];
         assert_eq!(result(Outcome::TooLow), "too_low");
         assert_eq!(result(Outcome::Failed), "failed");

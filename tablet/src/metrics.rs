@@ -42,6 +42,7 @@ pub(crate) struct Metrics {
     groups: IntCounterVec,
     sync_seconds: Gauge,
     locks: IntGauge,
+    notifications: IntGauge,
     tablets: IntGaugeVec,
     table_tablets: IntGaugeVec,
     tables: Mutex<Bounded>,
@@ -94,6 +95,7 @@ impl Metrics {
             groups: set.counters(names::GROUPS)?,
             sync_seconds: set.seconds(names::SYNC_SECONDS)?,
             locks: set.gauge(names::LOCKS)?,
+            notifications: set.gauge(names::NOTIFICATIONS)?,
             tablets: set.gauges(names::TABLETS)?,
             table_tablets: set.gauges(names::TABLE_TABLETS)?,
             tables: Mutex::new(Bounded::of(&names::TABLE_TABLETS)),
@@ -174,6 +176,7 @@ impl Metrics {
         bytes("rows", facts.queued_bytes);
         bytes("disk", facts.decided_bytes);
         self.locks.set(whole(facts.locks as u64));
+        self.notifications.set(whole(facts.notifications as u64));
         let (hits, misses) = facts.cache;
         keep_up(&self.cache_lookups.with_label_values(&["hit"]), hits);
         keep_up(&self.cache_lookups.with_label_values(&["miss"]), misses);

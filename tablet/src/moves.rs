@@ -13,7 +13,9 @@ use bytes::Bytes;
 use percolator_engine::Column;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::{DecodeError, Lock, Tablet, Timestamp, Write, WriteKind, key};
+use percolator_protocol::types::{
+    DecodeError, Lock, Notification, Tablet, Timestamp, Write, WriteKind, key,
+};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
@@ -25,7 +27,7 @@ use crate::leaving::Range;
 use crate::state::State;
 use crate::store::{self, LockChange, version_record};
 use crate::work::invalid;
-use crate::{Error, Refusal, tablets};
+use crate::{Error, Refusal, observed, tablets};
 
 /// Something to be decided about tablets that are handed over.
 #[derive(Debug)]
@@ -69,6 +71,12 @@ pub(crate) fn import(
     address: String,
 ) -> Result<Decision, Refusal> {
     let id = tablet.id;
+    if state.draining {
+        return Err(invalid(format!(
+            "{} is drained, and gets no tablets",
+            state.me.server
+        )));
+    }
     let mut decision = Decision::new();
     if let Some(known) = state.arriving.get(id) {
         if known.tablet.epoch != tablet.epoch {
@@ -119,6 +127,8 @@ pub(crate) fn import(
         incarnation: state.me.incarnation,
         complete: false,
         by_address: address,
+        copy: 0,
+        observed: Vec::new(),
     };
     arriving::put_record(&mut decision.batch, id, &record);
     decision.tablet_change = Some(TabletChange::Arrive(Box::new(record)));
@@ -136,27 +146,39 @@ fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Deci
             entries,
             changes,
             last,
+            observed,
         } => {
             store(state, &mut decision, entries, *changes)?;
             decision.arrives = true;
             if let Some(points) = last {
                 let record = v1::ArrivingTablet {
                     complete: true,
+                    observed: observed.clone(),
                     ..arrival.record.clone()
                 };
                 arriving::put_record(&mut decision.batch, id, &record);
-                let raised = state.points.highest().raised(*points);
-                if raised != state.points.highest() {
-                    decision.raise(raised);
-                }
+                raise(state, &mut decision, *points);
             }
         }
-        Step::Serve => {
+        Step::Serve { barrier } => {
             let served = moved(&arrival.tablet);
             decision.batch = tablets::record(&served);
             tablets::note_id(&mut decision.batch, &state.tablets, id);
             tablets::remove_left(&mut decision.batch, id);
+            let (table, columns) = (served.table.0, arrival.record.observed.clone());
+            observed::put_record(&mut decision.batch, id, table, columns);
             arriving::remove_record(&mut decision.batch, id);
+            // The last chunk is older than what its owner has said since of its locks.
+            raise(
+                state,
+                &mut decision,
+                Points {
+                    barrier: *barrier,
+                    ..Points::default()
+                },
+            );
+            // Nobody else can serve it.
+            decision.batch.spend_reserve();
         }
         Step::GiveUp(_) => {
             tablets::add_dropped(&mut decision.batch, &arrival.tablet);
@@ -170,6 +192,14 @@ fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Deci
         entries: decision.hides.len() as u64,
     });
     Ok(decision)
+}
+
+/// The decision makes these points durable, if they are news.
+fn raise(state: &State, decision: &mut Decision, points: Points) {
+    let raised = state.points.highest().raised(points);
+    if raised != state.points.highest() {
+        decision.raise(raised);
+    }
 }
 
 /// The tablet as it is at the server that has got it.
@@ -211,6 +241,7 @@ fn store(
                 let next = entries.get(at + 1).filter(|_| at >= changes);
                 learn(state, decision, entry, next)?;
             }
+            Column::Notify if mutants::on(Mutant::MovedNotificationsForgotten) => continue,
             _ => {}
         }
         match &entry.value {
@@ -267,6 +298,7 @@ fn column_of(entry: &v1::MovedEntry) -> Result<Column, Refusal> {
         v1::MovedColumn::Lock => Ok(Column::Lock),
         v1::MovedColumn::Write => Ok(Column::Write),
         v1::MovedColumn::Data => Ok(Column::Data),
+        v1::MovedColumn::Notify => Ok(Column::Notify),
         v1::MovedColumn::Unspecified => Err(invalid("a chunk has a column that is not known")),
     }
 }
@@ -281,6 +313,7 @@ fn give(state: &State, take: v1::TakeTabletRequest) -> Decision {
     let answer = |taken: v1::Taken| {
         Decision::answered(Body::TakeTablet(v1::TakeTabletResponse {
             taken: taken.into(),
+            barrier: state.points.now().barrier.as_u64(),
         }))
     };
     if state.tablets.departed(id).filter(is_this).is_some() {
@@ -288,7 +321,7 @@ fn give(state: &State, take: v1::TakeTabletRequest) -> Decision {
     }
     let known = state.tablets.get(id);
     if let Some(tablet) = known
-        && state.leaving.may_give(id, take.by.as_ref(), take.attempt)
+        && state.leaving.may_give(id, &take)
     {
         let record = v1::LeftTablet {
             tablet: Some(moved(tablet).into()),
@@ -298,6 +331,7 @@ fn give(state: &State, take: v1::TakeTabletRequest) -> Decision {
         };
         let mut decision = answer(v1::Taken::Moved);
         tablets::remove_record(&mut decision.batch, id);
+        observed::remove_record(&mut decision.batch, &state.observed, id);
         tablets::put_left(&mut decision.batch, id, &record);
         decision.batch.spend_reserve();
         decision.tablet_change = Some(TabletChange::Leave(Box::new(record)));
@@ -309,7 +343,9 @@ fn give(state: &State, take: v1::TakeTabletRequest) -> Decision {
     // To another one, by another attempt. One that has it never asks again after others report that.
     let epoch = take.tablet.map_or(0, |tablet| tablet.epoch);
     let has_left = state.tablets.has_left(id, epoch + 1);
-    if stays || has_left || state.tablets.is_deleted(take.table_id) {
+    let is_over = stays || has_left || state.tablets.is_deleted(take.table_id);
+    // The copy goes with that: a folder of before the hand-over must not say so.
+    if is_over && state.check_leased().is_ok() {
         return answer(v1::Taken::Stays);
     }
     answer(v1::Taken::Unspecified)
@@ -367,6 +403,10 @@ pub(crate) fn check_chunk(entries: &[v1::MovedEntry], rows: &Range) -> Result<()
                 let (cell_key, ts) = key::split_version(&entry.key)?;
                 key::decode_cell(cell_key)?;
                 value.map(|value| Write::decode(ts, value)).transpose()?;
+            }
+            v1::MovedColumn::Notify => {
+                key::decode_cell(&entry.key)?;
+                value.map(Notification::decode).transpose()?;
             }
             v1::MovedColumn::Data | v1::MovedColumn::Unspecified => {
                 key::split_version(&entry.key)?;

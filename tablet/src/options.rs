@@ -32,6 +32,8 @@ pub struct Options {
     pub cache_bytes: u64,
     /// A disk that takes no write for so long ends this server, so that another one can take its place.
     pub disk_stall_max: Duration,
+    /// It moves its tablets to others before it stops, for at most so long; zero: it doesn't.
+    pub drain_on_stop: Duration,
     /// Whether to allow the benchmark's plain reads and writes.
     pub raw: bool,
     /// Whether what may be collected is indexed: not only to measure the price.

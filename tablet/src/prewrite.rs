@@ -1,7 +1,9 @@
 //! Decides about a prewrite: all of its mutations, or none; in one phase where that is asked for and
 //! can be.
 
-use percolator_protocol::actions::{CellView, OnePhaseRejection, Prewrite, one_phase, prewrite};
+use percolator_protocol::actions::{
+    CellView, NotNotified, OnePhaseRejection, Prewrite, PrewriteRejection, one_phase, prewrite,
+};
 use percolator_protocol::types::{Effect, Mutation, Timestamp, key};
 use percolator_wire::v1::response::Body;
 use percolator_wire::{prewrite_rejection, v1};
@@ -11,7 +13,7 @@ use crate::probe::Committed;
 use crate::state::State;
 use crate::store::{self, Version};
 use crate::work::Place;
-use crate::{Refusal, latches};
+use crate::{Refusal, latches, notify};
 
 /// A mutation's cell, as it stands.
 struct Loaded {
@@ -19,6 +21,8 @@ struct Loaded {
     tablet: u64,
     mutation: Mutation,
     view: CellView,
+    /// Whether it may be written as far as observers are concerned.
+    notified: Result<(), NotNotified>,
 }
 
 /// `one_phase_at`: a commit_ts that was asked for after the client knew this life of the server.
@@ -39,6 +43,7 @@ pub(crate) fn decide(
         mutation.cell = state.cell(refs, &place)?;
         let key = store::cell_key(&mutation.cell);
         let view = state.view(&key, txn.start_ts, one_phase_at)?;
+        let notified = notify::admit(state, &mutation, txn.start_ts)?;
         cells.push(Loaded {
             key,
             tablet: refs
@@ -46,6 +51,7 @@ pub(crate) fn decide(
                 .map_or(0, |tablet| tablet.id),
             mutation,
             view,
+            notified,
         });
     }
     if let Some(commit_ts) = one_phase_at
@@ -57,7 +63,7 @@ pub(crate) fn decide(
     let mut rejections = Vec::new();
     let read_ts = state.read_ts();
     for (index, cell) in cells.iter().enumerate() {
-        match prewrite(&cell.view, &cell.mutation, txn, read_ts) {
+        match cell.prewrite(txn, read_ts) {
             Ok(effects) => decision.add(state, &cell.key, cell.view.lock.is_some(), effects),
             Err(rejection) => {
                 rejections.push(prewrite_rejection(
@@ -78,6 +84,25 @@ pub(crate) fn decide(
     Ok(decision)
 }
 
+impl Loaded {
+    #[allow(
+        clippy::result_large_err,
+        reason = "one a cell, and taken apart at once; a box would cost more than it saves"
+    )]
+    fn prewrite(
+        &self,
+        txn: &Prewrite,
+        read_ts: Timestamp,
+    ) -> Result<Vec<Effect>, PrewriteRejection> {
+        let effects = prewrite(&self.view, &self.mutation, txn, read_ts)?;
+        // With the first prewrite. A late copy finds its lock, and nobody else removes the notification until that is gone.
+        match self.notified {
+            Err(not) if self.view.lock.is_none() => Err(PrewriteRejection::NotNotified(not)),
+            _ => Ok(effects),
+        }
+    }
+}
+
 /// `None`: some of the cells can't be committed in one phase.
 fn decide_one_phase(
     state: &State,
@@ -95,7 +120,11 @@ fn decide_one_phase(
             .read_ts([hash, row_hash(&cell.mutation)], cell.tablet);
         let effects: Result<Vec<Effect>, OnePhaseRejection> =
             one_phase(&cell.view, &cell.mutation, txn, commit_ts, read_ts);
+        cell.notified.ok()?;
         let effects = effects.ok()?;
+        let commit = notify::Committing::in_one_phase(txn);
+        // An engine that can't be read is found again in two phases.
+        notify::note(state, &mut decision, &cell.key, &commit, &effects).ok()?;
         decision
             .versions
             .extend(Version::of_commit(&cell.key, &effects));

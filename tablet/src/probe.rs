@@ -27,6 +27,9 @@ pub(crate) enum Method {
     WaitForCell,
     PullTablet,
     TakeTablet,
+    Observe,
+    Notifications,
+    Notify,
 }
 
 impl Method {
@@ -49,6 +52,9 @@ impl Method {
             B::WaitForCell(_) => Self::WaitForCell,
             B::PullTablet(_) => Self::PullTablet,
             B::TakeTablet(_) => Self::TakeTablet,
+            B::Observe(_) | B::Unobserve(_) => Self::Observe,
+            B::Notifications(_) => Self::Notifications,
+            B::Notify(_) => Self::Notify,
         })
     }
 
@@ -57,7 +63,7 @@ impl Method {
         use Method as M;
         matches!(
             self,
-            M::Get | M::Scan | M::LocksBelow | M::Verify | M::RawGet
+            M::Get | M::Scan | M::LocksBelow | M::Verify | M::RawGet | M::Notifications
         )
     }
 }

@@ -90,6 +90,16 @@ struct Flags {
         env = "PERCOLATOR_TABLET_DISK_STALL_MAX"
     )]
     disk_stall_max: Duration,
+    /// Move the tablets to other servers before stopping, for at most so long; 0s: stop at once. Then the tablets are away until
+    /// this server has started again.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "0s",
+        value_parser = humantime::parse_duration,
+        env = "PERCOLATOR_TABLET_DRAIN_ON_STOP"
+    )]
+    drain_on_stop: Duration,
     /// Allow plain reads and writes that know no transactions. Only for benchmarks: they can destroy
     /// data.
     #[arg(long, hide = true)]
@@ -131,6 +141,7 @@ impl Flags {
             engine: self.engine,
             cache_bytes: self.cache_bytes,
             disk_stall_max: self.disk_stall_max,
+            drain_on_stop: self.drain_on_stop,
             raw: self.raw,
             index_garbage: !self.no_garbage_index,
         }

@@ -18,7 +18,7 @@ use crate::records::Records;
 use crate::state::State;
 use crate::store;
 use crate::work::{Place, check_count, invalid, timestamp};
-use crate::{Error, Refusal, latches, locks, verify};
+use crate::{Error, Refusal, changes, latches, locks, verify};
 
 /// Answers a request that only reads.
 pub(crate) fn answer(
@@ -31,7 +31,7 @@ pub(crate) fn answer(
         B::GetOne(request) => get_one(state, request).map(Body::GetOne),
         B::Get(request) if request.whole_rows => get_rows(state, refs, request).map(Body::Get),
         B::Get(request) => get(state, refs, request).map(Body::Get),
-        B::Scan(request) => scan(state, refs, request).map(Body::Scan),
+        B::Scan(request) => scan(state, refs, request),
         B::LocksBelow(request) => locks::list(state, request).map(Body::LocksBelow),
         B::Verify(request) => verify::look(state, request).map(Body::Verify),
         B::RawGet(request) => {
@@ -48,6 +48,10 @@ pub(crate) fn answer(
         | B::Resolve(_)
         | B::WaitForCell(_)
         | B::PullTablet(_)
+        | B::Observe(_)
+        | B::Unobserve(_)
+        | B::Notifications(_)
+        | B::Notify(_)
         | B::TakeTablet(_) => unreachable!("a request that writes is no read"),
     }
 }
@@ -148,9 +152,18 @@ fn get_one(state: &State, request: v1::GetOneRequest) -> Result<v1::GetOneRespon
 }
 
 /// So much of this tablet is in the answer.
-fn has_read(state: &State, tablet: Option<&v1::TabletRef>, bytes: usize) {
+pub(crate) fn has_read(state: &State, tablet: Option<&v1::TabletRef>, bytes: usize) {
     if let Some(tablet) = tablet {
         state.probe.asked(tablet.id, true, Load::of_bytes(bytes));
+    }
+}
+
+/// The same of the cells of a part.
+fn has_scanned(state: &State, tablet: Option<&v1::TabletRef>, part: &Part) {
+    has_read(state, tablet, part.bytes());
+    if let (Some(tablet), Some((first, _))) = (tablet, part.cells.first()) {
+        let mut rates = state.rates.borrow_mut();
+        rates.used(tablet.id, part.cells.len() as u64, &first.row);
     }
 }
 
@@ -270,7 +283,7 @@ fn get_rows(
             )?;
             let bytes: usize = part.cells.iter().map(|(_, value)| value.len()).sum();
             left = left.saturating_sub(bytes.max(1));
-            has_read(state, refs.get(tablet as usize), part.bytes());
+            has_scanned(state, refs.get(tablet as usize), &part);
             results.extend(part.cells.into_iter().map(|(cell, value)| v1::GetResult {
                 result: Some(Got::Found(v1::Found {
                     value,
@@ -305,11 +318,7 @@ fn get_rows(
     })
 }
 
-fn scan(
-    state: &State,
-    refs: &[v1::TabletRef],
-    request: v1::ScanRequest,
-) -> Result<v1::ScanResponse, Refusal> {
+fn scan(state: &State, refs: &[v1::TabletRef], request: v1::ScanRequest) -> Result<Body, Refusal> {
     let [asked] = refs else {
         return Err(invalid("a scan goes to one tablet"));
     };
@@ -320,6 +329,9 @@ fn scan(
         bypass: &bypass,
         own: request.own,
     };
+    if let Some(changed) = &request.changed {
+        return changes::scan(state, asked, snapshot, changed, &request);
+    }
     let rows = tablet.rows.within(&request.start_row, &request.end_row);
     let mut range = Range {
         start: key::row_bound(tablet.table, &rows.start),
@@ -343,7 +355,7 @@ fn scan(
     let engine = owners.reader(state);
     let bytes_max = state.limits.scan_bytes;
     let part = scan_part(state, engine, snapshot, &range, limit, bytes_max)?;
-    has_read(state, Some(asked), part.bytes());
+    has_scanned(state, Some(asked), &part);
     let last = part.cells.last().map(|(cell, _)| cell.into());
     let mut response = v1::ScanResponse {
         cells: part
@@ -353,6 +365,7 @@ fn scan(
                 row: cell.row,
                 column: cell.column,
                 value,
+                ..Default::default()
             })
             .collect(),
         ..Default::default()
@@ -368,14 +381,14 @@ fn scan(
             response.rolled_back = Some((&resume_cell(tablet.table, &key)?).into());
         }
     }
-    Ok(response)
+    Ok(Body::Scan(response))
 }
 
 /// A range of cells' keys.
-struct Range {
-    start: Vec<u8>,
-    end: Vec<u8>,
-    reverse: bool,
+pub(crate) struct Range {
+    pub(crate) start: Vec<u8>,
+    pub(crate) end: Vec<u8>,
+    pub(crate) reverse: bool,
 }
 
 struct Part {
@@ -529,7 +542,7 @@ fn scan_part(
 }
 
 /// The first locks of a range, in the order of a scan: so many at the most.
-fn locks_in(
+pub(crate) fn locks_in(
     engine: &dyn percolator_engine::Read,
     range: &Range,
     direction: Direction,
@@ -546,7 +559,7 @@ fn locks_in(
 }
 
 /// Those of others, from this cell's on.
-fn met_from(
+pub(crate) fn met_from(
     cell_key: &[u8],
     locks: &[(Vec<u8>, Lock)],
     snapshot: Snapshot<'_>,

@@ -20,7 +20,7 @@ use crate::latches::{self, RowHash};
 use crate::state::State;
 use crate::store::{self, Version};
 use crate::work::{commit_timestamp, invalid, timestamp};
-use crate::{Error, Refusal};
+use crate::{Error, Refusal, notify};
 
 /// Locks of its transaction that a piece resolves where others are there: nobody waits long behind it.
 pub(crate) const LOCKS_BESIDE: usize = 8;
@@ -158,6 +158,10 @@ pub(crate) fn decide(
             continue;
         }
         resolved += 1;
+        if commit_ts.is_some() {
+            let commit = notify::Committing::locked(piece.start_ts, view.lock.as_ref());
+            notify::note(state, &mut decision, &cell_key, &commit, &effects)?;
+        }
         decision
             .versions
             .extend(Version::of_commit(&cell_key, &effects));

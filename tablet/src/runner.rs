@@ -81,6 +81,9 @@ pub enum NotReady {
     },
 }
 
+/// A server that waits until others have its tablets goes on to its end when it has not heard the master for so long.
+const MASTER_SILENCE_MAX: Duration = Duration::from_secs(5);
+
 /// See the module's head. Every `now` is of one clock, which goes on while the machine sleeps.
 pub struct Runner<H> {
     core: Core,
@@ -94,13 +97,28 @@ pub struct Runner<H> {
     lists_known: u64,
     /// What the last heartbeat said of collection.
     progress_sent: Option<v1::GcProgress>,
+    /// What the last one with sizes said of them.
+    sizes_sent: Option<v1::TabletSizes>,
+    /// The same of loads.
+    loads_sent: Option<v1::TabletLoads>,
     /// The last heartbeat is not answered.
     unanswered: bool,
     /// Answers that are to be sent; kept for its room.
     replies: Vec<Reply>,
     last_tick: Duration,
     next_tick: Duration,
+    /// It was told to end.
+    stopping: Option<Stopping>,
     is_stopped: bool,
+}
+
+/// A server that waits until others have its tablets.
+#[derive(Clone, Copy)]
+struct Stopping {
+    /// When the master was heard last, or this began.
+    heard_at: Duration,
+    /// The master has said that nothing keeps it.
+    may: bool,
 }
 
 impl<H: Host> Runner<H> {
@@ -114,10 +132,13 @@ impl<H: Host> Runner<H> {
             lost: Vec::new(),
             lists_known: 0,
             progress_sent: None,
+            sizes_sent: None,
+            loads_sent: None,
             unanswered: false,
             replies: Vec::new(),
             last_tick: now,
             next_tick: Duration::MAX,
+            stopping: None,
             is_stopped: false,
         }
     }
@@ -220,13 +241,12 @@ impl<H: Host> Runner<H> {
         let mut beat = v1::HeartbeatRequest {
             obstacle,
             without_lists,
+            stopping: self.stopping.is_some(),
             ..report
         };
-        if without_lists && self.progress_sent == beat.progress {
-            beat.progress = None;
-        } else {
-            self.progress_sent.clone_from(&beat.progress);
-        }
+        leave_out(&mut beat.progress, &mut self.progress_sent, without_lists);
+        leave_out(&mut beat.sizes, &mut self.sizes_sent, without_lists);
+        leave_out(&mut beat.loads, &mut self.loads_sent, without_lists);
         if without_lists {
             beat.tablets.clear();
             beat.deleted_tables.clear();
@@ -292,7 +312,13 @@ impl<H: Host> Runner<H> {
             core.reach(told.into(), replies);
             core.settle(&told.settled_moves, replies);
             core.find_owners(&told.owners);
+            core.split_above(told.split_bytes, told.split_load);
+            core.drain(told.draining);
         });
+        if let Some(stopping) = &mut self.stopping {
+            stopping.heard_at = now;
+            stopping.may |= told.may_stop;
+        }
         self.lapse.heard(told.lease_ms);
         self.lists_known = told.lists_version;
         self.unanswered = false;
@@ -303,6 +329,22 @@ impl<H: Host> Runner<H> {
             }
             self.lost = lost;
         }
+    }
+
+    /// It was told to end: from now on it asks the master that others get its tablets, and serves meanwhile.
+    pub fn stop_when_empty(&mut self, now: Duration) {
+        self.stopping.get_or_insert(Stopping {
+            heard_at: now,
+            may: false,
+        });
+    }
+
+    /// Whether nothing keeps a server that was told to end: others have its tablets, or nobody takes them, or no master can be
+    /// heard.
+    pub fn may_stop(&self, now: Duration) -> bool {
+        self.stopping.is_some_and(|stopping| {
+            stopping.may || now.saturating_sub(stopping.heard_at) > MASTER_SILENCE_MAX
+        })
     }
 
     /// Whether anybody should be sent here.
@@ -348,5 +390,18 @@ impl<H: Host> Runner<H> {
             self.is_stopped = true;
             self.host.stop(failure);
         }
+    }
+}
+
+/// A heartbeat without lists doesn't say again what the last one with this said.
+fn leave_out<T: Clone + PartialEq>(
+    said: &mut Option<T>,
+    sent: &mut Option<T>,
+    without_lists: bool,
+) {
+    if without_lists && said == sent {
+        *said = None;
+    } else {
+        sent.clone_from(said);
     }
 }

@@ -196,9 +196,14 @@ impl Server {
         let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
         let heartbeats = shared.clone().heartbeats(beat, folder);
         let (mut failed, lives) = (stopped.clone(), engine.clone());
+        let stopping = shared.clone();
+        let stops = async move {
+            shutdown.await;
+            stopping.move_tablets_off(options.drain_on_stop).await;
+        };
         let ending = async move {
             tokio::select! {
-                () = shutdown => None,
+                () = stops => None,
                 failure = failed.wait_for(Option::is_some) => {
                     failure.ok().and_then(|failure| failure.clone())
                 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolator_client::Obstacle;
 use percolator_engine::Batch;
+use percolator_engine::free_bytes;
 use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_server::{Probe, StallWatch, boot_time, heartbeat};
 use percolator_telemetry::Limited;
@@ -29,6 +30,8 @@ use crate::{MoveCall, Unanswered};
 
 /// Requests of one message that are handled before it is looked whether their answers are taken.
 const REQUESTS_AT_A_TIME: usize = 64;
+/// A server that is to stop looks so often whether others have its tablets.
+const STOPPING_PAUSE: Duration = Duration::from_millis(20);
 /// A client that doesn't take its answers for this long is cut off.
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 static SLOW_CLIENTS: Limited = Limited::new();
@@ -172,10 +175,12 @@ impl Shared {
         folder: Option<PathBuf>,
     ) -> impl Future<Output = Result<(), percolator_server::Error>> {
         let (report, adopt, known) = (self.clone(), self.clone(), self);
+        let volume = folder.clone();
         heartbeat::run(
             beat,
             move || v1::HeartbeatRequest {
                 disk_stalled_ms: report.stall.stalled_ms(),
+                free_bytes: volume.as_deref().and_then(|it| free_bytes(it).ok()),
                 ..report.runner.lock().heartbeat(boot_time())
             },
             move |cluster_id| -> Result<(), percolator_engine::Error> {
@@ -191,6 +196,31 @@ impl Shared {
             },
             std::future::pending(),
         )
+    }
+
+    /// Lets others have this server's tablets before it ends, for at most so long.
+    pub(crate) async fn move_tablets_off(&self, longest: Duration) {
+        if longest.is_zero() || self.cluster_id().is_none() {
+            return;
+        }
+        self.runner.lock().stop_when_empty(boot_time());
+        let emptied = async {
+            while !self.runner.lock().may_stop(boot_time()) {
+                tokio::time::sleep(STOPPING_PAUSE).await;
+            }
+        };
+        let began = boot_time();
+        let in_time = tokio::time::timeout(longest, emptied).await.is_ok();
+        let took_ms = boot_time().saturating_sub(began).as_millis();
+        match self.runner.lock().core().tablet_count() {
+            0 => tracing::info!(took_ms, "others have the tablets: this server stops"),
+            tablets => tracing::warn!(
+                tablets,
+                took_ms,
+                in_time,
+                "this server stops with tablets: they are away until it has started again"
+            ),
+        }
     }
 
     /// Until the master has taken this server for its cluster's, nobody is sent here.

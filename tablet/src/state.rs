@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use percolator_engine::Engine;
 use percolator_protocol::actions::CellView;
-use percolator_protocol::lease::Lease;
+use percolator_protocol::lease::{Lease, NotLeased};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Cell, Lock, Tablet, Timestamp};
 use percolator_wire::v1;
@@ -16,9 +16,12 @@ use crate::cache::CellCache;
 use crate::leaving::Leaving;
 use crate::limits::Limits;
 use crate::marks::Marks;
+use crate::observed::Observed;
 use crate::points::ServerPoints;
 use crate::probe::{Probe, Silent};
+use crate::rates::Rates;
 use crate::readers::Readers;
+use crate::recent::Recent;
 use crate::store::{self, FolderProgress, LockFilter};
 use crate::tablets::Tablets;
 use crate::work::Place;
@@ -34,6 +37,10 @@ pub(crate) struct State {
     /// Those that are on their way to other servers, and those that come from others.
     pub(crate) leaving: Leaving,
     pub(crate) arriving: Arriving,
+    /// This server is to have no tablets, as the master has said: it gets none from others.
+    pub(crate) draining: bool,
+    /// Which columns are observed.
+    pub(crate) observed: Observed,
     /// Which cells may be locked.
     pub(crate) filter: LockFilter,
     /// The newest write record of each cell, or one above it.
@@ -42,6 +49,10 @@ pub(crate) struct State {
     pub(crate) cache: RefCell<CellCache>,
     /// The highest timestamps that cells were read at.
     pub(crate) readers: RefCell<Readers>,
+    /// What has changed of late in tables that somebody follows.
+    pub(crate) recent: RefCell<Recent>,
+    /// How much each tablet is used.
+    pub(crate) rates: RefCell<Rates>,
     /// The barrier and the safe point.
     pub(crate) points: ServerPoints,
     /// How far the server may answer.
@@ -66,11 +77,15 @@ impl State {
         Ok(Self {
             tablets,
             leaving: Leaving::default(),
+            draining: false,
             arriving,
+            observed: Observed::load(&*engine)?,
             filter: LockFilter::load(&*engine)?,
             records: Marks::at(reached.high_ts, limits.marks),
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
             readers: RefCell::new(Readers::new(reached.read_ts, limits.marks)),
+            recent: RefCell::new(Recent::new(reached.high_ts)),
+            rates: RefCell::default(),
             points: ServerPoints::load(&*engine)?,
             lease: Lease::default(),
             probe: Box::new(Silent),
@@ -89,6 +104,12 @@ impl State {
                 answers: Some(self.me.clone()),
             })),
         }
+    }
+
+    /// Whether the master has accepted this start of the server, with its folder, and was heard lately. Before that the server
+    /// doesn't know what readers at an earlier one were promised, and its folder may be an older one.
+    pub(crate) fn check_leased(&self) -> Result<(), NotLeased> {
+        self.lease.admit(Timestamp::ZERO.next())
     }
 
     /// No snapshot above this one has been read here without a lock that can be read, by this incarnation or an earlier

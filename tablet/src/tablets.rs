@@ -11,6 +11,7 @@ use percolator_wire::v1;
 use prost::Message as _;
 
 use crate::Error;
+use crate::sizes::Sizes;
 
 const TABLET_PREFIX: &[u8] = b"tablet/";
 /// The most tablets that a refusal names.
@@ -35,8 +36,8 @@ pub(crate) struct Tablets {
     dropped: BTreeMap<u64, Tablet>,
     /// Handed over to others, as far as nobody else is known to report them.
     departed: BTreeMap<u64, v1::LeftTablet>,
-    /// The epochs of those that were handed over before: a late order must not make one again. Sixteen bytes each, for every
-    /// tablet that was here.
+    /// The epochs of those that were handed over before, or merged into others: a late order must not make one again. Sixteen
+    /// bytes each, for every tablet that was here.
     left: BTreeMap<u64, u64>,
     /// Not durable: those that are about to be handed over, and those that this server is getting. Nothing is answered about
     /// them.
@@ -259,6 +260,12 @@ impl Tablets {
         self.dropped.insert(tablet.id, tablet);
     }
 
+    /// It is part of another tablet, which has this epoch: nobody has it as it was any more.
+    pub(crate) fn merged(&mut self, gone: u64, epoch: u64) {
+        self.remove(gone);
+        self.left.insert(gone, epoch);
+    }
+
     /// It was not got after all: what is here of it is to be removed.
     pub(crate) fn discard(&mut self, tablet: Tablet) {
         self.dropped.insert(tablet.id, tablet);
@@ -390,6 +397,7 @@ pub(crate) fn add_record(batch: &mut Batch, tablet: &Tablet) {
 /// The batch takes a tablet away whose rows are another one's.
 pub(crate) fn remove_record(batch: &mut Batch, id: u64) {
     batch.delete(Column::Meta, key(TABLET_PREFIX, id));
+    Sizes::remove_record(batch, id);
 }
 
 /// The batch after which a tablet of this deleted table isn't ours, if it was; its rows go later.
@@ -408,6 +416,15 @@ pub(crate) fn drop_record(tablet: Option<&Tablet>, table: u32) -> Batch {
 pub(crate) fn add_dropped(batch: &mut Batch, tablet: &Tablet) {
     let record = v1::TabletInfo::from(tablet.clone()).encode_to_vec();
     batch.put(Column::Meta, key(DROPPED_PREFIX, tablet.id), record);
+}
+
+/// What is kept of a tablet that is not here any more, and has left nothing.
+pub(crate) fn settled(tablet: Tablet) -> v1::LeftTablet {
+    v1::LeftTablet {
+        tablet: Some(tablet.into()),
+        settled: true,
+        ..v1::LeftTablet::default()
+    }
 }
 
 /// The batch keeps this of a tablet that was handed over.
@@ -434,7 +451,8 @@ pub(crate) fn forget_record(id: u64) -> Batch {
     batch
 }
 
-fn key(prefix: &[u8], id: u64) -> Vec<u8> {
+/// The key of what is kept of a tablet: the prefix, and the tablet's id, 8 bytes, big-endian.
+pub(crate) fn key(prefix: &[u8], id: u64) -> Vec<u8> {
     [prefix, &id.to_be_bytes()].concat()
 }
 

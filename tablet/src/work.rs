@@ -8,7 +8,9 @@ use percolator_protocol::actions::{Prewrite, StatusQuery};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::limits::{REQUEST_CELLS_MAX, VALUE_BYTES_MAX};
-use percolator_protocol::types::{Cell, LockKind, Mutation, Timestamp, escape};
+use percolator_protocol::types::{
+    Cell, Chain, LockKind, Mutation, OBSERVED_COLUMN_BYTES_MAX, Timestamp, escape,
+};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
@@ -19,7 +21,7 @@ use crate::latches::{self, RowHash};
 use crate::moves::Move;
 use crate::state::State;
 use crate::tablets::{self, Tablets};
-use crate::{Refusal, asked, endings, garbage, prewrite, resolve};
+use crate::{Refusal, asked, endings, garbage, notify, prewrite, resolve};
 
 /// A request that writes.
 #[derive(Debug)]
@@ -60,6 +62,15 @@ enum Operation {
     Collect(garbage::Piece),
     Resolve(resolve::Piece),
     Move(Move),
+    Observe(Bytes),
+    Unobserve {
+        column: Bytes,
+        from: Option<Cell>,
+    },
+    Notify {
+        at: Timestamp,
+        places: Vec<Place>,
+    },
 }
 
 /// A wish to commit in the same step.
@@ -95,32 +106,7 @@ impl Work {
     ) -> Result<Self, RequestError> {
         use v1::request::Body as B;
         let operation = match body {
-            B::Prewrite(request) => {
-                let txn = Prewrite {
-                    start_ts: timestamp(request.start_ts, "start_ts")?,
-                    primary: request
-                        .primary
-                        .ok_or_else(|| invalid("a prewrite without a primary"))?
-                        .into(),
-                    ttl_ms: request.ttl_ms,
-                    generation: request.generation,
-                };
-                check_count(request.mutations.len())?;
-                let mutations = request
-                    .mutations
-                    .into_iter()
-                    .map(read_mutation)
-                    .collect::<Result<Vec<_>, Refusal>>()?;
-                check_distinct(mutations.iter().map(|(place, _)| place))?;
-                Operation::Prewrite {
-                    one_phase: request
-                        .one_phase
-                        .map(|wish| read_one_phase(&wish, txn.start_ts))
-                        .transpose()?,
-                    txn,
-                    mutations,
-                }
-            }
+            B::Prewrite(request) => read_prewrite(request)?,
             B::Commit(request) => {
                 let start_ts = timestamp(request.start_ts, "start_ts")?;
                 Operation::Commit {
@@ -159,6 +145,18 @@ impl Work {
                 key: request.key,
                 value: request.value,
             },
+            B::Observe(request) => Operation::Observe(request.column),
+            B::Unobserve(request) => Operation::Unobserve {
+                column: request.column,
+                from: request.from.map(Cell::from),
+            },
+            B::Notify(request) => Operation::Notify {
+                at: notify::weak_at(&request)?,
+                places: places(request.cells)?,
+            },
+            B::Notifications(request) => {
+                return Err(RequestError::Notifications(tablets, request));
+            }
             B::TakeTablet(request) => Operation::Move(Move::Give(request)),
             B::PullTablet(request) => return Err(RequestError::Pulls(Box::new(request))),
             B::Resolve(request) => return Err(RequestError::Resolves(tablets, request)),
@@ -253,8 +251,12 @@ impl Work {
             Operation::Prewrite { mutations, .. } => {
                 mutations.iter().map(|(place, _)| hash(place)).collect()
             }
-            Operation::Commit { places, .. } | Operation::Rollback { places, .. } => {
-                places.iter().map(hash).collect()
+            Operation::Commit { places, .. }
+            | Operation::Rollback { places, .. }
+            | Operation::Notify { places, .. } => places.iter().map(hash).collect(),
+            Operation::Observe(_) | Operation::Unobserve { .. } => {
+                let tablets = self.tablets.iter();
+                tablets.map(|tablet| latches::tablet(tablet.id)).collect()
             }
             Operation::CheckStatus(_, place) | Operation::KeepAlive { place, .. } => {
                 vec![hash(place)]
@@ -284,13 +286,21 @@ impl Work {
         let held = match &mut self.operation {
             Operation::Prewrite { txn, mutations, .. } => {
                 let primary = copy(&mut txn.primary.row) + copy(&mut txn.primary.column);
+                let chain = txn.chain.iter_mut().flat_map(|chain| &mut chain.columns);
+                let chain = chain.map(|(_, column)| copy(column)).sum::<usize>();
                 let mutation = |(at, mutation): &mut (Place, Mutation)| {
                     size_of::<Mutation>() + place(at) + copy(&mut mutation.value)
                 };
-                primary + mutations.iter_mut().map(mutation).sum::<usize>()
+                primary + chain + mutations.iter_mut().map(mutation).sum::<usize>()
             }
-            Operation::Commit { places, .. } | Operation::Rollback { places, .. } => {
-                places.iter_mut().map(place).sum()
+            Operation::Commit { places, .. }
+            | Operation::Rollback { places, .. }
+            | Operation::Notify { places, .. } => places.iter_mut().map(place).sum(),
+            Operation::Observe(column) => copy(column),
+            Operation::Unobserve { column, from } => {
+                let cell = from.as_mut();
+                let cell = cell.map_or(0, |cell| copy(&mut cell.row) + copy(&mut cell.column));
+                copy(column) + cell
             }
             Operation::CheckStatus(_, at) | Operation::KeepAlive { place: at, .. } => place(at),
             Operation::RawPut { key, value } => copy(key) + copy(value),
@@ -318,7 +328,12 @@ impl Work {
             | Operation::Collect(_) => true,
             Operation::Command(command) => command.makes_room(),
             // Those that make room say so themselves.
-            Operation::Prewrite { .. } | Operation::RawPut { .. } | Operation::Move(_) => false,
+            Operation::Prewrite { .. }
+            | Operation::RawPut { .. }
+            | Operation::Move(_)
+            | Operation::Observe(_)
+            | Operation::Unobserve { .. }
+            | Operation::Notify { .. } => false,
         }
     }
 
@@ -388,6 +403,9 @@ impl Work {
             Operation::Collect(piece) => Ok(garbage::decide(state, piece)?),
             Operation::Resolve(piece) => resolve::decide(state, refs, piece),
             Operation::Move(step) => step.decide(state),
+            Operation::Observe(column) => notify::observe(state, refs, column),
+            Operation::Unobserve { column, from } => notify::unobserve(state, refs, column, from),
+            Operation::Notify { at, places } => notify::weak(state, refs, at, &places),
         }
     }
 }
@@ -400,6 +418,51 @@ pub(crate) fn commit_timestamp(value: u64, start_ts: Timestamp) -> Result<Timest
         )));
     }
     Ok(commit_ts)
+}
+
+fn read_prewrite(request: v1::PrewriteRequest) -> Result<Operation, Refusal> {
+    let txn = Prewrite {
+        start_ts: timestamp(request.start_ts, "start_ts")?,
+        primary: request
+            .primary
+            .ok_or_else(|| invalid("a prewrite without a primary"))?
+            .into(),
+        ttl_ms: request.ttl_ms,
+        generation: request.generation,
+        chain: read_chain(request.chain)?,
+    };
+    check_count(request.mutations.len())?;
+    let mutations = request
+        .mutations
+        .into_iter()
+        .map(read_mutation)
+        .collect::<Result<Vec<_>, Refusal>>()?;
+    check_distinct(mutations.iter().map(|(place, _)| place))?;
+    Ok(Operation::Prewrite {
+        one_phase: request
+            .one_phase
+            .map(|wish| read_one_phase(&wish, txn.start_ts))
+            .transpose()?,
+        txn,
+        mutations,
+    })
+}
+
+fn read_chain(chain: Option<v1::Chain>) -> Result<Option<Box<Chain>>, Refusal> {
+    let chain = chain.map(Chain::try_from).transpose();
+    let chain = chain.map_err(|error| invalid(error.to_string()))?;
+    if let Some(chain) = &chain
+        && let Some((_, column)) = chain
+            .columns
+            .iter()
+            .find(|(_, column)| column.len() > OBSERVED_COLUMN_BYTES_MAX)
+    {
+        return Err(invalid(format!(
+            "a column of a chain is {} bytes long, the limit is {OBSERVED_COLUMN_BYTES_MAX}",
+            column.len()
+        )));
+    }
+    Ok(chain.map(Box::new))
 }
 
 fn read_one_phase(wish: &v1::OnePhase, start_ts: Timestamp) -> Result<OnePhase, Refusal> {

@@ -73,6 +73,18 @@ struct World {
 }
 
 impl World {
+    fn new() -> Self {
+        Self {
+            server: Server::new(),
+            life: LIFE,
+            now: 0,
+            safe_point: 0,
+            resolved: 0,
+            commits: Vec::new(),
+            model: Model::new(),
+        }
+    }
+
     fn write(&mut self, cells: &BTreeMap<usize, Kind>, roll_back: bool) {
         self.now += STEP;
         let (start_ts, commit_ts) = (self.now, self.now + STEP / 2);
@@ -103,6 +115,7 @@ impl World {
             mutations: cells.iter().map(mutation).collect(),
             one_phase: None,
             generation: 0,
+            chain: None,
         });
         let answer = self.server.ask(prewrite);
         assert!(!matches!(answer, Body::Error(_)), "{answer:?}");
@@ -216,15 +229,7 @@ impl World {
 proptest! {
     #[test]
     fn no_snapshot_misses_a_version_and_nothing_is_left(steps in steps()) {
-        let mut world = World {
-            server: Server::new(),
-            life: LIFE,
-            now: 0,
-            safe_point: 0,
-            resolved: 0,
-            commits: Vec::new(),
-            model: Model::new(),
-        };
+        let mut world = World::new();
         for step in &steps {
             match step {
                 Step::Write(cells, roll_back) => world.write(cells, *roll_back),
@@ -254,15 +259,7 @@ proptest! {
 
 /// Bytes of all keys and values, after so many puts to each row, of which some server has locks or not.
 fn bytes_after(puts: u64, is_unresolved: bool) -> usize {
-    let mut world = World {
-        server: Server::new(),
-        life: LIFE,
-        now: 0,
-        safe_point: 0,
-        resolved: 0,
-        commits: Vec::new(),
-        model: Model::new(),
-    };
+    let mut world = World::new();
     let cells: BTreeMap<usize, Kind> = (0..ROWS.len()).map(|row| (row, Kind::Long)).collect();
     for _ in 0..puts {
         world.write(&cells, false);

@@ -5,6 +5,7 @@ mod support;
 use std::time::Duration;
 
 use percolator_engine::Column;
+use percolator_protocol::lease::Lease;
 use percolator_protocol::types::TabletState;
 use percolator_tablet::core::TabletCommand;
 use percolator_tablet::{MoveCall, Unanswered};
@@ -432,4 +433,150 @@ fn what_is_left_goes_when_a_full_disk_has_room_again_though_nobody_writes() {
     two.owner.settle();
     two.owner.settle();
     assert_eq!(two.owner.content(Column::Write), []);
+}
+
+#[test]
+fn what_the_owner_refuses_when_it_hands_over_is_refused_from_then_on() {
+    let mut two = Two::new();
+    two.begin(1);
+    let take = two.copy();
+    // Behind the last chunk. The owner may report now that no lock below this is left or will come; the other one has not heard
+    // of it.
+    let points = percolator_protocol::safe_point::Points {
+        barrier: percolator_protocol::types::Timestamp::from_u64(14),
+        ..Default::default()
+    };
+    two.owner.core.reach(points, &mut two.owner.replies);
+    two.owner.settle();
+    assert_eq!(two.owner.core.report().barrier, 14);
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Moved);
+    let late = refused(ask_at(&mut two.other, 2, prewrite("d", "late", 12)));
+    assert!(matches!(late, Kind::TooOld(_)), "{late:?}");
+    two.other.start_again();
+    assert_eq!(two.other.core.report().barrier, 14);
+}
+
+#[test]
+fn chunks_of_two_copies_are_not_put_together() {
+    let mut two = Two::new();
+    two.begin(1);
+    let first = two.call();
+    two.carry(&first);
+    // The owner hears nothing, serves on, and somebody writes.
+    two.owner
+        .core
+        .tick(Duration::from_secs(3), &mut two.owner.replies);
+    two.owner.put("b", "2", 30, 31);
+    // A second one of the first request was long on its way: it begins another copy, of which the other one knows nothing.
+    let late = two.owner.send_as_it_is(first.body);
+    assert!(two.owner.answer(late).is_some());
+    let next = two.call();
+    let Body::PullTablet(chunk) = two.carry(&next) else {
+        panic!("another answer");
+    };
+    assert!(!chunk.over.is_empty(), "{chunk:?}");
+    assert_eq!(tablets(&two.other), []);
+    // The copy that nobody wants ends, and an attempt that is made anew has all.
+    two.owner
+        .core
+        .tick(Duration::from_secs(3), &mut two.owner.replies);
+    two.begin(1);
+    two.hand_over();
+    assert_eq!(value(&mut two.other, 2, "b", 40).as_deref(), Some("2"));
+}
+
+#[test]
+fn an_attempt_ends_though_its_tablet_was_merged_and_has_left_since() {
+    let mut two = Two::new();
+    two.owner.create(9, "A", "a");
+    two.begin(1);
+    let take = two.copy();
+    two.owner
+        .core
+        .tick(Duration::from_secs(3), &mut two.owner.replies);
+    let merged = two.owner.order(TabletCommand::Merge {
+        first: (9, 1),
+        second: (1, 1),
+    });
+    assert_eq!(merged, None);
+    // A third server gets the whole.
+    let waits = std::mem::replace(&mut two.other, Server::empty());
+    let begun = two.other.order(TabletCommand::Import {
+        tablet: percolator_protocol::types::Tablet {
+            epoch: 2,
+            ..tablet(9, 5, "A", "m")
+        },
+        from: at("tablet-0"),
+        address: "tablet-0:2".into(),
+    });
+    assert_eq!(begun, None);
+    two.hand_over();
+    two.owner.core.settle(&[9], &mut two.owner.replies);
+    two.owner.start_again_as(LIFE);
+    two.owner.settle();
+    assert_eq!(tablets(&two.owner), []);
+    two.other = waits;
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Stays);
+    assert!(!two.other.core.is_arriving());
+    // Nor is the part made again by a late command.
+    let Kind::Invalid(why) = refused(two.owner.own(tablet(1, 5, "a", "m"))) else {
+        panic!("made again");
+    };
+    assert!(why.contains("handed over"), "{why}");
+}
+
+/// The master has not accepted its folder, which may be from before it handed the tablet over.
+#[test]
+fn an_owner_without_a_lease_does_not_say_that_a_tablet_stays() {
+    let mut two = Two::new();
+    two.begin(1);
+    let take = two.copy();
+    two.owner.start_again_without_lease();
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Unspecified);
+    assert!(two.other.core.report().arriving[0].complete);
+    two.owner.core.lease(Lease::UNLIMITED);
+    let take = two.call();
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Stays);
+}
+
+/// It doesn't know yet what readers at its earlier incarnations were promised.
+#[test]
+fn an_owner_without_a_lease_hands_out_nothing() {
+    let mut two = Two::new();
+    two.owner.ask(prewrite("d", "locked", 16));
+    two.owner.start_again_without_lease();
+    two.begin(1);
+    let call = two.call();
+    two.carry(&call);
+    two.owner.core.lease(Lease {
+        commits_above: percolator_protocol::types::Timestamp::from_u64(50),
+        ..Lease::UNLIMITED
+    });
+    two.hand_over();
+    let commit = Ask::Commit(v1::CommitRequest {
+        start_ts: 16,
+        commit_ts: 40,
+        cells: vec![cell("d")],
+    });
+    let Some(Body::Commit(answer)) = ask_at(&mut two.other, 2, commit) else {
+        panic!("no answer");
+    };
+    let is_too_low = matches!(answer.result, Some(v1::commit_response::Result::TooLow(_)));
+    assert!(is_too_low, "a reader at 45 has not seen it: {answer:?}");
+}
+
+#[test]
+fn a_full_disk_takes_it_that_a_tablet_is_served() {
+    let mut two = Two::new();
+    two.begin(1);
+    let take = two.copy();
+    let id = two.owner.send_as_it_is(take.body.clone());
+    two.owner.settle();
+    let answer = two.owner.answer(id).expect("an answer");
+    // Its owner has given it away: nobody else can serve it.
+    two.other
+        .core
+        .asked(two.now, &take, Ok(answer), &mut two.other.replies);
+    assert_eq!(two.other.commit_group_short_of_room(), 1);
+    assert_eq!(tablets(&two.other), [(1, 2)]);
 }

@@ -29,6 +29,7 @@ fn options(folder: &Path, listen: SocketAddr) -> Options {
         cache_bytes: 16 << 20,
         raw: false,
         disk_stall_max: std::time::Duration::from_secs(30),
+        drain_on_stop: Duration::ZERO,
         index_garbage: true,
     }
 }

@@ -54,6 +54,7 @@ impl Granting {
             Self::Replica(replica) => Ok(match replica.request(now, count) {
                 RequestOutcome::Granted(granted) => Reply::Granted(granted),
                 RequestOutcome::Wait => Reply::Wait,
+                RequestOutcome::NotLeader { .. } if replica.begins() => Reply::Wait,
                 RequestOutcome::NotLeader { .. } if replica.role() == RoleKind::Leader => {
                     Reply::RightEnded
                 }

@@ -5,17 +5,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolator_protocol::election::{Command, Member, RoleKind, StoredLeadership, SwapResult};
+use percolator_protocol::election::{
+    Command, Member, NamedLeader, RoleKind, StoredLeadership, SwapResult,
+};
 use percolator_register::{Register, SwapError};
 use percolator_server::leadership::RegisterOutage;
 use percolator_server::{Folder, SmallFile, leadership};
 
 use crate::Error;
 use crate::register;
-use crate::service::Shared;
+use crate::service::{Shared, Successor};
 
 /// A hand-over is given up after so long; a standby takes over without one.
 const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+
+/// A successor is waited for so long where none has promised anything: there may be none.
+const UNPROMISED_MAX: Duration = Duration::from_secs(1);
+/// An oracle that hands over looks so often who has taken over.
+const SUCCESSOR_POLL: Duration = Duration::from_millis(20);
 
 /// Carries out what [`OracleReplica`](percolator_protocol::election::OracleReplica) commands.
 pub(crate) struct LeadershipTask {
@@ -110,9 +117,22 @@ impl LeadershipTask {
         Ok(())
     }
 
-    /// Stops granting, and stores that this oracle leads no more, so that another one takes over at once. Ends when that is
-    /// durable, or after [`HAND_OVER_MAX`].
+    /// Stops granting, and stores that this oracle leads no more, so that another one takes over at once. Requests wait until
+    /// that one is known, and are sent there: their clients may know no other way to it. Ends then, or after
+    /// [`HAND_OVER_MAX`] for each of the two.
     pub(crate) async fn hand_over(&self) {
+        let role = self.shared.replica(|replica, _| replica.role());
+        let led = role == Some(RoleKind::Leader);
+        // One that has begun lately may not have promised yet.
+        let wait = if self.shared.right().is_promised {
+            HAND_OVER_MAX
+        } else {
+            UNPROMISED_MAX
+        };
+        if led {
+            // Before it grants nothing more.
+            self.shared.succeeded_by(Successor::Awaited);
+        }
         self.shared.replica(|replica, now| {
             replica.hand_over();
             replica.abandon(now);
@@ -133,6 +153,26 @@ impl LeadershipTask {
             tracing::warn!(
                 "the hand-over is not durable: another oracle takes over in some seconds"
             );
+        } else if led {
+            let successor = tokio::time::timeout(wait, self.successor()).await;
+            let successor = successor.map_or(Successor::None, Successor::Known);
+            return self.shared.succeeded_by(successor);
+        }
+        self.shared.succeeded_by(Successor::None);
+    }
+
+    /// The oracle that takes over.
+    async fn successor(&self) -> NamedLeader {
+        loop {
+            let found = leadership::load(&*self.register).await;
+            let holder = found.ok().flatten().and_then(|found| found.value.holder);
+            if let Some(holder) = holder.filter(|it| it.incarnation != self.incarnation) {
+                return NamedLeader {
+                    address: holder.address,
+                    silent_ms: 0,
+                };
+            }
+            tokio::time::sleep(SUCCESSOR_POLL).await;
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::Stream;
-use percolator_protocol::election::OracleReplica;
+use percolator_protocol::election::{NamedLeader, OracleReplica};
 use percolator_protocol::oracle::{ClockEvent, Now};
 use percolator_protocol::types::Timestamp;
 use percolator_server::{Folder, StallWatch};
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     extended: Notify,
     /// A request waits for a limit: the keeper goes on.
     exhausted: Notify,
+    /// If this oracle hands over.
+    successor: Mutex<Successor>,
     /// A term of this oracle has begun: its folder is to keep that, and the others are to promise.
     begun: Notify,
     pub(crate) stall: StallWatch,
@@ -46,6 +48,18 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
+}
+
+/// The oracle that leads after this one, which hands over.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Successor {
+    /// It doesn't hand over, or nobody has taken over in time.
+    #[default]
+    None,
+    /// Requests wait until it is known.
+    Awaited,
+    /// Requests are sent there.
+    Known(NamedLeader),
 }
 
 struct Locked {
@@ -74,6 +88,7 @@ impl Shared {
             tracer,
             extended: Notify::new(),
             exhausted: Notify::new(),
+            successor: Mutex::default(),
             begun: Notify::new(),
             stall: StallWatch::default(),
         }
@@ -178,6 +193,28 @@ impl Shared {
     /// Ends when a request waits for a limit.
     pub(crate) async fn exhausted(&self) {
         self.exhausted.notified().await;
+    }
+
+    /// This oracle hands over, or knows to which one it has.
+    pub(crate) fn succeeded_by(&self, successor: Successor) {
+        *self
+            .successor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = successor;
+        self.look_again();
+    }
+
+    /// The oracle that leads, by what a replica says that doesn't. None: it is known soon.
+    fn leader(&self, known: Option<NamedLeader>) -> Option<Option<NamedLeader>> {
+        if known.is_some() {
+            return Some(known);
+        }
+        let successor = self.successor.lock();
+        match &*successor.unwrap_or_else(PoisonError::into_inner) {
+            Successor::None => Some(None),
+            Successor::Awaited => None,
+            Successor::Known(leader) => Some(Some(leader.clone())),
+        }
     }
 
     /// A term of this oracle has begun.
@@ -340,10 +377,13 @@ impl Service {
                 count: granted.count,
             })),
             Ok(Reply::Wait) => Ok(None),
-            Ok(Reply::NotLeader(leader)) => {
-                self.shared.metrics.failed("unavailable");
-                Err(percolator_wire::not_leader("oracle", leader.as_ref()))
-            }
+            Ok(Reply::NotLeader(leader)) => match self.shared.leader(leader) {
+                None => Ok(None),
+                Some(leader) => {
+                    self.shared.metrics.failed("unavailable");
+                    Err(percolator_wire::not_leader("oracle", leader.as_ref()))
+                }
+            },
             Ok(Reply::RightEnded) => {
                 self.shared.metrics.failed("unavailable");
                 Err(percolator_wire::right_ended("oracle"))

@@ -172,6 +172,53 @@ fn print(gaps: &HashMap<Fault, Vec<Duration>>, answers: usize) {
     }
 }
 
+/// A client that knows no other oracle, and asks while the leader hands over.
+#[tokio::test]
+async fn a_leader_that_hands_over_names_its_successor() {
+    let mut cluster = Cluster::start(2).await;
+    for turn in 0..6 {
+        let (number, mut stream) = leader(&cluster).await;
+        // It knows by then that the other one is there.
+        let promised = Instant::now() + Duration::from_secs(2);
+        let last = loop {
+            let answer = stream.ask(1).await.unwrap();
+            if Instant::now() > promised {
+                break answer.first;
+            }
+        };
+        cluster.signal(number, Signal::TERM);
+        let refused = loop {
+            if let Err(status) = stream.ask(1).await {
+                break status;
+            }
+        };
+        let named = leader_of(&refused).flatten();
+        let named = named.unwrap_or_else(|| panic!("turn {turn}: {refused}"));
+        let other = cluster.addresses.lock().unwrap()[1 - number].clone();
+        assert_eq!(named.address, other, "turn {turn}");
+        // And that one grants at once.
+        let mut stream = Stream::open(&named.address).await.unwrap();
+        let granted = stream.ask(1).await.unwrap();
+        assert!(granted.first > last);
+        cluster.restart(number, "127.0.0.1:0").await;
+    }
+}
+
+/// The oracle that grants, by its number, and a stream to it.
+async fn leader(cluster: &Cluster) -> (usize, Stream) {
+    let addresses = cluster.addresses.lock().unwrap().clone();
+    loop {
+        for (number, address) in addresses.iter().enumerate() {
+            if let Ok(mut stream) = Stream::open(address).await
+                && stream.ask(1).await.is_ok()
+            {
+                return (number, stream);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn timestamps_strictly_increase_over_takeovers() {
     let seed = std::env::var("PERCOLATOR_SEED")

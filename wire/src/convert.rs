@@ -1,11 +1,12 @@
 //! From and to protocol types. What comes from a peer is checked here, once.
 
-use percolator_protocol::actions::{CommitRejection, PrewriteRejection, Status};
+use bytes::Bytes;
+use percolator_protocol::actions::{CommitRejection, NotNotified, PrewriteRejection, Status};
 use percolator_protocol::lease::{Lease, NotLeased};
 use percolator_protocol::safe_point::{Points, TooOld};
 use percolator_protocol::txn::MetLock;
 use percolator_protocol::types::{
-    Cell, Lock, LockKind, Rows, TableId, Tablet, TabletState, Timestamp,
+    CHAIN_COLUMNS_MAX, Cell, Chain, Lock, LockKind, Rows, TableId, Tablet, TabletState, Timestamp,
 };
 
 use crate::v1;
@@ -188,6 +189,36 @@ impl TryFrom<v1::TabletInfo> for Tablet {
     }
 }
 
+impl From<&Chain> for v1::Chain {
+    fn from(chain: &Chain) -> Self {
+        let column = |(table, column): &(TableId, Bytes)| v1::ChainColumn {
+            table_id: table.0,
+            column: column.clone(),
+        };
+        Self {
+            depth: chain.depth,
+            columns: chain.columns.iter().map(column).collect(),
+        }
+    }
+}
+
+impl TryFrom<v1::Chain> for Chain {
+    type Error = Malformed;
+
+    fn try_from(chain: v1::Chain) -> Result<Self, Malformed> {
+        if chain.columns.len() > CHAIN_COLUMNS_MAX {
+            return Err(Malformed("a chain with too many columns"));
+        }
+        let columns = chain.columns.into_iter();
+        Ok(Self {
+            depth: chain.depth,
+            columns: columns
+                .map(|it| (TableId(it.table_id), it.column))
+                .collect(),
+        })
+    }
+}
+
 /// A lock as others see it: without its value.
 pub fn met_lock(cell: &Cell, lock: &Lock) -> v1::MetLock {
     v1::MetLock {
@@ -220,6 +251,7 @@ impl TryFrom<v1::MetLock> for MetLock {
                 committing: false,
                 generation: met.generation,
                 short_value: None,
+                chain: None,
             },
         })
     }
@@ -246,6 +278,9 @@ pub fn prewrite_rejection(
         PrewriteRejection::Committed(commit_ts) => Reason::Committed(v1::Committed {
             commit_ts: commit_ts.as_u64(),
         }),
+        PrewriteRejection::NotNotified(not) => Reason::NotNotified(v1::NotNotified {
+            changed_at: not.changed_at.map_or(0, Timestamp::as_u64),
+        }),
     };
     v1::PrewriteRejection {
         mutation,
@@ -269,6 +304,9 @@ impl TryFrom<v1::PrewriteRejection> for PrewriteRejection {
                     with_commit_ts: Timestamp::from_u64(conflict.with_commit_ts),
                 },
                 Reason::RolledBack(_) => Self::RolledBack,
+                Reason::NotNotified(not) => Self::NotNotified(NotNotified {
+                    changed_at: (not.changed_at > 0).then(|| Timestamp::from_u64(not.changed_at)),
+                }),
                 Reason::Committed(committed) => {
                     Self::Committed(Timestamp::from_u64(committed.commit_ts))
                 }

@@ -81,6 +81,11 @@ impl MasterAddresses {
         self.count() > 1
     }
 
+    /// Whether another address is known than this one, so that it needn't be waited for.
+    pub fn may_pass(&self, address: &str) -> bool {
+        self.all.iter().any(|known| known != address)
+    }
+
     /// How many there are, as far as is known: as many as were given, and at least two if a standby has answered.
     pub fn count(&self) -> usize {
         self.all.len().max(1 + usize::from(self.has_standbys))

@@ -37,9 +37,15 @@ impl Cmd {
         }
     }
 
-    /// The cargo that runs us.
+    /// The cargo that runs us, without what it has told us about this package: build scripts that look at such variables would
+    /// run again, and all that depends on them be built again, whenever cargo is run by us after by hand.
     pub(crate) fn cargo() -> Self {
-        Self::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        let mut command = Self::new(cargo);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_package(name)) {
+            command.command.env_remove(name);
+        }
+        command
     }
 
     pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
@@ -236,6 +242,13 @@ pub(crate) fn quote(word: &str) -> String {
     }
 }
 
+/// Whether cargo sets this variable for the package whose program it runs.
+fn is_of_package(variable: &OsStr) -> bool {
+    let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+    let variable = variable.to_string_lossy();
+    of_package.iter().any(|prefix| variable.starts_with(prefix))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +267,16 @@ mod tests {
             .args(["doc", "--no-deps"])
             .env("RUSTDOCFLAGS", "-D warnings");
         assert_eq!(cmd.line(), "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
+    }
+
+    #[test]
+    fn cargo_hears_nothing_of_the_package_that_it_runs() {
+        let cmd = Cmd::cargo();
+        let removed = cmd.command.get_envs().filter(|(_, value)| value.is_none());
+        let removed: Vec<&OsStr> = removed.map(|(name, _)| name).collect();
+        for name in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR"] {
+            assert!(removed.contains(&OsStr::new(name)), "{name}: {removed:?}");
+        }
     }
 
     #[test]

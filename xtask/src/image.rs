@@ -102,6 +102,7 @@ pub(crate) fn make(
     if let Some(revision) = programs::revision(context.root()) {
         image.label("revision", &revision);
     }
+    image.certificates()?;
     for server in SERVERS {
         image.link(&format!("{FOLDER}/{server}"), PROGRAMS[0])?;
     }

@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use percolator_client::{Client, Error, Options, Timestamp};
-use percolator_telemetry::Registry;
-use percolator_telemetry::endpoint::{self, Endpoint, Pages};
 use rand::RngExt;
 use tokio::task::LocalSet;
 
@@ -95,7 +93,7 @@ pub(crate) async fn run(
         return ledger::verify(&client, &args.table, file, output).await;
     }
     let _endpoint = match args.metrics_listen {
-        Some(address) => Some(show(&client, address, output)?),
+        Some(address) => Some(crate::metrics::show(&client, address, "bank", output)?),
         None => None,
     };
     let accounts = Accounts::open(&client, &args.table, args.accounts, output).await?;
@@ -115,21 +113,6 @@ pub(crate) async fn run(
     client.settle().await;
     output.result(&summary.text(), &summary)?;
     Ok(crate::answered(summary.holds()))
-}
-
-/// Shows the client's metrics, until the value goes.
-fn show(client: &Client, address: SocketAddr, output: Output) -> anyhow::Result<Endpoint> {
-    let listener = endpoint::listen(address)?;
-    let registry = Registry::new();
-    client.measure(&registry)?;
-    output.note(&format!("metrics on {}", listener.address()));
-    Ok(listener.serve(Pages {
-        registry,
-        role: "bank",
-        refresh: Box::new(|| {}),
-        ready: Box::new(|| Ok(())),
-        healthy: Box::new(|| Ok(())),
-    })?)
 }
 
 /// Runs the workload.

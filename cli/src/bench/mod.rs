@@ -4,8 +4,10 @@ mod access;
 mod collection;
 mod large;
 mod memory;
+mod observers;
 mod oracle;
 mod proxy;
+mod tablets;
 mod workers;
 
 use std::process::ExitCode;
@@ -27,6 +29,8 @@ Examples:
   percolator bench bank --json bank.json
   percolator up --processes --ephemeral -- percolator bench large
   percolator up --processes --ephemeral -- percolator bench proxy
+  percolator up --processes --ephemeral -- percolator bench tablets
+  percolator up --processes --ephemeral -- percolator bench observers
 
 The servers have to be started with --raw for `overhead` and `all`: it compares with plain access to the
 engine. Figures of one run belong together; those of two runs differ by what else the machine did.")]
@@ -73,6 +77,11 @@ enum Benchmark {
     /// Transfers by the proxy beside the same ones by the client library, and what 10,000 idle sessions take. Not among
     /// `all`; PERCOLATOR_PROXY says where the proxy is, which `percolator up` sets.
     Proxy,
+    /// Moves and splits of a tablet, and writes to it meanwhile. Not among `all`.
+    Tablets,
+    /// How soon runs of observers begin, how many documents workers get through, what observing costs commits on other
+    /// columns, and what idle workers ask for. Not among `all`.
+    Observers,
     /// Everything else.
     #[default]
     All,
@@ -129,7 +138,7 @@ pub(crate) async fn run(
         args.duration
     };
     let does = |what| args.what == what || args.what == Benchmark::All;
-    let mut figures = Vec::new();
+    let (mut figures, mut held) = (Vec::new(), true);
     let mut memory = vec![memory::now("at rest")];
     if does(Benchmark::Oracle) {
         for requesters in [1000, 128, 1] {
@@ -141,7 +150,6 @@ pub(crate) async fn run(
         access::check_raw(client).await?;
     }
     // Before those that write as fast as can be: what these leave to be done in the background takes a while.
-    let mut held = true;
     if does(Benchmark::Bank) {
         let accounts = if args.smoke { 100 } else { 10_000 };
         for clients in [1, 8, 64, 256] {
@@ -193,6 +201,12 @@ pub(crate) async fn run(
         let outcome = proxy::measure(client, args.smoke, duration, output).await?;
         figures.extend(outcome.figures);
         memory.extend(outcome.memory);
+    }
+    if args.what == Benchmark::Tablets {
+        figures.extend(tablets::measure(client, args.smoke, duration, output).await?);
+    }
+    if args.what == Benchmark::Observers {
+        figures.extend(observers::measure(client, duration, output).await?);
     }
     memory.push(memory::now("after the load"));
     print(&figures, &memory, output, args.json.as_deref())?;

@@ -44,6 +44,11 @@ impl Calls {
         self.count += 1;
     }
 
+    /// Whether there were none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// These were made within so long.
     pub(super) fn within(mut self, took: Duration) -> Self {
         self.took = took;

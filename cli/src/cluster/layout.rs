@@ -111,7 +111,9 @@ impl Layout {
         found.check(&data_dir, manifest, how.port)?;
         // Before anything is written that another one's servers read.
         let lock = folder::lock(&data_dir, "this cluster")?;
-        if names_in(&data_dir)? != found.names {
+        if names_in(&data_dir)? != found.names
+            || (!found.new && drained_in(&data_dir)? != found.drained)
+        {
             bail!(
                 "another cluster has run in {} just now: try again",
                 data_dir.display()
@@ -243,6 +245,8 @@ struct FolderContents {
     new: bool,
     /// As many tablet servers may own data.
     owners: u32,
+    /// Tablet servers that are drained.
+    drained: Vec<String>,
 }
 
 impl FolderContents {
@@ -254,11 +258,17 @@ impl FolderContents {
         let numbers = names.iter().filter_map(|name| tablet_number(name));
         let there = numbers.max().map_or(0, |highest| highest + 1);
         let known = remembered.as_ref().map_or(0, |cluster| cluster.tablets);
+        let drained = if new {
+            Vec::new()
+        } else {
+            drained_in(data_dir)?
+        };
         Ok(Self {
             names,
             remembered,
             new,
             owners: there.max(known),
+            drained,
         })
     }
 
@@ -323,6 +333,7 @@ impl FolderContents {
         let lost = alone
             .chain(tablets.iter().map(String::as_str))
             .filter(|server| !self.names.iter().any(|name| name == server))
+            .filter(|server| !self.is_drained(server))
             // If an `up` was killed before all were ready, some were never started; the master knows who has lost what.
             .find(|server| {
                 self.owners > 0 && !self.new && (self.remembered.is_some() || *server == MASTER)
@@ -338,6 +349,10 @@ impl FolderContents {
         }
     }
 
+    fn is_drained(&self, server: &str) -> bool {
+        self.drained.iter().any(|name| name == server)
+    }
+
     fn check_servers(&self, data_dir: &Path, asked: u32) -> anyhow::Result<()> {
         let is_other = |name: &String| {
             ![LOGS, REGISTER, folder::LOCK].contains(&name.as_str())
@@ -351,16 +366,32 @@ impl FolderContents {
                 data_dir.display()
             );
         }
-        if self.owners > asked {
+        let mut superfluous = (asked..self.owners).map(tablet_server);
+        if let Some(server) = superfluous.find(|server| !self.is_drained(server)) {
             bail!(
-                "the cluster in {} has {owners} tablet servers, the manifest asks for {asked}: they own data, and tablets \
-                 can't be moved off a server yet; set spec.tablets.replicas to {owners} or more",
+                "the cluster in {} has {owners} tablet servers, the manifest asks for {asked}, and {server} may have tablets: \
+                 set spec.tablets.replicas to {owners}, start the cluster, and move them to other servers with \
+                 `percolator server drain {server}`; then set it to {asked}",
                 data_dir.display(),
                 owners = self.owners,
             );
         }
         Ok(())
     }
+}
+
+/// The tablet servers that are drained, as the master's state in the folder says.
+fn drained_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
+    let shared = data_dir.join(REGISTER).join(SHARED_STATE);
+    let alone = data_dir.join(MASTER).join(DIRECTORY);
+    let file = if shared.exists() { shared } else { alone };
+    if !file.exists() {
+        return Ok(Vec::new());
+    }
+    let masters = names_in(data_dir)?.into_iter();
+    let masters = masters.filter(|name| name.starts_with(MASTER_PREFIX));
+    let masters: Vec<PathBuf> = masters.map(|name| data_dir.join(name)).collect();
+    Ok(percolator_gc_master::drained_servers(&file, &masters)?)
 }
 
 /// What lies in a data folder, but for its lock, in order.

@@ -14,8 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Lines of each log.
 const LINES: &str = "--tail=5000";
 /// Kinds of objects that belong to a cluster, by its label.
-const KINDS: [&str; 6] = [
+const KINDS: [&str; 7] = [
     "statefulsets",
+    "deployments",
     "pods",
     "configmaps",
     "persistentvolumeclaims",

@@ -100,6 +100,11 @@ pub(crate) fn state(survey: &Survey, server: &Server) -> String {
         (false, Some(silence)) => format!("down for {} s", silence.as_secs()),
         (false, None) => "down, not heard since the master's start".to_owned(),
     };
+    if server.drained {
+        state += ", drained";
+    } else if server.draining {
+        state += ", draining";
+    }
     if let Some(term) = survey.leads(server).filter(|_| server.alive) {
         state += &format!(", {}", leads(term, server.takeover));
     } else if is_standby(survey, server) {
@@ -158,6 +163,8 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "takeover_ms": server.takeover.map(millis),
             "silent_ms": server.silence.map(millis),
             "tablets": survey.owned_by(&server.name),
+            "draining": server.draining,
+            "drained": server.drained,
             "lost_tablets": server.lost,
             "disk_stalled_ms": millis(server.disk_stalled),
             "disk_failures": server.failed.as_ref().map_or(0, |failed| failed.times),

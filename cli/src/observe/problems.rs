@@ -63,7 +63,8 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
             action,
         });
     }
-    for server in survey.servers.iter().filter(|it| !it.alive) {
+    let missed = |it: &&Server| !it.alive && !it.drained;
+    for server in survey.servers.iter().filter(missed) {
         found.push(down(survey, server));
     }
     if !survey.servers.iter().any(|it| it.role == "tablet") {
@@ -334,12 +335,16 @@ pub(crate) mod tests {
             lost: BTreeSet::new(),
             disk_stalled: Duration::ZERO,
             failed: None,
+            draining: false,
+            drained: false,
         }
     }
 
     pub(crate) fn well() -> Survey {
         let tablet = |id, server: &str| Tablet {
             moving_to: None,
+            bytes: 0,
+            load: 0,
             id,
             start_row: "secret".into(),
             end_row: "".into(),

@@ -53,6 +53,10 @@ pub(crate) struct Server {
     /// How long its disk has neither taken a write nor refused it.
     pub(crate) disk_stalled: Duration,
     pub(crate) failed: Option<Failed>,
+    /// It is to have no tablets.
+    pub(crate) draining: bool,
+    /// It has none since then: nobody misses it.
+    pub(crate) drained: bool,
 }
 
 /// Starts of a server that have ended because its disk failed, or what it has stored is damaged.
@@ -226,6 +230,8 @@ fn server(info: v1::ServerInfo) -> Server {
             why: info.failure,
             ago: Duration::from_millis(info.failed_ms_ago),
         }),
+        draining: info.draining,
+        drained: info.drained,
     }
 }
 
@@ -241,6 +247,8 @@ fn standby_master(master: v1::StandbyMaster) -> Server {
         lost: BTreeSet::new(),
         disk_stalled: Duration::ZERO,
         failed: None,
+        draining: false,
+        drained: false,
     }
 }
 

@@ -39,6 +39,10 @@ fn text(conflict: &Conflict, tables: &[Table]) -> String {
             name(primary),
             name(cell)
         ),
+        Conflict::NotNotified { cell, .. } => format!(
+            "no change waits for the acknowledgement {}: somebody else has acknowledged it, or the cell has changed since",
+            name(cell)
+        ),
         Conflict::RolledBack { cell } => format!(
             "this transaction was rolled back on {} by an older one, by hand, or for taking too long",
             name(cell)

@@ -8,6 +8,7 @@
 pub(crate) mod http;
 pub(crate) mod network;
 pub(crate) mod proxy;
+pub(crate) mod raw;
 pub(crate) mod server;
 pub(crate) mod sessions;
 
@@ -472,6 +473,25 @@ pub(crate) fn lines(file: &str) -> usize {
 pub(crate) fn wait_for_transfers(ledger: &str, transfers: usize) {
     let target = lines(ledger) + transfers;
     wait_for("more transfers", || (lines(ledger) > target).then_some(()));
+}
+
+/// Starts a bank with these arguments, which goes on until [`end_bank`] and notes its transfers in the ledger.
+pub(crate) fn start_bank(cluster: &Cluster, arguments: &[&str], ledger: &str) -> Child {
+    cluster
+        .command(&[
+            "bank",
+            "-o",
+            "json",
+            "--duration",
+            "10m",
+            "--ledger",
+            ledger,
+        ])
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the bank runs")
 }
 
 /// Ends a bank, whose output is a pipe: none of its transfers failed.

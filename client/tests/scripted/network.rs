@@ -473,6 +473,13 @@ impl Transport for Network {
         async { Err(odd()) }.boxed()
     }
 
+    fn drain_server(
+        &self,
+        _: v1::DrainServerRequest,
+    ) -> BoxFuture<'_, Result<v1::DrainServerResponse, MasterError>> {
+        async { Err(odd()) }.boxed()
+    }
+
     fn now(&self) -> Duration {
         self.clock_offset + self.world().now()
     }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Command, Deletion, Directory, DirectoryState, Done, HEARTBEAT_INTERVAL, Heartbeat,
-    HeartbeatAnswer, Note, Refusal, Role, SILENCE_MAX, Settings, Start, TableState,
+    Action, Command, Deletion, Departed, Directory, DirectoryState, Done, HEARTBEAT_INTERVAL,
+    Heartbeat, HeartbeatAnswer, Note, Refusal, Role, SILENCE_MAX, Settings, Start, TableState,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
@@ -34,6 +34,16 @@ pub(crate) struct World {
     pub(crate) resolved: BTreeMap<String, Timestamp>,
     /// How many groups each of them has made durable.
     pub(crate) groups: BTreeMap<String, u64>,
+    /// What each of them says of the sizes of its tablets.
+    pub(crate) sizes: BTreeMap<String, v1::TabletSizes>,
+    /// Bytes that are free on its volume, as it says.
+    pub(crate) free: BTreeMap<String, u64>,
+    /// And of how much they are used.
+    pub(crate) loads: BTreeMap<String, v1::TabletLoads>,
+    /// Servers that have heard that they are to have no tablets.
+    pub(crate) draining: BTreeSet<String>,
+    /// Servers that were told to end, and wait until others have their tablets.
+    pub(crate) stopping: BTreeSet<String>,
     /// Which start of a server it is; of those that are left out, the first one.
     pub(crate) incarnations: BTreeMap<String, u64>,
     pub(crate) down: Vec<String>,
@@ -51,9 +61,21 @@ pub(crate) struct World {
 impl World {
     /// A new cluster with so many tablet servers, all of them heard.
     pub(crate) fn new(servers: usize) -> Self {
+        // Tablets stay where tests put them.
+        Self::with(
+            Settings {
+                balance: false,
+                ..Settings::default()
+            },
+            servers,
+        )
+    }
+
+    /// The same with these settings.
+    pub(crate) fn with(settings: Settings, servers: usize) -> Self {
         let mut world = Self {
-            directory: Directory::open(Start::NewCluster, Settings::default(), RANDOM).unwrap(),
-            settings: Settings::default(),
+            directory: Directory::open(Start::NewCluster, settings, RANDOM).unwrap(),
+            settings,
             disk: None,
             servers: (0..servers)
                 .map(|index| (format!("tablet-{index}"), BTreeMap::new()))
@@ -63,6 +85,11 @@ impl World {
             points: BTreeMap::new(),
             resolved: BTreeMap::new(),
             groups: BTreeMap::new(),
+            sizes: BTreeMap::new(),
+            loads: BTreeMap::new(),
+            free: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            stopping: BTreeSet::new(),
             incarnations: BTreeMap::new(),
             down: Vec::new(),
             now: Duration::ZERO,
@@ -157,6 +184,11 @@ impl World {
             points,
             resolved_ts: resolved.map_or(points.barrier, |ts| ts.min(points.barrier)),
             groups: self.groups.get(server).copied().unwrap_or_default(),
+            sizes: self.sizes.get(server).cloned(),
+            loads: self.loads.get(server).cloned(),
+            free_bytes: self.free.get(server).copied(),
+            draining: self.draining.contains(server),
+            stopping: self.stopping.contains(server),
             accepted: true,
             ..self.first_heartbeat_of(server)
         }
@@ -183,6 +215,11 @@ impl World {
         let result = self.directory.heartbeat(self.now, beat);
         self.carry_out();
         let heard = result?;
+        if heard.draining {
+            self.draining.insert(server.to_owned());
+        } else {
+            self.draining.remove(server);
+        }
         self.members.insert(server.to_owned());
         Ok(heard)
     }
@@ -408,6 +445,23 @@ impl World {
             }
         }
         rows
+    }
+
+    /// Says whether a server is to have no tablets.
+    pub(crate) fn drain(&mut self, server: &str, drain: bool) -> Result<(), Refusal> {
+        let drained = self.directory.drain_server(self.now, server, drain);
+        self.carry_out();
+        drained
+    }
+
+    /// One server hands a tablet over to another one, as both know. What its owner says of that.
+    pub(crate) fn hand_over(&mut self, id: u64, from: &str, to: &str) -> Departed {
+        let mut tablet = self.servers.get_mut(from).unwrap().remove(&id).unwrap();
+        tablet.epoch += 1;
+        let owned = self.servers.get_mut(to).unwrap();
+        owned.insert(id, tablet.clone());
+        let to = to.to_owned();
+        Departed { tablet, to }
     }
 
     /// Every tablet of the directory is at its owner, and nothing else is anywhere.

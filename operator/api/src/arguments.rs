@@ -1,12 +1,25 @@
 //! What a manifest says to the servers' programs, as their arguments: for pods, processes and threads alike. What the master
 //! reads while it runs is [`Spec::for_master`](crate::Spec::for_master).
 
-use crate::{Oracle, Tablets};
+use crate::{Oracle, Proxy, Tablets};
 
 impl Oracle {
     /// Arguments of `percolator-tso`.
     pub fn to_args(&self) -> Vec<String> {
         vec![format!("--window={}ms", self.window.as_millis())]
+    }
+}
+
+impl Proxy {
+    /// Arguments of `percolator-proxy`.
+    pub fn to_args(&self) -> Vec<String> {
+        [
+            ("idle-max", self.idle_max),
+            ("session-max", self.session_max),
+            ("grace", self.grace),
+        ]
+        .map(|(flag, time)| format!("--{flag}={}ms", time.as_millis()))
+        .into()
     }
 }
 

@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Monitoring;
 use crate::definition::rules;
+use crate::observer::Observer;
 use crate::pod::{Claim, Claims, ClientService, Log, Pod, PullPolicy, SecretName, Service, Volume};
+use crate::proxy::Proxy;
 use crate::resources::least_memory;
 use crate::status::Status;
 use crate::{Duration, Quantity};
@@ -140,6 +142,13 @@ pub struct Metadata {
         description = "What is awaited, in words."
     ),
     printcolumn(
+        name = "Proxies",
+        type_ = "string",
+        priority = 1,
+        json_path = ".status.proxy.summary",
+        description = "Proxies: ready of desired."
+    ),
+    printcolumn(
         name = "Engine",
         type_ = "string",
         priority = 1,
@@ -193,11 +202,26 @@ pub struct Spec {
     pub tablets: Tablets,
     /// The master: the directory of tables, tablets and servers.
     pub gc_master: GcMaster,
+    /// The proxies: they carry out transactions for applications in any language, over gRPC and over HTTP with JSON, at the
+    /// service with the cluster's name and `-proxy`. A local cluster has a proxy of its own and ignores this. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<Proxy>,
+    /// Workers that run a program, or call a URL, for each change of a column: each with a name, a table and a column, and either
+    /// `exec` with an `image`, or `webhook`. docs/kubernetes.md has an example. A local cluster ignores them. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub observers: Vec<Observer>,
     /// Garbage collection: how long versions are kept that newer ones hide.
     pub gc: Gc,
+    /// How tablets are spread over the tablet servers.
+    pub balance: Balance,
 }
 
 impl Spec {
+    /// The proxies, if there are to be any.
+    pub fn proxies(&self) -> Option<&Proxy> {
+        self.proxy.as_ref().filter(|it| it.replicas != Some(0))
+    }
+
     /// What the master reads: JSON, as `{"retentionMs":600000,"tabletServers":3}` with what is set.
     pub fn for_master(&self) -> String {
         let mut said = serde_json::Map::new();
@@ -208,6 +232,10 @@ impl Spec {
         say("retentionMs", self.gc.retention.map(millis));
         say("maxHoldMs", self.gc.max_hold.map(millis));
         say("paused", self.gc.paused.map(Into::into));
+        say("balance", self.balance.enabled.map(Into::into));
+        let split_size = self.balance.split_size;
+        say("splitBytes", split_size.map(|size| size.bytes().into()));
+        say("splitLoad", self.balance.split_load.map(Into::into));
         say("tabletServers", Some(self.tablets.replicas.into()));
         // A master of before there could be several refuses what it doesn't know.
         let several = |count: u32| (count > 1).then(|| count.into());
@@ -236,6 +264,25 @@ pub struct Gc {
     /// else false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
+}
+
+/// How tablets are spread over the tablet servers. A change counts within two minutes and restarts nobody.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Balance {
+    /// Whether the master splits tablets that are too large or used too much, merges neighbours that have been small for an hour, and
+    /// moves tablets to servers that have less. A server that is
+    /// drained (`percolator server drain`) is emptied all the same. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// A tablet with more bytes of keys and values is split in two, at least 1Mi. Default: 256Mi.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('1Mi')) >= 0", "must be at least 1Mi")])))]
+    pub split_size: Option<Quantity>,
+    /// A tablet of which more cells a second are read and written is split where half of that is, if its server has too much;
+    /// and tablets go to servers that are used less. 0: load doesn't count. Default: 1000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split_load: Option<u32>,
 }
 
 /// The timestamp oracle.
@@ -284,12 +331,17 @@ impl Default for Oracle {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = least_memory("quantity(string(self.storage.cacheSize)).add(quantity('128Mi'))", "storage.cacheSize + 128Mi")))]
 pub struct Tablets {
-    /// How many tablet servers, from 1 to 1000. It may grow, and not shrink yet, but down to those that have a volume:
-    /// tablets can't be moved off a server. Default: 3.
+    /// How many tablet servers, from 1 to 1000. With fewer than there are, those with the highest numbers go, when
+    /// the master has moved all tablets off them. Default: 3.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 1000", "must be from 1 to 1000")])))]
     pub replicas: u32,
     /// What each tablet server keeps its data in.
     pub storage: Storage,
+    /// A tablet server that is told to stop, as by a restart, an eviction or a drained node, first moves its tablets to the others,
+    /// for at most so long, from 0s to 1h; 0s: it stops at once, and its rows are away until it has started again. Its pod has so
+    /// much longer to end. A local cluster ignores it. Changing it restarts the tablet servers, one at a time. Default: 30s.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('0s') && duration(self) <= duration('1h')", "must be from 0s to 1h")])))]
+    pub drain_on_stop: Duration,
     /// The service that gives the tablet servers' pods names.
     pub service: Service,
     /// Where clients reach each tablet server, HOST:PORT, if the pods' addresses don't lead there, as from outside of the
@@ -306,6 +358,7 @@ impl Default for Tablets {
         Self {
             replicas: 3,
             storage: Storage::default(),
+            drain_on_stop: Duration::from_millis(30_000),
             service: Service::default(),
             advertise: None,
             pod: Pod::default(),

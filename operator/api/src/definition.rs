@@ -60,13 +60,6 @@ fn what_volumes_forbid() -> Vec<Value> {
             "fieldPath": format!(".spec.{path}"),
         }));
     };
-    add(
-        "tablets.replicas",
-        "self.spec.tablets.replicas >= oldSelf.spec.tablets.replicas || self.spec.tablets.replicas >= \
-         oldSelf.status.tablets.volumes"
-            .into(),
-        "must not shrink below the servers that have volumes: they own data, and tablets can't be moved off a server yet",
-    );
     for role in ["tablets", "oracle", "gcMaster"] {
         let (new, old) = (
             format!("self.spec.{role}.storage"),
@@ -99,7 +92,8 @@ fn what_volumes_forbid() -> Vec<Value> {
 }
 
 /// Lists whose elements Kubernetes tells apart by these fields: it takes no two with the same ones.
-const KEYED: [(&str, &[&str]); 3] = [
+const KEYED: [(&str, &[&str]); 4] = [
+    ("observers", &["name"]),
     ("env", &["name"]),
     ("imagePullSecrets", &["name"]),
     (
@@ -125,10 +119,11 @@ fn keyed(schema: &mut Value, list: &str, keys: &[&str]) {
 
 /// Fields of Kubernetes' own types: `kubectl explain pod.spec` describes what is in them. Three times here, they
 /// would make the definition larger than a client-side apply can carry.
-pub const KUBERNETES_OWN: [&str; 6] = [
+pub const KUBERNETES_OWN: [&str; 7] = [
     "affinity",
     "containerSecurityContext",
     "env",
+    "envFrom",
     "securityContext",
     "tolerations",
     "topologySpreadConstraints",

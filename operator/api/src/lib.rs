@@ -11,7 +11,9 @@ mod definition;
 mod duration;
 mod manifest;
 mod monitoring;
+mod observer;
 mod pod;
+mod proxy;
 mod quantity;
 mod resources;
 mod status;
@@ -19,19 +21,21 @@ mod template;
 mod validate;
 
 pub use cluster::{
-    API_VERSION, ClusterObject, Engine, GcMaster, KIND, Metadata, Oracle, PercolatorCluster, Spec,
-    Storage, Tablets,
+    API_VERSION, Balance, ClusterObject, Engine, GcMaster, KIND, Metadata, Oracle,
+    PercolatorCluster, Spec, Storage, Tablets,
 };
 pub use definition::{KUBERNETES_OWN, definition};
 pub use duration::{Duration, DurationError};
 pub use manifest::ManifestError;
 pub use monitoring::{Monitoring, PodMonitor, PrometheusRule};
+pub use observer::{Observer, SecretKey, Webhook};
 pub use pod::{
     AccessMode, Claim, ClaimRetention, Claims, ClientService, Log, LogFormat, LogLevel, Pod,
     PullPolicy, SecretName, Service, ServiceType, Volume,
 };
+pub use proxy::Proxy;
 pub use quantity::{Quantity, QuantityError};
 pub use resources::{Amount, Needs, Resources};
-pub use status::{ConditionType, Leader, Reason, RoleStatus, Status};
+pub use status::{ConditionType, Leader, Reason, RoleStatus, Status, WorkloadStatus};
 pub use template::{PodPatch, merge};
 pub use validate::{MASTERS_MAX, Problem};

@@ -50,6 +50,9 @@ pub struct Claims {
     /// What becomes of the claims, and with them of all data, when the cluster is deleted: Retain or
     /// Delete. A cluster that is made again with the same name takes retained claims up. Default: Retain.
     pub when_deleted: ClaimRetention,
+    /// What becomes of the claim of a tablet server that `tablets.replicas` takes away, after the master has moved all
+    /// tablets off it: Retain or Delete. Delete also counts for claims that were retained before. Default: Retain.
+    pub when_scaled: ClaimRetention,
 }
 
 /// What becomes of a claim.

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::quantity::{BILLION, Number};
-use crate::{GcMaster, Oracle, Quantity, Tablets};
+use crate::{GcMaster, Oracle, Proxy, Quantity, Tablets};
 
 /// What a container asks for, and what it may not exceed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -45,6 +45,8 @@ const fn mebibytes(count: u64) -> Quantity {
 const ORACLE_LEAST: Quantity = mebibytes(32);
 /// The smallest limit of a master's memory. The definition's rule has the same amount.
 const MASTER_LEAST: Quantity = mebibytes(64);
+/// The smallest limit of a proxy's memory. The definition's rule has the same amount.
+const PROXY_LEAST: Quantity = mebibytes(64);
 /// What a tablet server needs beside its cache, at the least. The definition's rule has the same amount.
 const TABLET_OVERHEAD_LEAST: u64 = 128 << 20;
 /// What a tablet server with some million rows has beside its cache at rest (docs/kubernetes.md has the figures).
@@ -72,6 +74,18 @@ impl GcMaster {
             request: mebibytes(128),
             limit: mebibytes(512),
             least: MASTER_LEAST,
+        }
+    }
+}
+
+impl Proxy {
+    /// What a proxy needs: its defaults let sessions buffer 256 MiB, requests 128 MiB, and scans some more.
+    pub fn needs(&self) -> Needs {
+        Needs {
+            cpu_millis: 100,
+            request: mebibytes(128),
+            limit: mebibytes(1024),
+            least: PROXY_LEAST,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What the operator says about a cluster.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,28 @@ pub struct Status {
     pub oracle: RoleStatus,
     /// The master.
     pub gc_master: RoleStatus,
+    /// The proxies. Unset: the spec asks for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<WorkloadStatus>,
+    /// The workers of the observers, by their names. Unset: the spec asks for none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub observers: BTreeMap<String, WorkloadStatus>,
+}
+
+/// How the pods of a Deployment are: none of them keeps anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadStatus {
+    /// How many there are to be: as the spec says, or as others have scaled the Deployment.
+    pub desired: i32,
+    /// How many pods there are.
+    pub created: i32,
+    /// How many run as the spec says.
+    pub updated: i32,
+    /// How many serve.
+    pub ready: i32,
+    /// Ready of desired, to read: `2/3`.
+    pub summary: String,
 }
 
 /// How the servers of one role are.
@@ -55,8 +79,7 @@ pub struct RoleStatus {
     pub ready: i32,
     /// How many of them, from the first on, have served: `Available` asks for these. Others hold no rows yet.
     pub joined: i32,
-    /// How many of them, up to the last such one, have a volume, or left one behind: of tablet servers there can't be
-    /// fewer.
+    /// How many of them, up to the last such one, have a volume, or left one behind.
     pub volumes: i32,
     /// The most that one of these volumes was asked for: they can't be smaller. Unset: there's none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,6 +90,10 @@ pub struct RoleStatus {
     /// quarter of an hour. Unset: none led, or there is no register.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<Leader>,
+    /// The numbers of the tablet servers that the operator has the master drain, or has had it drain before it took them
+    /// away, in order. It undrains these alone when the spec asks for them again. Unset: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub draining: Vec<i32>,
 }
 
 /// The server that leads its role, by the register that they share.
@@ -152,8 +179,14 @@ pub enum Reason {
     WaitingForOracle,
     /// Waits for tablet servers, which come last, one at a time when they change.
     WaitingForTablets,
+    /// Waits for the proxies, which come behind the tablet servers.
+    WaitingForProxy,
+    /// Waits for the workers of an observer, which come behind the tablet servers, too.
+    WaitingForObservers,
     /// Volumes are growing.
     GrowingVolumes,
+    /// The master moves tablets off servers that the spec takes away.
+    DrainingTablets,
     /// Claims that never had a volume make room for those that the spec asks for now.
     ReplacingClaims,
     /// Objects of a former cluster of this name, or all of the namespace, are still being removed.
@@ -180,6 +213,9 @@ pub enum Reason {
     ServerCrashing,
     /// A pod has a node, and doesn't start there.
     PodNotStarted,
+    /// Something keeps the master from moving tablets off servers that the spec takes away, or from undraining servers that
+    /// are to stay.
+    DrainBlocked,
     /// The operator can go on.
     NotStalled,
     /// An admission webhook or policy changes what the operator applies.
@@ -202,7 +238,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 34] = [
         Self::AllServersReady,
         Self::StandbysNotReady,
         Self::ServersNotReady,
@@ -210,7 +246,10 @@ impl Reason {
         Self::WaitingForMaster,
         Self::WaitingForOracle,
         Self::WaitingForTablets,
+        Self::WaitingForProxy,
+        Self::WaitingForObservers,
         Self::GrowingVolumes,
+        Self::DrainingTablets,
         Self::ReplacingClaims,
         Self::WaitingForRemoval,
         Self::AsExpected,
@@ -224,6 +263,7 @@ impl Reason {
         Self::NodeUnreachable,
         Self::ServerCrashing,
         Self::PodNotStarted,
+        Self::DrainBlocked,
         Self::NotStalled,
         Self::AlteredByAdmission,
         Self::NotAltered,

@@ -1,9 +1,11 @@
 //! What a manifest's values must be, beyond their types.
 
+mod clients;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{Duration, PercolatorCluster, Pod, Quantity, ServiceType, Spec};
+use crate::{Duration, Needs, PercolatorCluster, Pod, Quantity, ServiceType, Spec};
 
 /// Something wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,10 +42,12 @@ const LABEL_PREFIX_LEN_MAX: usize = 253;
 const TABLET_SERVERS_MAX: u32 = 1_000;
 const WINDOW_MIN: Duration = Duration::from_millis(100);
 const WINDOW_MAX: Duration = Duration::from_millis(60_000);
+const DRAIN_ON_STOP_MAX: Duration = Duration::from_millis(3_600_000);
 const INTERVAL_MIN: Duration = Duration::from_millis(1_000);
 const INTERVAL_MAX: Duration = Duration::from_millis(60_000);
 const RETENTION_MIN: Duration = Duration::from_millis(1_000);
 const RETENTION_MAX: Duration = Duration::from_millis(8_784 * 3_600_000);
+const SPLIT_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
 const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
 const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
 const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
@@ -147,14 +151,17 @@ impl Spec {
             ),
         ] {
             let path = format!("spec.{role}.pod");
-            for (field, message) in pod.spec_patch.iter().flat_map(|it| it.problems(container)) {
-                let dot = if field.is_empty() { "" } else { "." };
-                problems.add(format!("{path}.specPatch{dot}{field}"), message);
-            }
+            check_patch(&path, pod, container, problems);
             check_pod(&path, pod, problems);
-            for (field, message) in pod.resources.contradictions(&needs, who) {
-                problems.add(format!("{path}.resources.{field}"), message);
-            }
+            check_needs(&path, pod, &needs, who, problems);
+        }
+        if let Some(proxy) = &self.proxy {
+            clients::check_proxy(proxy, problems);
+        }
+        let names = self.observers.iter().map(|it| it.name.as_str());
+        check_names("spec.observers", "name", names, problems);
+        for (observer, index) in self.observers.iter().zip(0_usize..) {
+            clients::check_observer(&format!("spec.observers[{index}]"), observer, problems);
         }
         self.check_access(problems);
         self.check_own_labels(problems);
@@ -243,6 +250,13 @@ impl Spec {
                 ),
             );
         }
+        let drain = self.tablets.drain_on_stop;
+        if drain > DRAIN_ON_STOP_MAX {
+            problems.add(
+                "spec.tablets.drainOnStop",
+                format!("{drain} must be from 0s to {DRAIN_ON_STOP_MAX}"),
+            );
+        }
         let interval = self.monitoring.pod_monitor.interval;
         if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
             problems.add(
@@ -270,6 +284,14 @@ impl Spec {
     }
 
     fn check_storage(&self, problems: &mut Problems) {
+        if let Some(size) = self
+            .balance
+            .split_size
+            .filter(|size| *size < SPLIT_SIZE_MIN)
+        {
+            let wrong = format!("{size} must be at least {SPLIT_SIZE_MIN}");
+            problems.add("spec.balance.splitSize", wrong);
+        }
         let tablets = &self.tablets.storage;
         for (path, size, min) in [
             (
@@ -341,6 +363,19 @@ fn check_labels(
             format!("{path}.labels.{key}"),
             "is the operator's own: choose another one".into(),
         );
+    }
+}
+
+fn check_patch(path: &str, pod: &Pod, container: &str, problems: &mut Problems) {
+    for (field, message) in pod.spec_patch.iter().flat_map(|it| it.problems(container)) {
+        let dot = if field.is_empty() { "" } else { "." };
+        problems.add(format!("{path}.specPatch{dot}{field}"), message);
+    }
+}
+
+fn check_needs(path: &str, pod: &Pod, needs: &Needs, who: &str, problems: &mut Problems) {
+    for (field, message) in pod.resources.contradictions(needs, who) {
+        problems.add(format!("{path}.resources.{field}"), message);
     }
 }
 

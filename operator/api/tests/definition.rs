@@ -133,6 +133,34 @@ fn rules_for_values_refuse_what_they_should() {
 }
 
 /// The example with this many volumes of each role, each asked for with the size of its role's spec.
+/// They are not there by default.
+#[test]
+fn rules_for_proxies_refuse_what_they_should() {
+    for (proxy, said) in [
+        (json!({"replicas": 101}), "from 0 to 100"),
+        (json!({"idleMax": "0s"}), "from 1s to 1h"),
+        (json!({"sessionMax": "61m"}), "from 1s to 1h"),
+        (json!({"grace": "61m"}), "from 0s to 1h"),
+        (
+            json!({"pod": {"resources": {"limits": {"memory": "32Mi"}}}}),
+            "64Mi",
+        ),
+    ] {
+        let whole = |proxy: &Value| {
+            let mut defaults =
+                serde_json::to_value(percolator_api::Proxy::default()).expect("JSON");
+            percolator_api::merge(&mut defaults, proxy);
+            object(|object| object["spec"]["proxy"] = defaults)
+        };
+        assert_eq!(refusals(&whole(&json!({})), None), Vec::<String>::new());
+        let refusals = refusals(&whole(&proxy), None);
+        assert!(
+            refusals.len() == 1 && refusals[0].contains(said),
+            "{proxy}: {refusals:?}"
+        );
+    }
+}
+
 fn made(volumes: u32, change: impl FnOnce(&mut Value)) -> Value {
     object(|object| {
         for role in ["tablets", "oracle", "gcMaster"] {
@@ -201,13 +229,6 @@ fn what_was_never_carried_out_can_be_taken_back() {
             Vec::<String>::new()
         );
     }
-    let mut old = object(|object| object["spec"]["tablets"]["replicas"] = json!(30));
-    old["status"] = made(4, |_| {})["status"].clone();
-    let refused = refusals(&object(|_| {}), Some(&old));
-    assert!(
-        refused.len() == 1 && refused[0].contains("must not shrink"),
-        "{refused:?}"
-    );
 }
 
 /// Without a status kstatus takes a resource for done, before any operator has seen it.
@@ -260,7 +281,6 @@ fn lists_with_names_take_each_name_once() {
 fn rules_for_changes_refuse_what_they_should() {
     let old = made(3, |_| {});
     for (path, value, said) in [
-        ("/spec/tablets/replicas", json!(2), "must not shrink"),
         (
             "/spec/tablets/storage/size",
             json!("9Gi"),
@@ -343,9 +363,10 @@ fn a_limit_that_a_server_can_not_work_with_is_refused() {
 
 #[test]
 fn what_may_change_can_be_changed() {
-    let old = object(|_| {});
+    let old = made(3, |_| {});
     for (path, value) in [
         ("/spec/tablets/replicas", json!(4)),
+        ("/spec/tablets/replicas", json!(1)),
         ("/spec/tablets/storage/size", json!("11Gi")),
         ("/spec/tablets/storage/cacheSize", json!("1Mi")),
         ("/spec/oracle/window", json!("1m")),

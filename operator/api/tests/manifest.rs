@@ -42,7 +42,7 @@ fn every_field_can_be_set() {
          annotations: {{owner: 'Ann, B.'}}}}\n\
          spec: {{image: 'registry.example.com/percolator:1@sha256:{digest}', oracle: {{replicas: 1, window: 1m}},\n\
          tablets: {{replicas: 7, storage: {{engine: sled, cacheSize: 1048576, size: 1.5Gi}}}},\n\
-         gcMaster: {{replicas: 1}}}}\n"
+         gcMaster: {{replicas: 1}}, proxy: {{replicas: 2, grace: 1m}}}}\n"
     );
     let cluster = PercolatorCluster::from_yaml(&text).expect(&text);
     assert_eq!(cluster.metadata.namespace.as_deref(), Some("data"));
@@ -50,6 +50,9 @@ fn every_field_can_be_set() {
     assert_eq!(cluster.spec.tablets.storage.engine, Engine::Sled);
     assert_eq!(cluster.spec.tablets.storage.cache_size.bytes(), 1 << 20);
     assert_eq!(cluster.spec.tablets.storage.size.bytes(), 3 << 29);
+    let proxy = cluster.spec.proxies().expect("proxies");
+    assert_eq!((proxy.replicas, proxy.grace.as_millis()), (Some(2), 60_000));
+    assert_eq!(proxy.idle_max.as_millis(), 30_000);
 
     // What is written can be read again.
     let written = serde_json::to_string(&cluster).expect("resources can be written");
@@ -132,7 +135,7 @@ fn unknown_fields_are_all_named_with_path_and_line() {
          line 8: spec.tablets.storage.engin: unknown field; did you mean \"engine\"?\n\
          line 9: spec.tablets.storage.cachesize: unknown field; did you mean \"cacheSize\"?\n\
          line 10: spec.colour: unknown field; the fields here are image, imagePullPolicy, \
-         imagePullSecrets, paused, claims, log, service, monitoring, oracle, tablets, gcMaster, gc"
+         imagePullSecrets, paused, claims, log, service, monitoring, oracle, tablets, gcMaster, proxy, observers, gc, balance"
     );
     assert_eq!(
         refusal(&format!("{HEAD}metadata: {{name: demo}}\nspecs:\n")),
@@ -147,6 +150,25 @@ fn wrong_values_are_named_with_what_to_do() {
         (
             "  tablets: {replicas: 0}\n",
             "line 5: spec.tablets.replicas: 0 must be from 1 to 1000",
+        ),
+        (
+            "  proxy: {replicas: 101}\n",
+            "line 5: spec.proxy.replicas: 101 must be from 0 to 100",
+        ),
+        (
+            "  proxy: {idleMax: 0s, sessionMax: 2h, grace: 61m}\n",
+            "line 5: spec.proxy.idleMax: 0s must be from 1s to 1h\n\
+             line 5: spec.proxy.sessionMax: 2h must be from 1s to 1h\n\
+             line 5: spec.proxy.grace: 1h1m must be from 0s to 1h",
+        ),
+        (
+            "  proxy: {pod: {resources: {limits: {memory: 32Mi}}}}\n",
+            "line 5: spec.proxy.pod.resources.limits.memory: 32Mi is too little for a proxy: the smallest limit that fits \
+             is 64Mi; with less the kernel kills the server. Write 0 for no limit",
+        ),
+        (
+            "  proxy: {service: {labels: {percolator.dev/a: b}}}\n",
+            "line 5: spec.proxy.service.labels.percolator.dev/a: is the operator's own: choose another one",
         ),
         (
             "  image: a@sha256:12\n",
@@ -217,6 +239,10 @@ fn wrong_values_are_named_with_what_to_do() {
             "  tablets: {storage: {cacheSize: 4Ki, size: 1Mi}}\n",
             "line 5: spec.tablets.storage.cacheSize: 4Ki must be at least 1Mi\n\
              line 5: spec.tablets.storage.size: 1Mi must be at least 64Mi",
+        ),
+        (
+            "  tablets: {drainOnStop: 2h}\n",
+            "line 5: spec.tablets.drainOnStop: 2h must be from 0s to 1h",
         ),
         (
             "  oracle: {replicas: 4, window: 10ms}\n  gcMaster: {replicas: 0}\n",

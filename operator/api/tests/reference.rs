@@ -10,7 +10,12 @@ use support::{each_property, fresh, schema};
 const SHARED: [(&str, &[&str], &str); 5] = [
     (
         "pod",
-        &["spec.oracle.pod", "spec.tablets.pod", "spec.gcMaster.pod"],
+        &[
+            "spec.oracle.pod",
+            "spec.tablets.pod",
+            "spec.gcMaster.pod",
+            "spec.proxy.pod",
+        ],
         "The pods of a role",
     ),
     (
@@ -19,6 +24,7 @@ const SHARED: [(&str, &[&str], &str); 5] = [
             "spec.oracle.service",
             "spec.tablets.service",
             "spec.gcMaster.service",
+            "spec.proxy.service",
         ],
         "The headless service of a role",
     ),

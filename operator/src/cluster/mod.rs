@@ -11,11 +11,13 @@ mod object;
 mod observed;
 mod plan;
 mod registers;
+mod scale_in;
 mod status;
 #[cfg(test)]
 mod tests;
 mod trouble;
 mod validate;
+mod workloads;
 
 use std::collections::BTreeSet;
 
@@ -31,10 +33,12 @@ pub(crate) use names::{CLUSTER_LABEL, MANAGER, REGISTER_LABEL, selector, selecto
 pub(crate) use object::{Kind, Object};
 pub(crate) use observed::{Observed, name};
 pub(crate) use plan::{FAILED_WEBHOOK, Plan, Refusal};
+pub(crate) use scale_in::{MasterReport, TabletServer, masters_to_ask, server_name};
 pub(crate) use status::turned;
 pub(crate) use trouble::{due_in, last_refusal, to_ask, without_pods};
 
 use names::Role;
+use scale_in::ScaleIn;
 use status::Outcome;
 
 /// What a reconciliation decided before anything was written.
@@ -55,12 +59,15 @@ impl Decision {
     }
 }
 
-/// Whether the status has to be written before anything is done: it records the image, and an operator that follows must
-/// find it there.
-pub(crate) fn records_image_first(cluster: &ClusterObject) -> bool {
+/// Whether the status has to be written before anything is done: it records the image and the servers that the operator drains,
+/// and an operator that follows must find them there.
+pub(crate) fn records_first(cluster: &ClusterObject, plan: &Plan) -> bool {
     let recorded = cluster.status.as_ref();
     let recorded = recorded.and_then(|status| status.default_image.as_ref());
-    cluster.spec.image.is_none() && recorded.is_none()
+    let records_image = cluster.spec.image.is_none() && recorded.is_none();
+    let drained = scale_in::recorded(cluster);
+    let records_drain = plan.drain.iter().any(|ordinal| !drained.contains(ordinal));
+    records_image || (records_drain && !cluster.spec.paused)
 }
 
 /// The cluster with the last spec that was valid, if it still is. Whether it is paused, the newest spec says.
@@ -93,10 +100,12 @@ pub(crate) fn decide(
     Decision::Do(plan::plan(cluster, &wanted, observed))
 }
 
-/// The names of all objects that the cluster may have, whatever its spec says now.
+/// The names of all objects that the cluster may have, whatever its spec says now: also those of `deployments`, which have its
+/// labels.
 pub(crate) fn names_needed(
     cluster: &ClusterObject,
     settings: &Settings,
+    deployments: &[Value],
 ) -> BTreeSet<(Kind, String)> {
     let wanted = build::build(cluster, &Observed::default(), settings);
     let names = wanted
@@ -123,7 +132,12 @@ pub(crate) fn names_needed(
         let registers = registers.into_iter().map(|name| (Kind::ConfigMap, name));
         objects.into_iter().chain(registers)
     });
-    names.chain(others).chain(of_registers).collect()
+    let of_deployments = deployments.iter().flat_map(|deployment| {
+        let name = observed::name(deployment);
+        names::of_deployment(name).into_iter()
+    });
+    let all = names.chain(others).chain(of_registers);
+    all.chain(of_deployments).collect()
 }
 
 /// The names of claims that the cluster's StatefulSets would take up, where they are there, and that aren't known to be
@@ -167,7 +181,13 @@ pub(crate) fn status_after(
     let outcome = match decision {
         Decision::Invalid(problems, _) => {
             let outcome = Outcome::Invalid(problems);
-            return status::status(cluster, observed, settings, &outcome, now);
+            let mut status = status::status(cluster, observed, settings, &outcome, now);
+            let recorded = match last_valid(cluster, observed) {
+                Some(last) => ScaleIn::of(&last, observed).recorded,
+                None => scale_in::recorded(cluster),
+            };
+            status.tablets.draining = status::ordinals(&recorded);
+            return status;
         }
         // What was applied is there now, so that what waits may be something else.
         Decision::Do(plan) if plan.conflicts.is_empty() => {
@@ -177,11 +197,18 @@ pub(crate) fn status_after(
         Decision::Do(plan) => plan.clone(),
     };
     let outcome = Outcome::Planned(&outcome, refused);
-    status::status(cluster, observed, settings, &outcome, now)
+    let mut status = status::status(cluster, observed, settings, &outcome, now);
+    let recorded = match decision {
+        // Such a plan drains nothing.
+        Decision::Do(plan) if !plan.conflicts.is_empty() => scale_in::recorded(cluster),
+        _ => ScaleIn::of(cluster, observed).recorded,
+    };
+    status.tablets.draining = status::ordinals(&recorded);
+    status
 }
 
 /// Whether what the API server remembers of pods and claims, which may be a moment old, is not enough: something is
-/// about to be removed by it, or it isn't what StatefulSets say.
+/// about to be removed by it, or a master is to be found by it, or it isn't what StatefulSets say.
 pub(crate) fn wants_fresh_lists(
     cluster: &ClusterObject,
     observed: &Observed,
@@ -206,7 +233,7 @@ pub(crate) fn wants_fresh_lists(
         let mut kinds = plan.remove.iter().map(|(kind, _)| *kind);
         kinds.any(|kind| kind == Kind::StatefulSet)
     };
-    differs || {
+    differs || masters_to_ask(cluster, observed).is_some() || {
         let decision = decide(cluster, observed, settings);
         let plan = decision.plan();
         !plan.release.is_empty() || removes_sets(plan)

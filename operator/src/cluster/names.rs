@@ -3,6 +3,8 @@
 use percolator_api::{Claim, MASTERS_MAX, Needs, Pod, Quantity, Service, Spec};
 use serde_json::{Value, json};
 
+use super::object::Kind;
+
 /// Who writes what we write: one field manager for everything.
 pub(crate) const MANAGER: &str = "percolator-operator";
 /// Where every server listens, and where the service for clients does.
@@ -163,6 +165,34 @@ pub(crate) const CLUSTER_LABEL: &str = "percolator.dev/cluster";
 /// The operator's own label, with what the server does ([`Role::component`]).
 pub(crate) const COMPONENT_LABEL: &str = "percolator.dev/component";
 
+/// What proxies are, in labels and in names behind the cluster's.
+pub(crate) const PROXY: &str = "proxy";
+
+/// The Deployment of the proxies, and the service that sessions are begun at.
+pub(crate) fn proxies(cluster: &str) -> String {
+    format!("{cluster}-{PROXY}")
+}
+
+/// What the workers of an observer are, in labels and in names behind the cluster's.
+pub(crate) fn observer(name: &str) -> String {
+    format!("observer-{name}")
+}
+
+/// The headless service of a Deployment's pods.
+pub(crate) fn pods_of(deployment: &str) -> String {
+    format!("{deployment}-pods")
+}
+
+/// A Deployment, and what is made with it.
+pub(crate) fn of_deployment(deployment: &str) -> [(Kind, String); 4] {
+    [
+        (Kind::Service, deployment.to_owned()),
+        (Kind::Service, pods_of(deployment)),
+        (Kind::PodDisruptionBudget, deployment.to_owned()),
+        (Kind::Deployment, deployment.to_owned()),
+    ]
+}
+
 /// Labels that every object of the cluster has.
 pub(crate) fn labels(cluster: &str) -> Value {
     json!({
@@ -176,9 +206,14 @@ pub(crate) fn labels(cluster: &str) -> Value {
 
 /// Labels of a role's objects.
 pub(crate) fn role_labels(cluster: &str, role: Role) -> Value {
+    component_labels(cluster, role.component())
+}
+
+/// Labels of the objects of a part of the cluster.
+pub(crate) fn component_labels(cluster: &str, component: &str) -> Value {
     let mut labels = labels(cluster);
-    labels["app.kubernetes.io/component"] = json!(role.component());
-    labels[COMPONENT_LABEL] = json!(role.component());
+    labels["app.kubernetes.io/component"] = json!(component);
+    labels[COMPONENT_LABEL] = json!(component);
     labels
 }
 
@@ -191,8 +226,13 @@ pub(crate) fn selector(cluster: &str) -> Value {
 
 /// What finds the pods of a role.
 pub(crate) fn role_selector(cluster: &str, role: Role) -> Value {
+    component_selector(cluster, role.component())
+}
+
+/// What finds the pods of a part of the cluster.
+pub(crate) fn component_selector(cluster: &str, component: &str) -> Value {
     let mut selector = selector(cluster);
-    selector[COMPONENT_LABEL] = json!(role.component());
+    selector[COMPONENT_LABEL] = json!(component);
     selector
 }
 

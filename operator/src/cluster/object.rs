@@ -16,6 +16,9 @@ pub(crate) enum Kind {
     Role,
     RoleBinding,
     StatefulSet,
+    /// Behind everything that belongs to one: what is removed is removed in this order, and a Deployment is found by a list
+    /// when the spec doesn't name it any more.
+    Deployment,
     PodMonitor,
     PrometheusRule,
 }
@@ -42,6 +45,7 @@ impl Kind {
             Self::Role => (RBAC, "Role", "roles"),
             Self::RoleBinding => (RBAC, "RoleBinding", "rolebindings"),
             Self::StatefulSet => ("apps", "StatefulSet", "statefulsets"),
+            Self::Deployment => ("apps", "Deployment", "deployments"),
             Self::PodMonitor => (MONITORING, "PodMonitor", "podmonitors"),
             Self::PrometheusRule => (MONITORING, "PrometheusRule", "prometheusrules"),
         }

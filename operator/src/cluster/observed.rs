@@ -10,6 +10,7 @@ use super::drift::Altered;
 use super::monitored::Lack;
 use super::names::{CLAIM, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, Role, RoleSpec};
 use super::object::{ASKED, Kind, Object};
+use super::scale_in::MasterReport;
 
 /// The annotation of StatefulSets that has the size which was last asked of their volumes: a set's own template keeps the
 /// first one.
@@ -20,8 +21,10 @@ pub(crate) const SIZE_ASKED: &str = "percolator.dev/volume-size";
 pub(crate) struct Observed {
     /// Those of the kinds that we make, which are ours or have a name that we need.
     pub(crate) objects: BTreeMap<(Kind, String), Value>,
-    /// The pods of the cluster's StatefulSets.
+    /// The pods of the cluster's StatefulSets and Deployments.
     pub(crate) pods: Vec<Value>,
+    /// What Deployments have their pods made by: those with the cluster's labels.
+    pub(crate) replica_sets: Vec<Value>,
     /// The volumes' claims with the cluster's labels.
     pub(crate) claims: Vec<Value>,
     /// Claims without these labels whose names the cluster needs.
@@ -34,6 +37,8 @@ pub(crate) struct Observed {
     pub(crate) refused_pods: BTreeMap<String, String>,
     /// What the API server keeps otherwise than it was asked for.
     pub(crate) altered: BTreeMap<(Kind, String), Altered>,
+    /// What the master says of the tablet servers.
+    pub(crate) master: MasterReport,
     /// Nothing can be made any more, because the namespace is being deleted.
     pub(crate) namespace_ends: bool,
 }
@@ -86,15 +91,29 @@ impl Observed {
         claim.into_iter().for_each(leaves);
     }
 
-    /// Of these pods, those that a StatefulSet of the cluster controls. Anyone can give a pod the same labels.
+    pub(crate) fn has_deployments(&self) -> bool {
+        self.objects
+            .keys()
+            .any(|(kind, _)| *kind == Kind::Deployment)
+    }
+
+    /// Of these pods, those that a StatefulSet of the cluster controls, or a Deployment's ReplicaSet. Anyone can give a pod the
+    /// same labels.
     pub(crate) fn own_pods(&self, cluster: &ClusterObject, mut pods: Vec<Value>) -> Vec<Value> {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
         let sets = Role::ALL.into_iter();
         let sets = sets.filter_map(|role| self.set(name, role));
         let sets = sets.filter(|set| standing(set, cluster) == Standing::Ours);
-        let ids: BTreeSet<&str> = sets
-            .filter_map(|set| set.pointer("/metadata/uid")?.as_str())
-            .collect();
+        let id = |object: &'_ Value| Some(object.pointer("/metadata/uid")?.as_str()?.to_owned());
+        let deployments = self.objects.iter().filter(|((kind, _), live)| {
+            *kind == Kind::Deployment && standing(live, cluster) == Standing::Ours
+        });
+        let deployments: BTreeSet<String> = deployments.filter_map(|(_, live)| id(live)).collect();
+        let replica_sets = self.replica_sets.iter().filter(|set| {
+            let owner = controller(set).and_then(|owner| owner["uid"].as_str());
+            owner.is_some_and(|owner| deployments.contains(owner))
+        });
+        let ids: BTreeSet<String> = sets.chain(replica_sets).filter_map(id).collect();
         pods.retain(|pod| {
             let owner = controller(pod).and_then(|owner| owner["uid"].as_str());
             owner.is_some_and(|owner| ids.contains(owner))
@@ -135,11 +154,16 @@ impl Observed {
         claims.any(has_volume)
     }
 
-    /// How many servers there are up to the last one that has, or had, a volume: what lies there may be all there is of
-    /// some rows.
+    /// How many servers there are up to the last one that has, or had, a volume.
     pub(crate) fn volumes(&self, cluster: &str, role: Role) -> u32 {
+        self.volumes_but(cluster, role, &BTreeSet::new())
+    }
+
+    /// The same without these servers, which are drained: what lies at the others may be all there is of some rows.
+    pub(crate) fn volumes_but(&self, cluster: &str, role: Role, drained: &BTreeSet<u32>) -> u32 {
         let claims = self.claims_with_volumes(cluster, role);
-        claims.last_key_value().map_or(0, |(last, _)| last + 1)
+        let mut with_rows = claims.into_keys().filter(|it| !drained.contains(it));
+        with_rows.next_back().map_or(0, |last| last + 1)
     }
 
     /// The most that a volume of the role was asked for.
@@ -297,6 +321,16 @@ pub(crate) fn of_server<'a>(pod: &Value, containers: &'a [Value]) -> Option<&'a 
     let mut all = containers.iter();
     let its = all.find(|it| role.is_some_and(|role| it["name"] == *role));
     its.or(containers.first())
+}
+
+/// A port of a pod, by the pod's address; none before it has one.
+pub(crate) fn address(pod: &Value, port: u16) -> Option<String> {
+    let ip = pod.pointer("/status/podIP")?.as_str()?;
+    Some(if ip.contains(':') {
+        format!("[{ip}]:{port}")
+    } else {
+        format!("{ip}:{port}")
+    })
 }
 
 fn is_ready(pod: &Value) -> bool {

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use super::build::Wanted;
 use super::monitored::Lack;
-use super::names::{Role, RoleSpec};
+use super::names::{self, Role, RoleSpec};
 use super::object::{Kind, Object};
 use super::observed::{self, Observed, Standing, is_leaving};
+use super::scale_in::ScaleIn;
 
 /// What becomes of the claims of a set.
 const CLAIMS_KEPT: &str = "/spec/persistentVolumeClaimRetentionPolicy";
@@ -22,12 +23,16 @@ pub(crate) struct Plan {
     pub(crate) claims: Vec<(String, Value)>,
     /// Objects of ours that nobody asks for any more.
     pub(crate) remove: Vec<(Kind, String)>,
-    /// Claims to remove, which never had a volume and that nobody asks for any more.
+    /// Claims to remove that nobody asks for any more: they never had a volume, or their servers were drained.
     pub(crate) release: Vec<String>,
     /// Objects that somebody else made, with names that this cluster needs: nothing is done while there are any.
     pub(crate) conflicts: Vec<Conflict>,
     /// Kinds that are asked for, and can't be made here.
     pub(crate) lacking: Vec<(Kind, Lack)>,
+    /// Tablet servers that the master is to drain, by their numbers.
+    pub(crate) drain: Vec<u32>,
+    /// Those that it is to undrain.
+    pub(crate) undrain: Vec<u32>,
     /// The first thing that isn't yet as it is to be.
     pub(crate) waits: Option<(Reason, String)>,
 }
@@ -87,6 +92,8 @@ impl Plan {
             && remove.all(Kind::is_of_monitoring)
             && self.claims.is_empty()
             && self.release.is_empty()
+            && self.drain.is_empty()
+            && self.undrain.is_empty()
     }
 }
 
@@ -131,7 +138,11 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
     let differs = |object: &&Object| !observed.has(object);
     plan.apply
         .extend(wanted.common.iter().filter(differs).cloned());
-    plan_sets(cluster, wanted, observed, &mut plan);
+    let gate = plan_sets(cluster, wanted, observed, &mut plan);
+    let beside = wanted.beside_deployments.iter();
+    plan.apply.extend(beside.filter(differs).cloned());
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    plan_deployments(name, gate, wanted, observed, &mut plan);
     for object in &wanted.monitoring {
         let is_lacking = plan.lacking.iter().any(|(kind, _)| *kind == object.kind);
         match observed.lacking.get(&object.kind) {
@@ -140,9 +151,17 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
             None => {}
         }
     }
+    let scale_in = ScaleIn::of(cluster, observed);
+    plan.drain = scale_in.drain;
+    plan.undrain = scale_in.undrain;
+    plan.release.extend(scale_in.release);
+    // Servers that are to go need not all serve, or run as the spec says, and what is said of them says more.
+    if matches!(plan.waits, None | Some((Reason::WaitingForTablets, _))) {
+        plan.waits = scale_in.waits.or(plan.waits.take());
+    }
     plan_claims(cluster, observed, &mut plan);
     for ((kind, name), live) in &observed.objects {
-        if plan.waits.is_some() && !kind.is_of_monitoring() {
+        if plan.waits.is_some() && !kind.is_of_monitoring() && !is_of_deployment(*kind, live) {
             // Pods that are there still may need it.
             continue;
         }
@@ -154,6 +173,13 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
         }
     }
     plan
+}
+
+/// Whether it is a Deployment, or beside one: no server needs it, and one that the spec gives up has to end.
+fn is_of_deployment(kind: Kind, live: &Value) -> bool {
+    let labels = live.pointer("/metadata/labels");
+    let component = labels.and_then(|labels| labels[names::COMPONENT_LABEL].as_str());
+    kind == Kind::Deployment || component == Some(names::PROXY)
 }
 
 /// What the StatefulSets of earlier roles allow a later role.
@@ -168,7 +194,12 @@ enum Gate {
     Closed,
 }
 
-fn plan_sets(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed, plan: &mut Plan) {
+fn plan_sets(
+    cluster: &ClusterObject,
+    wanted: &Wanted,
+    observed: &Observed,
+    plan: &mut Plan,
+) -> Gate {
     let mut gate = Gate::Open;
     for (role, set) in &wanted.sets {
         let live = observed.get(set.kind, &set.name);
@@ -200,6 +231,44 @@ fn plan_sets(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed, plan
         };
         if plan.waits.is_none() {
             plan.waits = Some(waits_for(*role, set, live));
+        }
+    }
+    gate
+}
+
+/// Proxies and workers are clients of all servers: they come, and change, when these serve. Of several Deployments none waits for
+/// another.
+fn plan_deployments(name: &str, gate: Gate, wanted: &Wanted, observed: &Observed, plan: &mut Plan) {
+    for deployment in &wanted.deployments {
+        let live = observed.get(deployment.kind, &deployment.name);
+        let is_as_wanted = observed.has(deployment);
+        let may_apply = match gate {
+            Gate::Open => true,
+            Gate::Changes => live.is_some(),
+            Gate::Closed => false,
+        };
+        if !is_as_wanted && may_apply {
+            plan.apply.push(deployment.clone());
+        }
+        let is_settled = is_as_wanted && live.is_some_and(observed::is_settled);
+        if !is_settled && plan.waits.is_none() {
+            let at = |path| live.map_or(0, |live| observed::number(live, path));
+            // Of one whose number is others' to say, Kubernetes knows it.
+            let desired = deployment.value.pointer("/spec/replicas");
+            let desired = desired.and_then(Value::as_i64);
+            let desired = desired.unwrap_or_else(|| at("/spec/replicas").max(1));
+            let (reason, what) = if deployment.name == names::proxies(name) {
+                (Reason::WaitingForProxy, "the proxies".to_owned())
+            } else {
+                let workers = format!("the workers of {}", deployment.name);
+                (Reason::WaitingForObservers, workers)
+            };
+            let message = format!(
+                "waiting for {what}: {} of {desired} serve, {} of {desired} run as the spec says",
+                at("/status/readyReplicas").min(desired),
+                at("/status/updatedReplicas").min(desired),
+            );
+            plan.waits = Some((reason, message));
         }
     }
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::names::{self, Role};
 use super::object::Kind;
 use super::observed::{self, Observed, Standing};
+use super::scale_in::ScaleIn;
 
 /// The argument of a server that shares registers.
 pub(crate) const REGISTER: &str = "--register=";
@@ -20,7 +21,8 @@ pub(crate) const REGISTER: &str = "--register=";
 pub(crate) struct RegisterPlan {
     /// They share registers. Without them a server is alone, and needs no API server.
     pub(crate) has_register: bool,
-    /// How many are to run: fewer than the spec asks for until the registers have their values.
+    /// How many are to run: fewer than the spec asks for until the registers have their values, and more until tablet servers
+    /// that are to go are drained.
     pub(crate) replicas: u32,
 }
 
@@ -30,7 +32,10 @@ impl RegisterPlan {
     /// values are nowhere else then.
     pub(crate) fn of(cluster: &ClusterObject, observed: &Observed, role: Role) -> Self {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
-        let asked = role.asked(&cluster.spec).replicas;
+        let asked = match role {
+            Role::Tablet => ScaleIn::of(cluster, observed).replicas,
+            Role::GcMaster | Role::Oracle => role.asked(&cluster.spec).replicas,
+        };
         let registers = names::registers(name, role);
         if registers.is_empty() {
             return Self {

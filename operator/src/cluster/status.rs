@@ -1,7 +1,7 @@
 //! The status, from what was asked for and what is there: pure. "Now" is an argument, and stands in a status only
 //! where a condition turned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -15,7 +15,9 @@ use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
 use super::plan::{Conflict, Plan, Refusal};
 use super::registers;
+use super::scale_in::{NOWHERE_TO_DRAIN, ScaleIn};
 use super::trouble;
+use super::workloads;
 
 /// How the steps before ended.
 #[derive(Debug)]
@@ -99,6 +101,12 @@ pub(crate) fn status(
         tablets,
         oracle,
         gc_master,
+        proxy: workloads::proxies(cluster, observed, is_invalid),
+        observers: if is_invalid {
+            BTreeMap::new()
+        } else {
+            workloads::observers(cluster, observed)
+        },
     };
     let known = cluster
         .status
@@ -155,9 +163,15 @@ fn of_role(
         Some(set) => observed::number(set, "/spec/replicas"),
         None => role.asked(&cluster.spec).replicas.into(),
     };
+    // Servers that are to go have rows until they are drained.
+    let running = match role {
+        Role::Tablet if !is_invalid => desired.max(ScaleIn::of(cluster, observed).replicas.into()),
+        _ => desired,
+    };
     let serves =
         |ordinal: i32| set.is_some() && serving.contains(&*format!("{}-{ordinal}", role.set(name)));
-    let desired = i32::try_from(desired).unwrap_or(i32::MAX);
+    let [desired, running] =
+        [desired, running].map(|count| i32::try_from(count).unwrap_or(i32::MAX));
     let before = cluster.status.as_ref().map_or(0, |status| {
         let before = match role {
             Role::GcMaster => &status.gc_master,
@@ -166,7 +180,7 @@ fn of_role(
         };
         before.joined
     });
-    let joined = joined(before, desired, &serves);
+    let joined = joined(before, running, &serves);
     let status = RoleStatus {
         joined,
         volumes: i32::try_from(observed.volumes(name, role)).unwrap_or(i32::MAX),
@@ -175,8 +189,14 @@ fn of_role(
         ..role_status(set, desired)
     };
     // At first all of them.
-    let counting = if joined == 0 { desired } else { joined };
-    let missing = (0..counting).filter(|ordinal| !serves(*ordinal));
+    let counting = if joined == 0 { running } else { joined };
+    let is_drained = |ordinal: i32| {
+        let server = u32::try_from(ordinal)
+            .ok()
+            .and_then(|it| observed.master.server(it));
+        role == Role::Tablet && ordinal >= desired && server.is_some_and(|it| it.is_drained)
+    };
+    let missing = (0..counting).filter(|ordinal| !serves(*ordinal) && !is_drained(*ordinal));
     let missing = missing.map(|ordinal| format!("{}-{ordinal}", role.set(name)));
     let pods = missing.collect::<Vec<_>>();
     let is_enough = role != Role::Tablet
@@ -220,6 +240,12 @@ fn role_status(set: Option<&Value>, desired: i32) -> RoleStatus {
         summary: format!("{ready}/{desired}"),
         ..RoleStatus::default()
     }
+}
+
+/// Servers' numbers, as a status has them.
+pub(super) fn ordinals(servers: &BTreeSet<u32>) -> Vec<i32> {
+    let servers = servers.iter().copied();
+    servers.filter_map(|it| i32::try_from(it).ok()).collect()
 }
 
 /// The tag of the image of the pods, or of each of them, where they differ.
@@ -300,7 +326,7 @@ fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: 
     }
     let added = status.tablets.desired - status.tablets.joined;
     let message = match added {
-        0 => "the master, the oracle and all tablet servers serve".to_owned(),
+        ..=0 => "the master, the oracle and all tablet servers serve".to_owned(),
         _ => format!(
             "the master, the oracle and {} tablet servers serve; {added} more have never served, and hold no rows",
             status.tablets.joined
@@ -393,9 +419,15 @@ fn degraded(
     let lost = roles.filter_map(|role| registers::lost(cluster, observed, role));
     let lost = lost.map(|lost| (Reason::DataLost, lost));
     let grace = settings.unschedulable_grace_seconds;
+    let is_blocked = !cluster.spec.paused && ScaleIn::of(cluster, observed).has_nowhere;
+    let blocked = is_blocked.then(|| {
+        let message = format!("spec.tablets.replicas can't be met: {NOWHERE_TO_DRAIN}");
+        (Reason::DrainBlocked, message)
+    });
     match trouble::worst(observed, grace, now)
         .into_iter()
         .chain(lost)
+        .chain(blocked)
         .min()
     {
         Some((reason, message)) => (true, reason, message),

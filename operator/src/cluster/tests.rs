@@ -7,10 +7,15 @@ mod interrupted;
 mod kstatus;
 mod masters;
 mod monitoring;
+mod observers;
 mod oracles;
 mod others;
+mod proxies;
 mod repair;
+mod scale_in;
 mod troubles;
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use percolator_api::{ClusterObject, Quantity, Reason, Status};
@@ -29,6 +34,8 @@ struct World {
     refused: Vec<Refusal>,
     /// What admission makes of objects.
     admission: fn(&mut Value),
+    /// The tablet servers that the master knows, if it answers.
+    master: Option<BTreeMap<u32, TabletServer>>,
     now: i64,
 }
 
@@ -39,6 +46,7 @@ impl World {
             observed: Observed::default(),
             refused: Vec::new(),
             admission: |_| {},
+            master: None,
             now: 1_000,
         }
     }
@@ -68,6 +76,7 @@ impl World {
             seen.pods = seen.own_pods(&self.cluster, self.observed.pods.clone());
             seen.claims.clone_from(&self.observed.claims);
         }
+        self.ask_master(&mut seen);
         let decision = decide(&self.cluster, &seen, &Self::settings());
         let mut applied = Vec::new();
         let mut may_write = || {
@@ -75,7 +84,7 @@ impl World {
             *writes = writes.saturating_sub(1);
             may
         };
-        if records_image_first(&self.cluster) {
+        if records_first(&self.cluster, decision.plan()) {
             let status = self.status_of(&decision);
             if !may_write() {
                 return (applied, false);
@@ -84,6 +93,9 @@ impl World {
         }
         let plan = decision.plan();
         if !self.cluster.spec.paused {
+            if !self.drain(plan, &mut may_write) {
+                return (applied, false);
+            }
             for object in &plan.apply {
                 if !may_write() {
                     return (applied, false);
@@ -172,7 +184,7 @@ impl World {
         let serves = if serves { "True" } else { "False" };
         self.pod(
             name,
-            json!({"conditions": [{"type": "Ready", "status": serves}]}),
+            json!({"conditions": [{"type": "Ready", "status": serves}], "podIP": "10.0.0.1"}),
         );
     }
 
@@ -369,8 +381,8 @@ fn a_bad_image_stops_at_the_first_role_and_a_good_one_recovers() {
 fn a_bad_spec_changes_nothing_and_says_why() {
     let mut world = World::all_ready();
     for change in [
-        (|cluster| cluster.spec.tablets.replicas = 2) as fn(&mut ClusterObject),
-        |cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(1 << 30),
+        (|cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(1 << 30))
+            as fn(&mut ClusterObject),
         |cluster| cluster.spec.tablets.storage.engine = percolator_api::Engine::Sled,
         |cluster| cluster.spec.oracle.replicas = 4,
     ] {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::build::Settings;
 use super::names::{METRICS_PORT, Role};
+use super::object::Kind;
 use super::observed::{self, Observed, condition};
 
 /// What lasts for so long doesn't pass by itself: volumes are made, nodes come, pods are made again.
@@ -48,7 +49,19 @@ pub(super) fn worst(
         );
         (Reason::PodsRefused, message)
     });
-    of_pods.chain(lost).chain(refused).min()
+    let deployments = observed.objects.iter();
+    let of_deployments = deployments.filter_map(|((kind, name), live)| {
+        let failure = (*kind == Kind::Deployment).then(|| condition(live, "ReplicaFailure"))??;
+        let why = failure["message"].as_str().unwrap_or_default();
+        let message = format!(
+            "the pods of Deployment {name} can't be made: {}; look at spec.proxy and spec.observers, and at what the namespace allows \
+             (quotas, pod security)",
+            why.trim()
+        );
+        (failure["status"] == "True").then_some((Reason::PodsRefused, message))
+    });
+    let all = of_pods.chain(lost).chain(refused);
+    all.chain(of_deployments).min()
 }
 
 /// Pods whose servers run and aren't ready, and where each says why.
@@ -57,14 +70,7 @@ pub(crate) fn to_ask(observed: &Observed) -> Vec<(String, String)> {
         let container = server(pod);
         container.is_some_and(|it| it["started"] == true && it["ready"] == false)
     });
-    let address = |pod: &Value| {
-        let ip = pod.pointer("/status/podIP")?.as_str()?;
-        Some(if ip.contains(':') {
-            format!("[{ip}]:{METRICS_PORT}")
-        } else {
-            format!("{ip}:{METRICS_PORT}")
-        })
-    };
+    let address = |pod| observed::address(pod, METRICS_PORT);
     pods.filter_map(|pod| Some((observed::name(pod).to_owned(), address(pod)?)))
         .collect()
 }
@@ -300,10 +306,18 @@ fn of_pod(pod: &Value, unschedulable_grace: i64, now: Timestamp) -> Option<(Reas
     Some(crashing(name, container, "it ends again and again"))
 }
 
-/// What is told of the container of a pod's server.
+/// The status of the container of a pod's server, or of the one before it that fails.
 fn server(pod: &Value) -> Option<&Value> {
-    let all = pod.pointer("/status/containerStatuses")?.as_array()?;
-    observed::of_server(pod, all)
+    let before = pod.pointer("/status/initContainerStatuses");
+    let before = before.and_then(Value::as_array).into_iter().flatten();
+    let code = |container: &Value, state: &str| {
+        let code = container.pointer(&format!("/{state}/terminated/exitCode"));
+        code.and_then(Value::as_i64)
+    };
+    let mut before = before.filter(|it| code(it, "state") != Some(0));
+    let fails = before.find(|it| code(it, "state").or(code(it, "lastState")).is_some());
+    let all = || pod.pointer("/status/containerStatuses")?.as_array();
+    fails.or_else(|| observed::of_server(pod, all()?))
 }
 
 /// Between two starts of a server that ends each time, its container runs, or has just ended.

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::names::{self, Role};
 use super::observed::{self, Observed};
+use super::scale_in;
 
 pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Problem> {
     let mut problems = cluster.spec.validate();
@@ -18,21 +19,17 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
         });
     };
     let tablets = &cluster.spec.tablets;
-    let least = observed.volumes(name, Role::Tablet);
-    if tablets.replicas < least {
+    let least = observed.volumes_but(name, Role::Tablet, &scale_in::recorded(cluster));
+    // Those of a set that is there are drained before they go.
+    if tablets.replicas < least && observed.set(name, Role::Tablet).is_none() {
+        let first = names::claim(name, Role::Tablet, tablets.replicas);
         let last = names::claim(name, Role::Tablet, least - 1);
-        let mut message = format!(
-            "{} must be at least {least}: the claim {last} holds the data of a tablet server, and tablets can't be moved \
-             off a server yet",
+        let message = format!(
+            "{} must be at least {least}: the claim {last} holds the data of a tablet server. It is there from a former cluster \
+             of this name: ask for as many servers as that one had, and for fewer when they serve; or, if its rows may be lost, \
+             delete the claims from {first} on (kubectl delete pvc)",
             tablets.replicas
         );
-        if observed.set(name, Role::Tablet).is_none() {
-            let first = names::claim(name, Role::Tablet, tablets.replicas);
-            message += &format!(
-                ". It is there from a former cluster of this name: if its rows may be lost, delete the claims from \
-                 {first} on (kubectl delete pvc)"
-            );
-        }
         add("spec.tablets.replicas", message);
     }
     if let Some(set) = observed.set(name, Role::Tablet) {

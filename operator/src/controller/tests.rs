@@ -49,6 +49,18 @@ fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
         };
         assert_eq!(look_again(&status, at(9_000)).as_secs(), 40);
     }
+    // Nothing tells of tablets that are moved.
+    for reason in ["DrainingTablets", "DrainBlocked"] {
+        let mut drains = condition("Progressing", "True", 2_000);
+        drains.reason = reason.into();
+        let status = Status {
+            conditions: vec![condition("Available", "True", 1_000), drains],
+            ..Status::default()
+        };
+        for (now, seconds) in [(2_000, 3), (2_040, 10), (9_000, 60)] {
+            assert_eq!(look_again(&status, at(now)).as_secs(), seconds, "{reason}");
+        }
+    }
 }
 
 /// An API server with one cluster, of a version that this operator doesn't know.
@@ -120,7 +132,7 @@ fn that_refuses_and(
             );
             (code, text)
         };
-        let is_list = ["pods", "persistentvolumeclaims", "events"]
+        let is_list = ["pods", "persistentvolumeclaims", "events", "deployments"]
             .iter()
             .any(|kind| path.ends_with(kind));
         let (status, text) = if let Some((status, text)) = own(&path) {
@@ -253,7 +265,7 @@ fn with_a_mirror(name: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
                 r#"{{"apiVersion": "percolator.dev/v1alpha1", "kind": "PercolatorCluster",
                 "metadata": {{"name": "{name}", "namespace": "n", "uid": "u", "generation": 1}}, "spec": {{}}}}"#
             );
-            let is_list = ["pods", "persistentvolumeclaims", "events"]
+            let is_list = ["pods", "persistentvolumeclaims", "events", "deployments"]
                 .iter()
                 .any(|kind| path.ends_with(kind));
             let (code, text) = if path.contains("/percolatorclusters/") {

@@ -1,9 +1,9 @@
 //! Prewrite: conflict check, lock and value in one atomic step (paper, section 2.2).
 
-use super::{CellView, OwnRecord};
+use super::{CellView, NotNotified, OwnRecord};
 use crate::mutants::{self, Mutant};
 use crate::types::limits::SHORT_VALUE_BYTES_MAX;
-use crate::types::{Cell, Effect, Lock, LockKind, Mutation, Timestamp};
+use crate::types::{Cell, Chain, Effect, Lock, LockKind, Mutation, Timestamp};
 
 /// What all mutations of one prewrite request share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Prewrite {
     pub ttl_ms: u64,
     /// Which of the transaction's flushes this is, counted from 1; 0: all of it at once.
     pub generation: u32,
+    /// The runs of observers that it comes from; `None`: it is no observer's.
+    pub chain: Option<Box<Chain>>,
 }
 
 /// Why a cell was not locked.
@@ -35,6 +37,8 @@ pub enum PrewriteRejection {
     RolledBack,
     /// This transaction has committed this cell: the request is a late copy.
     Committed(Timestamp),
+    /// It is an acknowledgement, and no notification waits for one.
+    NotNotified(NotNotified),
 }
 
 /// The least commit_ts of a transaction that has prewritten cells which no snapshot above `read_ts` has read
@@ -109,6 +113,7 @@ pub fn prewrite(
         committing: false,
         generation: txn.generation,
         short_value: short.then(|| mutation.value.clone()),
+        chain: txn.chain.clone(),
     })];
     if put && !short {
         effects.push(Effect::PutData(txn.start_ts, mutation.value.clone()));

@@ -196,6 +196,11 @@ impl Election {
         self.known.is_some()
     }
 
+    /// Whether a leader may act, as far as its folder is concerned.
+    pub(super) fn is_term_kept(&self) -> bool {
+        self.promises.is_term_kept()
+    }
+
     /// Whether it may act as the leader now.
     pub fn leads(&self, now_ms: u64) -> bool {
         self.promises.is_term_kept() && (self.is_renewed(now_ms) || self.leads_by_promises(now_ms))

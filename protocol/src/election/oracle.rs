@@ -178,6 +178,11 @@ impl OracleReplica {
         self.settle_kept(now);
     }
 
+    /// Whether this replica has taken over, and grants when its folder keeps that: a request may wait for it.
+    pub fn begins(&self) -> bool {
+        self.role() == RoleKind::Leader && !self.election.is_term_kept()
+    }
+
     /// This replica's own folder has the record of a round.
     pub fn kept(&mut self, now: Now, record: &PromiseRecord) {
         self.election.kept(record);

@@ -186,6 +186,10 @@ struct Obstacle {
     mutations: Vec<usize>,
 }
 
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one a transaction; a box would cost more than it saves"
+)]
 #[derive(Debug, PartialEq)]
 enum State {
     Prewriting,
@@ -459,6 +463,9 @@ impl Coordinator {
                         with_commit_ts,
                     };
                     return self.abort_but(reason, &mutations);
+                }
+                PrewriteRejection::NotNotified(not) => {
+                    return self.abort_but(AbortReason::NotNotified(cell, not), &mutations);
                 }
                 PrewriteRejection::RolledBack => {
                     return self.abort(AbortReason::RolledBack(cell));

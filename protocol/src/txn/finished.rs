@@ -2,10 +2,15 @@
 
 use super::coordinator::Step;
 use super::obstacle::MetLock;
+use crate::actions::NotNotified;
 use crate::safe_point::TooOld;
 use crate::types::{Cell, Timestamp};
 
 /// How it ended.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one a transaction; a box would cost more than it saves"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finished {
     /// Committed; durable, and visible to every later snapshot.
@@ -33,6 +38,8 @@ pub enum AbortReason {
         /// When it committed.
         with_commit_ts: Timestamp,
     },
+    /// It acknowledges a notification of this cell, and none waits that its snapshot has seen.
+    NotNotified(Cell, NotNotified),
     /// An older transaction, alive, holds a cell (die).
     LockedByOlder(MetLock),
     /// Somebody rolled this transaction back: an older one (wound), or a reader that found its life

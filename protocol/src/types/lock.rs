@@ -6,7 +6,7 @@ use bytes::Bytes;
 use crate::mutants::{self, Mutant};
 
 use super::varint::{Reader, put_bytes, put_u64};
-use super::{Cell, DecodeError, TableId, Timestamp};
+use super::{Cell, Chain, DecodeError, TableId, Timestamp};
 
 /// What the lock's transaction does to the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +55,8 @@ pub struct Lock {
     pub generation: u32,
     /// The value, when it is short. `None`: no value, or a long one in the data column.
     pub short_value: Option<Bytes>,
+    /// The runs of observers that its transaction comes from; `None`: it is no observer's, as most are.
+    pub chain: Option<Box<Chain>>,
 }
 
 impl Lock {
@@ -82,7 +84,8 @@ impl Lock {
         out.push(
             u8::from(self.committing)
                 | u8::from(value.is_some()) << 1
-                | u8::from(self.generation > 0) << 2,
+                | u8::from(self.generation > 0) << 2
+                | u8::from(self.chain.is_some()) << 3,
         );
         put_u64(&mut out, u64::from(self.primary.table.0));
         put_bytes(&mut out, &self.primary.row);
@@ -95,6 +98,9 @@ impl Lock {
         }
         if let Some(value) = value {
             put_bytes(&mut out, value);
+        }
+        if let Some(chain) = &self.chain {
+            chain.put(&mut out);
         }
         out
     }
@@ -112,7 +118,7 @@ impl Lock {
             _ => return Err(reader.error("has an unknown kind")),
         };
         let flags = reader.byte()?;
-        if flags > 7 {
+        if flags > 15 {
             return Err(reader.error("has unknown flags"));
         }
         let table =
@@ -135,6 +141,10 @@ impl Lock {
                 Some(reader.bytes()?)
             } else {
                 None
+            },
+            chain: match flags & 8 {
+                0 => None,
+                _ => Some(Box::new(Chain::read(&mut reader)?)),
             },
         };
         reader.end()?;

@@ -1,18 +1,22 @@
 //! The values the rules speak of, and how they are written down.
 
 mod cell;
+mod chain;
 mod effect;
 pub mod key;
 pub mod limits;
 mod lock;
+mod notification;
 mod tablet;
 mod timestamp;
 mod varint;
 mod write;
 
 pub use cell::{Cell, TableId, escape, unescape};
+pub use chain::{CHAIN_COLUMNS_MAX, Chain};
 pub use effect::Effect;
 pub use lock::{Lock, LockKind, Mutation, expired};
+pub use notification::{Notification, OBSERVED_COLUMN_BYTES_MAX, ack_column, acknowledged_column};
 pub use tablet::{Rows, Tablet, TabletState};
 pub use timestamp::Timestamp;
 pub use write::{Write, WriteKind};

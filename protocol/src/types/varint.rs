@@ -62,6 +62,10 @@ impl Reader {
         Ok(self.rest.split_to(length))
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(super) fn end(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() {
             Ok(())

@@ -507,6 +507,7 @@ impl World<'_> {
             primary: client.primary().clone(),
             ttl_ms: client.ttl_at(self.clock),
             generation: client.generation,
+            chain: None,
         }
     }
 

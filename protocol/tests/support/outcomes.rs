@@ -1,6 +1,6 @@
 //! What the rules answer, as text, both ways: a rule prints it, a coordinator's event reads it.
 
-use percolator_protocol::actions::{CommitRejection, PrewriteRejection, Status};
+use percolator_protocol::actions::{CommitRejection, NotNotified, PrewriteRejection, Status};
 use percolator_protocol::txn::{Ending, ReadNext};
 use percolator_protocol::types::{Cell, Timestamp};
 
@@ -21,6 +21,10 @@ pub(crate) fn rejection(cell: &Cell, rejection: &PrewriteRejection) -> String {
             args::ts(*with_commit_ts)
         ),
         PrewriteRejection::RolledBack => format!("{cell} rolled-back"),
+        PrewriteRejection::NotNotified(not) => {
+            let changed_at = not.changed_at.unwrap_or(Timestamp::ZERO);
+            format!("{cell} not-notified changed={}", args::ts(changed_at))
+        }
         PrewriteRejection::Committed(ts) => format!("{cell} committed {}", args::ts(*ts)),
     }
 }
@@ -35,6 +39,12 @@ pub(crate) fn read_rejection(line: &str) -> Result<(Cell, PrewriteRejection), St
             with_commit_ts: args.ts("commit")?,
         },
         "rolled-back" => PrewriteRejection::RolledBack,
+        "not-notified" => {
+            let changed_at = args.ts("changed")?;
+            PrewriteRejection::NotNotified(NotNotified {
+                changed_at: (changed_at > Timestamp::ZERO).then_some(changed_at),
+            })
+        }
         "committed" => PrewriteRejection::Committed(read_ts(&args.expect("a commit_ts")?)?),
         other => return Err(format!("{other} is no rejection")),
     };

@@ -46,6 +46,9 @@ pub(crate) fn lock(lock: &Lock) -> String {
     if lock.generation > 0 {
         text += &format!(" generation={}", lock.generation);
     }
+    if let Some(chain) = &lock.chain {
+        text += &format!(" depth={}", chain.depth);
+    }
     text + &short(lock.short_value.as_ref())
 }
 
@@ -60,6 +63,7 @@ pub(crate) fn read_lock(args: &mut Args) -> Result<Lock, String> {
         committing: args.flag("committing"),
         generation: args.generation()?,
         short_value: read_short(args)?,
+        chain: None,
     })
 }
 

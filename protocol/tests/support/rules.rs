@@ -51,6 +51,7 @@ pub(crate) fn run(
                 primary: args.cell("primary")?,
                 ttl_ms: ttl(&mut args, "ttl")?,
                 generation: args.generation()?,
+                chain: None,
             };
             let mutations: Result<Vec<Mutation>, String> =
                 input.iter().map(|line| rows::read_mutation(line)).collect();

@@ -264,6 +264,7 @@ fn why(reason: &AbortReason) -> String {
         ),
         AbortReason::LockedByOlder(met) => format!("an older one has {}", rows::met_lock(met)),
         AbortReason::RolledBack(cell) => format!("{} rolled-back", args::cell(cell)),
+        AbortReason::NotNotified(cell, _) => format!("{} not-notified", args::cell(cell)),
         AbortReason::TooOld(too_old) => format!("too-old {}", args::ts(too_old.barrier)),
         AbortReason::StaleCommitTs {
             granted,

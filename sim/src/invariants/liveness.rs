@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::cluster::Cluster;
 use crate::invariants::collection_ends;
+use crate::nemesis::SYNC_LONGEST_MS;
 use crate::trace::shown;
 use crate::world::World;
 
@@ -71,6 +72,10 @@ pub(crate) fn outage(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let Some(store) = store.filter(|_| goes_on_without) else {
         return true;
     };
+    // A standby whose disk was slow until now keeps a promise late, and the leader has the last one for some time yet.
+    world.run(world.now() + Duration::from_millis(SYNC_LONGEST_MS), || {
+        false
+    });
     let promised = || {
         let mut oracles = cluster.oracles.iter();
         oracles.find_map(|oracle| oracle.promised_term(world))

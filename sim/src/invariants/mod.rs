@@ -83,6 +83,11 @@ pub trait Invariant: Send {
         Ok(())
     }
 
+    /// A tablet server that was drained is gone with its folder. Another one may have its name later.
+    fn removed(&mut self, server: &str) -> Result<(), String> {
+        Ok(())
+    }
+
     /// A server owns these tablets, and no others.
     fn owns(&mut self, server: &str, tablets: &[v1::TabletInfo]) -> Result<(), String> {
         Ok(())

@@ -17,6 +17,11 @@ impl Invariant for PointsGoForward {
         "points go forward"
     }
 
+    fn removed(&mut self, server: &str) -> Result<(), String> {
+        self.reached.remove(server);
+        Ok(())
+    }
+
     fn points(&mut self, server: &str, points: Points) -> Result<(), String> {
         let before = self
             .reached

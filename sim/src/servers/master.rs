@@ -12,7 +12,7 @@ use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
     Command, Creation, Directory, Heartbeat, Merging, Moving, Pending, Refusal, Removal, Settings,
-    Splitting, Start, directory_response, drive, locate,
+    Splitting, Start, directory_response, drain_server, drive, locate,
 };
 use percolator_server::{DurableValue, SmallFile};
 use percolator_tablet::runner::MasterCommand;
@@ -355,14 +355,7 @@ impl Master {
     }
 
     fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
-        let takes_time = matches!(
-            ask,
-            Ask::CreateTable(_)
-                | Ask::DeleteTable(_)
-                | Ask::SplitTable(_)
-                | Ask::MergeTable(_)
-                | Ask::MoveTablet(_)
-        );
+        let takes_time = ask.takes_time();
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
         let work = async move { master.answer(&world2, &running, ask, false).await };
         if takes_time {
@@ -405,6 +398,13 @@ impl Master {
                 let go_on = move |directory: &mut Directory, now| moving.go_on(directory, now);
                 let moved = self.finish(world, running, early, go_on).await?;
                 Some(moved.map_or_else(refused, Answer::TabletMoved))
+            }
+            Ask::DrainServer(request) => {
+                let drained = self.step(world, running, early, |directory, now| {
+                    drain_server(directory, now, &request)
+                });
+                let drained = drained.await?.map(Box::new);
+                Some(drained.map_or_else(refused, Answer::ServerDrained))
             }
             Ask::Order(_)
             | Ask::Tablet(_)

@@ -195,6 +195,21 @@ impl Tablet {
         self.beat(world, running, incarnation);
     }
 
+    /// Tells the process to end, if it runs: see [`Runner::stop_when_empty`].
+    pub(crate) fn stop_when_empty(self: &Arc<Self>, world: &Arc<World>) {
+        let running = self.running.lock().clone();
+        if let Some(running) = running {
+            self.act(world, &running, Runner::stop_when_empty);
+        }
+    }
+
+    /// Whether it runs, and nothing keeps it from its end.
+    pub(crate) fn may_stop(&self, world: &Arc<World>) -> bool {
+        let now = world.mono(self.node);
+        let running = self.running.lock().clone();
+        running.is_some_and(|running| running.lock().runner.may_stop(now))
+    }
+
     /// What it asks others with.
     pub(super) fn transport(&self, world: &Arc<World>, purpose: &'static str) -> Arc<SimTransport> {
         let rng = Rng::new(self.dice.of(purpose, Rng::next), purpose);

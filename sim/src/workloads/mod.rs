@@ -3,10 +3,12 @@
 pub mod again;
 pub mod append;
 pub mod bank;
+pub mod changes;
 pub mod counter;
 pub mod cycle;
 pub mod index;
 pub mod large;
+pub mod observe;
 pub mod own;
 pub mod past;
 pub mod pipelined;
@@ -64,6 +66,8 @@ pub fn all() -> Vec<Arc<dyn Workload>> {
         Arc::new(own::Own),
         Arc::new(again::Again),
         Arc::new(pipelined::Pipelined),
+        Arc::new(observe::Observe),
+        Arc::new(changes::Changes::default()),
     ]
 }
 
@@ -73,7 +77,9 @@ pub(crate) fn names(chosen: &[Arc<dyn Workload>]) -> Vec<&'static str> {
     let names = all().into_iter().map(|all| all.name());
     let is_chosen = |name: &str| chosen.iter().any(|chosen| chosen.name() == name);
     names
-        .filter(|name| *name != pipelined::NAME || is_chosen(name))
+        .filter(|name| {
+            ![pipelined::NAME, observe::NAME, changes::NAME].contains(name) || is_chosen(name)
+        })
         .collect()
 }
 

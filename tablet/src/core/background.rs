@@ -14,12 +14,14 @@ use super::groups::PendingDecision;
 use super::queue::PendingRequest;
 use super::{Core, Reply};
 use crate::clearing::Clearing;
+use crate::decision::Decision;
 use crate::latches::Ticket;
 use crate::limits::{Amount, Usage};
 use crate::pace::TICK;
 use crate::probe::Note;
 use crate::progress::Progress;
 use crate::resolution::Resolution;
+use crate::sizes::Sizes;
 use crate::state::State;
 use crate::work::Work;
 use crate::{Error, garbage, locks, wait_queue};
@@ -33,6 +35,7 @@ pub(super) struct Collection {
     pub(super) clearing: Clearing,
     pub(super) collecting: Option<Collecting>,
     pub(super) progress: Progress,
+    pub(super) sizes: Sizes,
     /// Of what waits for the safe point.
     pub(super) front: garbage::Front,
     /// Of what waits for resolved.
@@ -53,6 +56,7 @@ impl Collection {
             clearing: Clearing::default(),
             collecting: None,
             progress: Progress::load(&*state.engine, &state.tablets)?,
+            sizes: Sizes::load(&*state.engine, &state.tablets)?,
             front: garbage::Front::new(false),
             fates: garbage::Front::new(true),
             postponed: None,
@@ -189,14 +193,56 @@ impl Core {
         self.run_bulk(out);
         self.tick_waits(elapsed, out);
         self.tick_moves(elapsed, out);
+        self.walk_tablets();
+        let State { rates, tablets, .. } = &mut self.state;
+        rates.get_mut().tick(elapsed, tablets);
+        self.tick_observers(elapsed, out);
         self.collect(out);
+    }
+
+    /// The master has tablets of more bytes split, and may have tablets split that more cells a second are read or written of;
+    /// zero: none.
+    pub fn split_above(&mut self, bytes: u64, load: u64) {
+        self.gc.sizes.limit(bytes);
+        self.state.rates.get_mut().limit(load);
+    }
+
+    /// Counts what lies in tablets, some of it at a time.
+    fn walk_tablets(&mut self) {
+        if self.failed.is_some() {
+            return;
+        }
+        let walked = self.gc.sizes.walk(&*self.state.engine, &self.state.tablets);
+        if let Err(error) = walked {
+            // It stops nobody who asks for other rows, and who asks for these hears of it.
+            tracing::warn!(%error, "the size of a tablet is not known");
+            self.gc.sizes.give_walk_up();
+        }
+    }
+
+    /// Lets sizes that have changed go along with what is to be made durable now. Not with what a full disk takes alone.
+    pub(super) fn write_sizes(&mut self) {
+        let mut decided = self.groups.decided.iter();
+        if !self.gc.sizes.has_to_write()
+            || decided.any(|decided| decided.decision.batch.spends_reserve())
+        {
+            return;
+        }
+        if let Some(batch) = self.gc.sizes.take_unwritten() {
+            let mut decision = Decision::new();
+            decision.batch = batch;
+            self.push_unasked(decision);
+        }
     }
 
     /// When [`Self::tick`] is to be called again, at the latest. It may be sooner than was said before.
     pub fn next_tick(&self) -> Duration {
         let points = self.state.points.durable;
-        let all_is_done = self.gc.may_collect(points).is_none() && self.bulk.is_empty();
-        match (all_is_done, self.waits.is_idle() && !self.moves()) {
+        let all_is_done = self.gc.may_collect(points).is_none()
+            && self.bulk.is_empty()
+            && !self.gc.sizes.has_to_walk();
+        let is_idle = self.waits.is_idle() && !self.moves() && self.observing.is_idle();
+        match (all_is_done, is_idle) {
             (false, _) => TICK,
             (true, false) => wait_queue::TICK,
             (true, true) => NOTHING_TO_DO,
@@ -219,6 +265,10 @@ impl Core {
 
     fn collect_piece(&mut self, out: &mut Vec<Reply>) {
         if self.gc.collecting.is_some() || self.failed.is_some() {
+            return;
+        }
+        // A chunk adds to entries of the index that were read for the piece: what it adds would go with them.
+        if self.state.arriving.is_written() {
             return;
         }
         let points = self.state.points.durable;
@@ -294,11 +344,16 @@ impl Core {
             self.groups.waiting(),
         );
         if let Some(decision) = piece {
-            self.groups.push(PendingDecision {
-                ticket: self.queue.ticket(),
-                asked: PendingRequest::default(),
-                decision,
-            });
+            self.push_unasked(decision);
         }
+    }
+
+    /// Lets a decision go with the next group that nobody has asked for.
+    pub(super) fn push_unasked(&mut self, decision: Decision) {
+        self.groups.push(PendingDecision {
+            ticket: self.queue.ticket(),
+            asked: PendingRequest::default(),
+            decision,
+        });
     }
 }

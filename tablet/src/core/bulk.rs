@@ -76,6 +76,7 @@ impl Core {
             Some(
                 Body::KeepAlive(_)
                 | Body::WaitForCell(_)
+                | Body::Notifications(_)
                 | Body::Get(v1::GetRequest { own: true, .. })
                 | Body::Scan(v1::ScanRequest { own: true, .. }),
             ) => return self.take(to, request, note, out),

@@ -16,6 +16,8 @@ impl Core {
             self.state.records.raise(*hash, *ts);
             self.groups.high_ts = self.groups.high_ts.max(*ts);
         }
+        let recent = self.state.recent.get_mut();
+        recent.decided(decision, self.groups.high_ts);
         if let Some(points) = decision.points {
             self.state.points.decided(points);
         }
@@ -87,6 +89,7 @@ impl Core {
             let is_here = self.state.tablets.get(tablet).is_some();
             let tablet = if is_here { tablet } else { 0 };
             self.gc.progress.changed(tablet, change);
+            self.gc.sizes.collected(tablet, change.bytes);
         }
     }
 
@@ -95,28 +98,45 @@ impl Core {
             Some(TabletChange::Insert(tablet)) => {
                 self.end_departure(tablet.id);
                 self.state.tablets.insert(tablet.clone());
+                self.gc.sizes.begins(tablet.id);
             }
             Some(TabletChange::Split { first, second }) => {
                 self.end_departure(first.id);
                 self.state.tablets.insert(first.clone());
                 self.state.tablets.insert(second.clone());
                 self.gc.progress.split(first.id, second.id);
+                self.gc.sizes.split(first.id, second.id);
+                self.state.observed.split(first.id, second.id);
                 self.state.readers.get_mut().split(first.id, second.id);
+                self.state.rates.get_mut().split(first.id, second.id);
             }
             Some(TabletChange::Merge { whole, gone }) => {
                 self.end_departure(whole.id);
                 self.end_departure(*gone);
-                self.state.tablets.remove(*gone);
+                self.state.tablets.merged(*gone, whole.epoch);
                 self.state.tablets.insert(whole.clone());
                 self.gc.progress.merge(whole.id, *gone);
+                self.gc.sizes.merge(whole.id, *gone);
+                self.state.observed.merge(whole.id, *gone, whole.table.0);
                 self.state.readers.get_mut().merge(whole.id, *gone);
+                self.state.rates.get_mut().merge(whole.id, *gone);
             }
             Some(TabletChange::Drop { id, table }) => {
                 self.end_departure(*id);
                 self.state.tablets.drop_tablet(*id, *table);
                 self.gc.progress.dropped(*id);
+                self.gc.sizes.ends(*id);
+                self.state.rates.get_mut().ends(*id);
+                self.state.observed.forget(*id);
                 self.state.readers.get_mut().forget(*id);
                 self.gc.clearing.dropped(self.queue.next_ticket);
+            }
+            Some(TabletChange::Observe { id, table, column }) => {
+                self.state.observed.add(*id, *table, column.clone());
+            }
+            Some(TabletChange::Unobserve { id, table, column }) => {
+                self.state.observed.remove(*id, *table, column);
+                self.touch_tablet(*id);
             }
             Some(TabletChange::Forget(id)) => self.state.tablets.forget(*id),
             Some(TabletChange::Keep(settings)) => self.state.tablets.keep(*settings),

@@ -5,6 +5,7 @@ use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_wire::v1;
 
 use super::Core;
+use crate::notify;
 use crate::probe::Probe;
 
 /// How the server is now.
@@ -24,6 +25,8 @@ pub(crate) struct Facts {
     pub(crate) decided_bytes: usize,
     /// Cells that are locked, about.
     pub(crate) locks: usize,
+    /// Changes that no observer has acknowledged; not all are counted.
+    pub(crate) notifications: usize,
     /// Reads of cells whose newest version was in memory, and others.
     pub(crate) cache: (u64, u64),
     /// Memory of the newest versions.
@@ -63,6 +66,7 @@ impl Core {
             decided: self.groups.decided.len() + self.groups.committing.len(),
             decided_bytes: self.groups.decided_bytes,
             locks: self.state.filter.len(),
+            notifications: notify::waiting_about(&self.state),
             cache: cache.lookups(),
             cache_bytes: cache.bytes(),
             short_of_room: self.groups.short_of_room,

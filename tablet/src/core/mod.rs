@@ -12,6 +12,7 @@ mod effects;
 mod facts;
 mod groups;
 mod moves;
+mod observing;
 mod queue;
 mod waits;
 
@@ -37,7 +38,7 @@ use crate::state::State;
 use crate::store::FolderProgress;
 use crate::wait_queue::WaitQueue;
 use crate::work::Work;
-use crate::{Error, Failure, Refusal, asked, garbage, load, reads, resolve};
+use crate::{Error, Failure, Refusal, asked, garbage, load, rates, reads, resolve};
 
 pub use crate::commands::TabletCommand;
 pub(crate) use facts::Facts;
@@ -65,6 +66,8 @@ pub struct Core {
     groups: Groups,
     /// Who waits for a turn at a cell.
     waits: WaitQueue<waits::Waiter>,
+    /// Who waits for notifications.
+    observing: observing::Observing,
     gc: Collection,
     resolution: Resolution,
     pace: Pace,
@@ -97,6 +100,7 @@ impl Core {
             bulk: bulk::Queue::default(),
             groups: Groups::at(reached),
             waits: WaitQueue::new(limits.waiting),
+            observing: observing::Observing::default(),
             pace: Pace::new(limits.large_cells_a_second),
             failed: None,
         })
@@ -111,6 +115,9 @@ impl Core {
             resolved_ts: self.resolution.resolved_ts().as_u64(),
             arriving: self.state.arriving.report(),
             progress: Some(self.gc_progress()),
+            sizes: Some(self.gc.sizes.report()),
+            loads: Some(self.state.rates.borrow().report()),
+            draining: self.state.draining && !self.is_getting(),
             high_ts: self.groups.durable.high_ts.as_u64(),
             groups: self.groups(),
             ..self.state.tablets.report()
@@ -120,6 +127,11 @@ impl Core {
     /// The tablet with this id, as it is here.
     pub fn tablet(&self, id: u64) -> Option<&Tablet> {
         self.state.tablets.get(id)
+    }
+
+    /// How many tablets are here.
+    pub fn tablet_count(&self) -> usize {
+        self.state.tablets.len()
     }
 
     /// How many groups it has made durable since its folder was made.
@@ -142,6 +154,7 @@ impl Core {
         let method = Method::of(&request);
         let note = self.state.probe.came(method, Some(&request));
         load::tell(&*self.state.probe, &self.state.tablets, method, &request);
+        rates::count(self.state.rates.get_mut(), &self.state.tablets, &request);
         if note.told.is_some() {
             let here = tablets(&request).filter_map(|id| self.state.tablets.get(id));
             here.for_each(|tablet| self.state.probe.of_table(&note, &tablet.table_name));
@@ -184,6 +197,9 @@ impl Core {
             Err(RequestError::Waits(refs, request)) => {
                 return self.wait_for_cell(to, id, note, &refs, request, out);
             }
+            Err(RequestError::Notifications(refs, request)) => {
+                return self.notifications(to, id, note, &refs, request, out);
+            }
             Err(RequestError::Pulls(request)) => self.pull(&request),
             Err(RequestError::Refused(refusal)) => Err(refusal),
         };
@@ -225,6 +241,7 @@ impl Core {
             return None;
         }
         self.collect_along();
+        self.write_sizes();
         self.groups.committing = self.groups.next(&self.state.limits);
         let decisions = self.groups.committing.iter_mut().map(|it| &mut it.decision);
         self.state.points.take_nothing_back(decisions);
@@ -269,7 +286,9 @@ impl Core {
                     self.state.leaving.tap(batch);
                     let wakes = self.wakes(&decided.decision);
                     self.take_effect(decided.ticket, &mut decided.decision);
+                    self.gc.sizes.wrote(batch, &self.state.tablets);
                     self.wake(wakes, out);
+                    self.observed(&decided.decision);
                     if let Some(how) = decided.decision.commits {
                         self.state.probe.transaction(how);
                     }
@@ -292,6 +311,8 @@ impl Core {
         self.note_barrier();
         self.run(ready, out);
         self.read_held(out);
+        self.wake_observers(out);
+        self.write_steps(out);
         if failure.is_none() {
             self.collect(out);
         }

@@ -22,6 +22,7 @@ impl Core {
     /// A server that gets a tablet of this one asks for the next piece of it.
     pub(super) fn pull(&mut self, request: &v1::PullTabletRequest) -> Result<Body, Refusal> {
         self.state.check_addressee(request.to.clone())?;
+        self.state.check_leased()?;
         let asked = request.tablet.unwrap_or_default();
         let id = asked.id;
         if self.state.leaving.begins(request, id) {
@@ -58,6 +59,7 @@ impl Core {
                     all_resolved_ts: points.resolved.as_u64(),
                     read_ts: self.state.read_ts().as_u64(),
                     resolved_ts: self.resolution.resolved_ts().as_u64(),
+                    observed: self.state.observed.columns(id),
                     ..chunk
                 };
                 self.state.leaving.sent_last(id, &chunk);
@@ -102,6 +104,17 @@ impl Core {
         arriving.next_call(now, &self.state.me, resolved_ts)
     }
 
+    /// Whether this server is to have no tablets.
+    pub fn drain(&mut self, draining: bool) {
+        self.state.draining = draining;
+    }
+
+    /// Whether it is decided, and not durable yet, that this server gets a tablet.
+    pub(super) fn is_getting(&self) -> bool {
+        let mut decided = self.groups.decided.iter().chain(&self.groups.committing);
+        decided.any(|it| matches!(it.decision.tablet_change, Some(TabletChange::Arrive(_))))
+    }
+
     /// Whether this server gets any tablet.
     pub fn is_arriving(&self) -> bool {
         !self.state.arriving.is_empty()
@@ -125,12 +138,15 @@ impl Core {
             Ok(Body::PullTablet(chunk)) => {
                 arrival.answered();
                 arrival.is_copied |= chunk.copied;
+                arrival.record.copy = chunk.copy;
                 next_step(now, arrival, chunk, self.resolution.resolved_ts())
             }
             Ok(Body::TakeTablet(answer)) => {
                 arrival.answered();
                 match answer.taken() {
-                    v1::Taken::Moved => Some(Step::Serve),
+                    v1::Taken::Moved => Some(Step::Serve {
+                        barrier: Timestamp::from_u64(answer.barrier),
+                    }),
                     v1::Taken::Stays => {
                         let owner = arrival.owner_name();
                         Some(Step::GiveUp(format!("it stays at {owner}")))
@@ -157,7 +173,11 @@ impl Core {
     }
 
     /// Lets what is to be written down of tablets that arrive go to the disk.
-    fn write_steps(&mut self, out: &mut Vec<Reply>) {
+    pub(super) fn write_steps(&mut self, out: &mut Vec<Reply>) {
+        // For the same reason that `collect_piece` waits for these.
+        if self.gc.collecting.is_some() {
+            return;
+        }
         let ids: Vec<u64> = self.state.arriving.ids().collect();
         for id in ids {
             let Some(arrival) = self.state.arriving.get_mut(id) else {
@@ -248,8 +268,11 @@ impl Core {
                     return;
                 };
                 self.state.tablets.leave(tablet.id, *record);
+                self.state.observed.forget(tablet.id);
                 self.end_departure(tablet.id);
                 self.gc.progress.dropped(tablet.id);
+                self.gc.sizes.ends(tablet.id);
+                self.state.rates.get_mut().ends(tablet.id);
                 self.state.readers.get_mut().forget(tablet.id);
             }
             TabletChange::Settle(tablets) => {
@@ -269,27 +292,37 @@ impl Core {
         arrival.step = None;
         let tablet = arrival.tablet.clone();
         match step {
-            Step::Chunk { entries, last, .. } => {
+            Step::Chunk {
+                entries,
+                last,
+                observed,
+                ..
+            } => {
                 let bytes = |entry: &v1::MovedEntry| {
                     entry.key.len() + entry.value.as_ref().map_or(0, bytes::Bytes::len)
                 };
                 let bytes: usize = entries.iter().map(bytes).sum();
                 arrival.stored(bytes as u64, last.is_some());
                 arrival.entries += made;
+                arrival.record.observed.clone_from(observed);
                 if last.is_some() && mutants::on(Mutant::MovedUndecided) {
-                    arrival.step = Some(Arc::new(Step::Serve));
+                    let barrier = Timestamp::ZERO;
+                    arrival.step = Some(Arc::new(Step::Serve { barrier }));
                 }
                 return;
             }
-            Step::Serve => {
+            Step::Serve { .. } => {
                 let served = percolator_protocol::types::Tablet {
                     epoch: tablet.epoch + 1,
                     ..tablet
                 };
                 self.gc.progress.arrived(id, arrival.entries);
+                self.gc.sizes.arrived(id, arrival.bytes());
                 // After a restart all marks are as high.
                 let read_ts = arrival.read_ts;
                 self.state.readers.get_mut().scan(id, read_ts);
+                let observed = std::mem::take(&mut arrival.record.observed);
+                self.state.observed.set(id, served.table.0, observed);
                 self.state.arriving.end(id, None);
                 self.state.tablets.insert(served);
             }
@@ -336,6 +369,11 @@ fn next_step(
     Some(Step::Chunk {
         last: chunk.last.then(|| points_of(&chunk)),
         changes: chunk.changes as usize,
+        observed: if mutants::on(Mutant::MovedObservedForgotten) {
+            Vec::new()
+        } else {
+            chunk.observed
+        },
         entries: chunk.entries,
     })
 }

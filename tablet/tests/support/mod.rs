@@ -1,6 +1,8 @@
 //! A server's core with an engine in memory, for tests: requests in, groups made durable one by one.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub(crate) mod observers;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -175,9 +177,14 @@ impl Server {
         let Some(group) = self.core.take_group() else {
             return 0;
         };
-        let result = self.engine.commit(&group);
-        self.core.committed(result, &mut self.replies);
+        self.commit_taken(&group);
         group.len()
+    }
+
+    /// Makes a group durable that was taken.
+    pub(crate) fn commit_taken(&mut self, group: &[Batch]) {
+        let result = self.engine.commit(group);
+        self.core.committed(result, &mut self.replies);
     }
 
     /// Makes one group durable if all of it may spend the reserve, and refuses it otherwise.
@@ -308,6 +315,7 @@ pub(crate) fn prewrite_row(row: Bytes, value: &'static str, start_ts: u64) -> As
         }],
         one_phase: None,
         generation: 0,
+        chain: None,
     })
 }
 

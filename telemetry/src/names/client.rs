@@ -24,8 +24,15 @@ pub const METHODS: &[&str] = &[
     "rollback",
     "check_status",
     "keep_alive",
+    "wait_for_cell",
+    "notifications",
+    "observe",
+    "unobserve",
+    "notify",
     "other",
 ];
+/// How an observer is done with a change.
+pub const OBSERVED: &[&str] = &["committed", "overtaken", "unknown", "dead_letter"];
 
 declarations! {
     BEGUN: Metric::counter(
@@ -86,6 +93,25 @@ declarations! {
         "Times that a large transaction's writes were flushed before its commit.",
     )
     .after("a transaction writes more than its buffer holds");
+    OBSERVER_RUNS: Metric::counter(
+        "percolator_client_observer_runs_total",
+        "Changes of observed columns that this process was given and is done with. committed: a run has committed; overtaken: another one had acknowledged it before; unknown: the answer to the run's commit was lost, and the change comes again if it waits still; dead_letter: it was given up.",
+    )
+    .by(&[Label::one_of("end", OBSERVED)]);
+    OBSERVER_RETRIES: Metric::counter(
+        "percolator_client_observer_retries_total",
+        "Times that a run was begun again: after a conflict, a failure of the handler, or of servers.",
+    );
+    OBSERVER_RUNNING: Metric::gauge(
+        "percolator_client_observer_running",
+        "Changes for which observers run just now, those that wait before they are tried again too.",
+    );
+    OBSERVER_LAG_SECONDS: Metric::histogram(
+        "percolator_client_observer_lag_seconds",
+        "How long ago a change had been committed when its first run in this process began, by the oracle's time.",
+        SECONDS,
+        "3 ms, 200 ms",
+    );
     COMMIT_CELLS: Metric::histogram(
         "percolator_client_commit_cells",
         "Cells that a transaction wrote, without those that were flushed before.",

@@ -17,6 +17,9 @@ pub const METHODS: &[&str] = &[
     "delete_table",
     "split_table",
     "merge_table",
+    "move_tablet",
+    "drain_server",
+    "rebuild",
 ];
 /// What holds collection back.
 pub const HOLDERS: &[&str] = &[
@@ -34,6 +37,8 @@ pub const HOLDERS: &[&str] = &[
 ];
 /// States of tables.
 pub const TABLE_STATES: &[&str] = &["creating", "ready", "deleting"];
+/// States of servers.
+pub const SERVER_STATES: &[&str] = &["up", "down", "drained"];
 /// States of tablets.
 pub const TABLET_STATES: &[&str] = &["creating", "serving", "frozen", "down", "lost"];
 /// Roles of servers.
@@ -49,7 +54,7 @@ declarations! {
     .by(&[METHOD, Label::one_of("result", &["ok", "error"])]);
     REQUEST_SECONDS: Metric::histogram(
         "percolator_gc_master_request_duration_seconds",
-        "How long requests took. create_table, delete_table, split_table and merge_table wait for tablet servers.",
+        "How long requests took. create_table, delete_table, split_table, merge_table and move_tablet wait for tablet servers.",
         SECONDS_SHORT,
         "heartbeat: 40 us, 40 ms where the state is written; session and locate: 10 us, 25 us",
     )
@@ -60,11 +65,12 @@ declarations! {
     );
     SERVERS: Metric::gauge(
         "percolator_gc_master_servers",
-        "Servers that the master knows. up: heard of within the last 1.5 seconds.",
+        "Servers that the master knows. up: heard of within the last 1.5 seconds; drained: a tablet server that is not, and that is to \
+         have no tablets and has none.",
     )
     .by(&[
         Label::one_of("server_role", &["tablet", "tso"]),
-        Label::one_of("state", &["up", "down"]),
+        Label::one_of("state", SERVER_STATES),
     ]);
     EXPECTED: Metric::gauge(
         "percolator_gc_master_expected_servers",
@@ -78,6 +84,14 @@ declarations! {
         "Tablets. creating: not made at its owner yet; serving; frozen: its table is being deleted; down: its owner was not heard of lately; lost: its owner is up and doesn't have it, so its data is gone.",
     )
     .by(&[Label::one_of("state", TABLET_STATES)]);
+    TABLETS_MOVING: Metric::gauge(
+        "percolator_gc_master_tablets_moving",
+        "Tablets that servers are getting from others.",
+    );
+    TABLETS_TO_DRAIN: Metric::gauge(
+        "percolator_gc_master_tablets_to_drain",
+        "Tablets of servers that are to have none. They are moved to others, but for those of tables that are being deleted.",
+    );
     TABLE_TABLETS: Metric::gauge(
         "percolator_gc_master_table_tablets",
         "Tablets, by their table.",

@@ -23,6 +23,9 @@ pub const METHODS: &[&str] = &[
     "wait_for_cell",
     "pull_tablet",
     "take_tablet",
+    "observe",
+    "notifications",
+    "notify",
 ];
 /// How a request ended, by its number in the server.
 pub const RESULTS: &[&str] = &[
@@ -157,6 +160,10 @@ declarations! {
     LOCKS: Metric::gauge(
         "percolator_tablet_locks",
         "Cells that are locked just now, about: transactions under way, and those whose client has died.",
+    );
+    NOTIFICATIONS: Metric::gauge(
+        "percolator_tablet_notifications",
+        "Changes of observed columns that no observer has acknowledged. At most 4096 are counted; `percolator observe status` counts more.",
     );
     LOCKS_MET: Metric::counter(
         "percolator_tablet_locks_met_total",

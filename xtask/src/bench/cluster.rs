@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Sends a signal to a process: its name without SIG.
-pub(super) fn signal(pid: &str, signal: &str) -> anyhow::Result<()> {
+pub(crate) fn signal(pid: &str, signal: &str) -> anyhow::Result<()> {
     let name = format!("-{signal}");
     if !Command::new("kill").args([&name, pid]).status()?.success() {
         bail!("cannot send {signal} to process {pid}");
@@ -18,11 +18,11 @@ pub(super) fn signal(pid: &str, signal: &str) -> anyhow::Result<()> {
 }
 
 /// A cluster of processes, which ends with the standard input of the command that it runs.
-pub(super) struct Cluster(Child);
+pub(crate) struct Cluster(Child);
 
 impl Cluster {
     /// Starts it at this port, with more arguments for `up`.
-    pub(super) fn start(percolator: &Path, port: u16, arguments: &[&str]) -> anyhow::Result<Self> {
+    pub(crate) fn start(percolator: &Path, port: u16, arguments: &[&str]) -> anyhow::Result<Self> {
         let mut command = Command::new(percolator);
         command
             .args(["up", "--processes", "--quiet"])
@@ -54,7 +54,7 @@ impl Cluster {
     }
 
     /// Stops it in order.
-    pub(super) fn stop(mut self) -> anyhow::Result<()> {
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         drop(self.0.stdin.take());
         let status = self.0.wait()?;
         if !status.success() {

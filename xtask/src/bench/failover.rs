@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -185,6 +185,27 @@ pub(crate) struct Recorded {
     pub(crate) history: PathBuf,
 }
 
+impl Recorded {
+    /// What clients were told is there, and snapshot isolation explains it. `percolator`: a command at the cluster that answers in JSON.
+    pub(crate) fn check(&self, percolator: impl Fn() -> Command) -> anyhow::Result<()> {
+        let mut verify = percolator();
+        verify.args(["bank", "--accounts", "1000", "--verify"]);
+        let said = verify.arg(&self.ledger).output()?;
+        let found: Value = serde_json::from_slice(&said.stdout)?;
+        for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
+            anyhow::ensure!(found[wrong] == 0, "the bank: {found}");
+        }
+        println!("the bank: {found}");
+        let mut check = percolator();
+        check.args(["history", "check"]).arg(&self.history);
+        let said = check.output()?;
+        let report = String::from_utf8_lossy(&said.stdout).into_owned();
+        anyhow::ensure!(said.status.success(), "the history: {report}");
+        println!("the history: {}", report.trim());
+        Ok(())
+    }
+}
+
 const REPLICAS: [&str; 4] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1"];
 
 impl<'a> Bench<'a> {
@@ -235,25 +256,11 @@ impl<'a> Bench<'a> {
     /// What clients were told is there, and snapshot isolation explains it.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let recorded = self.recorded.as_ref().context("nothing was recorded")?;
-        let mut verify = self.percolator();
-        verify.args(["bank", "--accounts", "1000", "--verify"]);
-        let said = verify.arg(&recorded.ledger).output()?;
-        let found: Value = serde_json::from_slice(&said.stdout)?;
-        for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
-            anyhow::ensure!(found[wrong] == 0, "the bank: {found}");
-        }
-        println!("the bank: {found}");
-        let mut check = self.percolator();
-        check.args(["history", "check"]).arg(&recorded.history);
-        let said = check.output()?;
-        let report = String::from_utf8_lossy(&said.stdout).into_owned();
-        anyhow::ensure!(said.status.success(), "the history: {report}");
-        println!("the history: {}", report.trim());
-        Ok(())
+        recorded.check(|| self.percolator())
     }
 
     /// Clients beside those that measure.
-    fn beside(&self, role: Role) -> anyhow::Result<Vec<std::process::Child>> {
+    fn beside(&self, role: Role) -> anyhow::Result<Vec<Child>> {
         let Some(recorded) = &self.recorded else {
             return Ok(Vec::new());
         };
@@ -319,12 +326,9 @@ impl<'a> Bench<'a> {
             }
         };
         let name = name.context("nobody leads")?;
-        let mut running = running(&self.data)?.into_iter();
-        let process = running.find(|running| running["server"] == name);
-        let pid = process.and_then(|process| process["pid"].as_u64());
         Ok(Leader {
             name: name.to_owned(),
-            pid: pid.context("it has no process")?.to_string(),
+            pid: pid(&self.data, name)?.context("it has no process")?,
         })
     }
 
@@ -372,11 +376,7 @@ impl<'a> Bench<'a> {
     fn transfers(&self, strike: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
         let bank = self.bank().stdout(Stdio::piped()).spawn()?;
         strike()?;
-        let said = bank.wait_with_output()?;
-        let summary: Value = serde_json::from_slice(&said.stdout)?;
-        if summary["failed"] != 0 || summary["wrong_sums"] != 0 {
-            bail!("transfers failed: {summary}");
-        }
+        let summary = summary(bank)?;
         let stall = summary["longest_stall_ms"].as_f64();
         Ok(Duration::from_secs_f64(
             stall.context("no figure of the bank")? / 1000.0,
@@ -412,6 +412,24 @@ impl<'a> Bench<'a> {
 
 fn clients_run() -> String {
     format!("{}s", CLIENTS_RUN.as_secs())
+}
+
+/// What a bank says when it ends: no transfer has failed.
+pub(crate) fn summary(bank: Child) -> anyhow::Result<Value> {
+    let said = bank.wait_with_output()?;
+    let summary: Value = serde_json::from_slice(&said.stdout)?;
+    if summary["failed"] != 0 || summary["wrong_sums"] != 0 {
+        bail!("transfers failed: {summary}");
+    }
+    Ok(summary)
+}
+
+/// The process of a server.
+pub(crate) fn pid(data: &Path, server: &str) -> anyhow::Result<Option<String>> {
+    let mut running = running(data)?.into_iter();
+    let process = running.find(|running| running["server"] == server);
+    let pid = process.and_then(|process| process["pid"].as_u64());
+    Ok(pid.map(|pid| pid.to_string()))
 }
 
 /// What `percolator up` says of its processes.

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: measurements on a cluster of processes that goes away.
 
-mod cluster;
+pub(crate) mod cluster;
 mod engines;
 pub(crate) mod failover;
 mod scrape;
@@ -28,6 +28,8 @@ Examples:
   cargo xtask bench contention
   cargo xtask bench gc --duration 30s
   cargo xtask bench proxy
+  cargo xtask bench tablets
+  cargo xtask bench observers
   cargo xtask bench scrape --pairs 12 --duration 10s
   cargo xtask bench before --programs ../before/target/release
   cargo xtask bench engines --rows 2000000
@@ -86,6 +88,10 @@ enum Name {
     Failover,
     /// Transfers by the proxy, next to the client library's; and the memory of idle sessions.
     Proxy,
+    /// Moves and splits of a tablet, and what they cost those who write to it.
+    Tablets,
+    /// How soon observers run, how many documents they get through, and what observing costs commits on other columns.
+    Observers,
     /// One after the other, but for those that compare, and `gc`.
     All,
 }

@@ -26,6 +26,9 @@ pub(crate) struct Image {
     root: tempfile::TempDir,
 }
 
+/// Of Debian's package ca-certificates.
+const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
 impl Image {
     pub(crate) fn new(name: &str, entrypoint: &str) -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
@@ -92,6 +95,18 @@ impl Image {
                 fs::copy(&real, &place).with_context(|| library.to_owned())?;
                 fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Adds the certificates by which servers of the internet are known, where programs look for them; if this machine has them.
+    pub(crate) fn certificates(&self) -> anyhow::Result<()> {
+        if Path::new(CERTIFICATES).exists() {
+            fs::copy(CERTIFICATES, self.place(CERTIFICATES)?).context(CERTIFICATES)?;
+        } else {
+            println!(
+                "{CERTIFICATES} isn't here: programs in the image can't check servers of https"
+            );
         }
         Ok(())
     }

@@ -73,10 +73,6 @@ pub(crate) fn run(
     if args.rounds.is_some() {
         how.limit = Duration::MAX;
     }
-    for program in programs {
-        report.step(program.name.clone(), |report| {
-            unit::run_program(program, &how, report)
-        })?;
-    }
+    unit::run_each(&programs, &how, report, TestProgram::cargo_line)?;
     Ok(report.tests())
 }

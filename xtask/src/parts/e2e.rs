@@ -20,19 +20,40 @@ const OTHER_IMAGE: &str = "localhost/percolator:other";
 const LAST: &str = "rights";
 const LIMIT: Duration = Duration::from_secs(1_500);
 
-/// How long the tests let faults last.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct E2eDurations {
+/// Of an API server that stands still, unless somebody asks for longer: some leases of servers, which are of ten seconds.
+const API_SERVER_AWAY: Duration = Duration::from_secs(60);
+
+/// What of it is run.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct E2eArgs {
+    /// Of the part e2e, only this test program, as `scaling`; may be given several times. Default: all.
+    #[arg(long = "e2e", value_name = "PROGRAM")]
+    pub(crate) only: Vec<String>,
     /// The API server stands still for so long.
-    pub(crate) api_server_away: Duration,
+    #[arg(skip)]
+    pub(crate) api_server_away: Option<Duration>,
 }
 
-impl Default for E2eDurations {
-    /// Some leases of servers, which are of ten seconds.
-    fn default() -> Self {
-        Self {
-            api_server_away: Duration::from_secs(60),
+impl E2eArgs {
+    fn api_server_away(&self) -> Duration {
+        self.api_server_away.unwrap_or(API_SERVER_AWAY)
+    }
+
+    /// The programs to run, in their order.
+    fn programs<'a>(&self, built: &'a [TestProgram]) -> anyhow::Result<Vec<&'a TestProgram>> {
+        let mut programs: Vec<_> = built.iter().filter(|test| is_it(test)).collect();
+        anyhow::ensure!(!programs.is_empty(), "cargo has not built {PACKAGE}");
+        let names: Vec<&str> = programs.iter().map(|it| it.name.as_str()).collect();
+        if let Some(unknown) = self.only.iter().find(|it| !names.contains(&it.as_str())) {
+            anyhow::bail!(
+                "--e2e {unknown}: there is no such program, but {}",
+                names.join(", ")
+            );
         }
+        programs.retain(|it| self.only.is_empty() || self.only.contains(&it.name));
+        // It looks at what the others made the operator do.
+        programs.sort_by_key(|program| program.name == LAST);
+        Ok(programs)
     }
 }
 
@@ -43,10 +64,10 @@ pub(crate) fn is_it(program: &TestProgram) -> bool {
 
 pub(crate) fn run(
     context: &Context,
-    durations: E2eDurations,
+    args: &E2eArgs,
     report: &mut Report,
 ) -> anyhow::Result<String> {
-    let limit = LIMIT + durations.api_server_away;
+    let limit = LIMIT + args.api_server_away();
     if let Some(why) = kube::programs::why_not(context) {
         println!("SKIPPED: no Kubernetes can be run here: {why}");
         report.tally.skipped.push(Skipped {
@@ -56,10 +77,7 @@ pub(crate) fn run(
         return Ok("nothing: no Kubernetes can be run here".to_owned());
     }
     let built = report.step("build", |_| context.built())?;
-    let mut programs: Vec<&TestProgram> = built.tests.iter().filter(|test| is_it(test)).collect();
-    // It looks at what the others made the operator do.
-    programs.sort_by_key(|program| program.name == LAST);
-    anyhow::ensure!(!programs.is_empty(), "cargo has not built {PACKAGE}");
+    let programs = args.programs(&built.tests)?;
     // Anyone who runs them in another checkout of this machine would end ours, or we theirs; and two would install packages, or
     // build the same programs.
     let _alone = kube::lock::take("the tests on Kubernetes", limit * 2)?;
@@ -91,18 +109,15 @@ pub(crate) fn run(
             }
             anyhow::Ok(())
         })?;
-        let variables = variables(context, &kube, durations, report)?;
+        let variables = variables(context, &kube, args.api_server_away(), report)?;
         let how = unit::RunMode {
             arguments: &["--nocapture", "--test-threads=1"],
             variables,
             limit,
         };
-        for program in programs {
-            report.step(program.name.clone(), |report| {
-                unit::run_program(program, &how, report)
-            })?;
-        }
-        anyhow::Ok(())
+        unit::run_each(&programs, &how, report, |program| {
+            format!("--e2e {}", program.name)
+        })
     })();
     let down = report.step("kube down", |_| kube::down());
     result.and(down)?;
@@ -114,7 +129,7 @@ pub(crate) fn run(
 fn variables(
     context: &Context,
     kube: &kube::Kube,
-    durations: E2eDurations,
+    api_server_away: Duration,
     report: &mut Report,
 ) -> anyhow::Result<Vec<(&'static str, String)>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -132,12 +147,11 @@ fn variables(
         ("PERCOLATOR_E2E_OTHER_IMAGE", OTHER_IMAGE.to_owned()),
         (
             "PERCOLATOR_E2E_API_SERVER_AWAY_SECONDS",
-            durations.api_server_away.as_secs().to_string(),
+            api_server_away.as_secs().to_string(),
         ),
         ("PATH", path),
     ];
-    let definitions = kube::programs::definitions(context)?;
-    let definitions = definitions.display().to_string();
+    let definitions = kube.programs.definitions().display().to_string();
     variables.push(("PERCOLATOR_E2E_DEFINITIONS", definitions));
     // Of the same package.
     let promtool = report.step("prometheus", |_| debian::PROMTOOL.find(context));

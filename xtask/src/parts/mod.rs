@@ -124,7 +124,7 @@ impl Part {
     pub(crate) fn run(
         self,
         context: &Context,
-        crash: &crash::CrashArgs,
+        (crash, e2e): (&crash::CrashArgs, &e2e::E2eArgs),
         report: &mut Report,
     ) -> anyhow::Result<String> {
         match self {
@@ -139,7 +139,7 @@ impl Part {
             Self::Examples => examples::run(context, report),
             Self::Sim => sim::run(context, report),
             Self::Crash => crash::run(context, crash, report),
-            Self::E2e => e2e::run(context, e2e::E2eDurations::default(), report),
+            Self::E2e => e2e::run(context, e2e, report),
             Self::BenchSmoke => bench_smoke::run(context, report),
         }
     }

@@ -139,16 +139,33 @@ fn capture<'a>(program: &'a TestProgram, how: &RunMode) -> Run<'a> {
     }
 }
 
-/// Runs a test program, and shows what it prints as it comes.
-pub(crate) fn run_program(
-    program: &TestProgram,
+/// Runs test programs one after the other, each a step, and shows what they print as it comes; also those behind one that fails,
+/// since they say more about it. `to_repeat` names a program that failed in the error.
+pub(crate) fn run_each(
+    programs: &[&TestProgram],
     how: &RunMode,
     report: &mut Report,
+    to_repeat: impl Fn(&TestProgram) -> String,
 ) -> anyhow::Result<()> {
-    println!();
-    let (result, tally) = read(command(program, how), how.limit, show);
-    report.tally.add(tally);
-    result
+    let mut failures = Vec::new();
+    for program in programs {
+        println!();
+        let (result, tally) = report.step(program.name.clone(), |_| {
+            read(command(program, how), how.limit, show)
+        });
+        let has_tests = tally != Tally::default();
+        report.tally.add(tally);
+        let result = result.and_then(|()| {
+            anyhow::ensure!(has_tests, "{} has no tests", program.name);
+            Ok(())
+        });
+        if let Err(error) = result {
+            println!("FAILED: {error:#}");
+            failures.push(to_repeat(program));
+        }
+    }
+    anyhow::ensure!(failures.is_empty(), "{}", failures.join(" "));
+    Ok(())
 }
 
 /// A test program in the folder and with the variables that cargo gives it.

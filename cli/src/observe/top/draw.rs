@@ -170,7 +170,7 @@ fn draw_servers(frame: &mut Frame<'_>, top: &mut Top, area: Rect, more: Rect) {
         .map(|(number, server)| {
             let load = top.loads.get(&server.name);
             let rate = |of: fn(&Load) -> String| load.map_or_else(|| "-".to_owned(), of);
-            let is_well = server.alive && server.lost.is_empty();
+            let is_well = (server.alive || server.drained) && server.lost.is_empty();
             let style = match (is_well, number == top.servers.chosen) {
                 (true, false) => Style::new(),
                 (false, false) => BAD,

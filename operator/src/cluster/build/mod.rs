@@ -1,7 +1,9 @@
 //! From a good spec to the objects that it asks for: pure, and it can't fail.
 
 mod monitoring;
+mod observers;
 mod pods;
+mod proxy;
 mod registers;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -33,6 +35,10 @@ pub(crate) struct Wanted {
     pub(crate) common: Vec<Object>,
     /// One StatefulSet for each role, in the order of [`Role::ALL`].
     pub(crate) sets: Vec<(Role, Object)>,
+    /// What is beside Deployments: applied behind the StatefulSets, which don't need it.
+    pub(crate) beside_deployments: Vec<Object>,
+    /// Those whose pods are clients of the servers.
+    pub(crate) deployments: Vec<Object>,
     /// What the servers don't need, of kinds that the API server may not know: applied last.
     pub(crate) monitoring: Vec<Object>,
 }
@@ -42,6 +48,8 @@ impl Wanted {
         self.common
             .iter()
             .chain(self.sets.iter().map(|(_, set)| set))
+            .chain(&self.beside_deployments)
+            .chain(&self.deployments)
             .chain(&self.monitoring)
     }
 }
@@ -74,11 +82,17 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
     common.push(builder.config(observed));
     common.push(builder.client_service());
     common.extend(Role::ALL.map(|role| builder.headless_service(role)));
-    common.extend(Role::ALL.map(|role| builder.disruption_budget(role)));
+    common.extend(Role::ALL.map(|role| builder.disruption_budget(role.component())));
     let sets = Role::ALL.map(|role| (role, builder.stateful_set(role, observed)));
     Wanted {
         common,
         sets: sets.into(),
+        beside_deployments: builder.beside_proxies(),
+        deployments: builder
+            .proxies()
+            .into_iter()
+            .chain(builder.observers())
+            .collect(),
         monitoring: builder.monitoring(),
     }
 }
@@ -149,7 +163,10 @@ impl Builder<'_> {
             let pod = role.asked(&self.cluster.spec).pod;
             pod.service_account_name.is_none() && self.account(role) == self.name
         };
-        if !Role::ALL.into_iter().any(is_used) {
+        let proxies = self.cluster.spec.proxies();
+        let is_of_proxies = proxies.is_some_and(|it| it.pod.service_account_name.is_none());
+        let is_of_workers = is_of_proxies || !self.cluster.spec.observers.is_empty();
+        if !is_of_workers && !Role::ALL.into_iter().any(is_used) {
             return Vec::new();
         }
         vec![self.common(
@@ -218,14 +235,14 @@ impl Builder<'_> {
     }
 
     /// One budget a role: of several masters or oracles one is enough, whatever becomes of a tablet server meanwhile.
-    fn disruption_budget(&self, role: Role) -> Object {
+    fn disruption_budget(&self, component: &str) -> Object {
         self.object(
             Kind::PodDisruptionBudget,
-            &role.set(self.name),
-            names::role_labels(self.name, role),
+            &format!("{}-{component}", self.name),
+            names::component_labels(self.name, component),
             json!({"spec": {
                 "maxUnavailable": 1,
-                "selector": {"matchLabels": names::role_selector(self.name, role)},
+                "selector": {"matchLabels": names::component_selector(self.name, component)},
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             }}),
         )

@@ -25,6 +25,9 @@ const OF_OTHERS: [&str; 3] = [
     "percolator_operator_",
 ];
 
+/// And those of clients that may be the cluster's own: workers of observers.
+const OF_OBSERVERS: &str = "percolator_client_observer_";
+
 impl Builder<'_> {
     /// What the spec asks for.
     pub(super) fn monitoring(&self) -> Vec<Object> {
@@ -64,7 +67,8 @@ fn alerts_of(namespace: &str, cluster: &str) -> Vec<Value> {
     let about = |rule: &Value| {
         let mut rule = rule.clone();
         let expression = rule["expr"].as_str()?;
-        if OF_OTHERS.iter().any(|other| expression.contains(other)) {
+        let is_of_others = OF_OTHERS.iter().any(|other| expression.contains(other));
+        if is_of_others && !expression.contains(OF_OBSERVERS) {
             return None;
         }
         rule["expr"] = json!(narrow(expression, namespace, cluster));
@@ -165,7 +169,13 @@ mod tests {
         let of_one = alerts_of("n", "c");
         assert_eq!(count(&GROUPS) - count(&of_one), 5);
         let text = json!(of_one).to_string();
-        assert!(text.contains("PercolatorRoleDown") && text.contains("PercolatorDiskFull"));
+        for some in [
+            "PercolatorRoleDown",
+            "PercolatorDiskFull",
+            "PercolatorObserverDeadLetters",
+        ] {
+            assert!(text.contains(some), "{some}");
+        }
         for none in [
             "PercolatorOperatorIdle",
             "PercolatorUnknownOutcomes",

@@ -1,7 +1,7 @@
 //! StatefulSets and their pods. What stands in a pod's template restarts pods when it changes: the golden files
 //! in `testdata` show every such change in review.
 
-use percolator_api::{ClaimRetention, Pod, merge};
+use percolator_api::{ClaimRetention, Needs, Pod, merge};
 use serde_json::{Value, json};
 
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role, RoleSpec};
@@ -17,12 +17,36 @@ const DATA: &str = "/data";
 const CONFIG: &str = "/config";
 const CONFIG_VOLUME: &str = "config";
 /// The variable with the pod's address.
-const POD_IP: &str = "POD_IP";
-/// Servers end within a second when they are told to; the rest is for disks that hang.
-const GRACE_SECONDS: u32 = 30;
+pub(super) const POD_IP: &str = "POD_IP";
+/// Servers end within a second when they are told to, or when their tablets are at others; the rest is for disks that hang.
+pub(super) const GRACE_SECONDS: u64 = 30;
 /// How long a server may take until it lives, as an oracle whose master is away. A tablet server that recovers much data
 /// says meanwhile that it lives, and isn't ready.
 const STARTUP_SECONDS: u32 = 600;
+
+/// What is a pod's own, beside what the spec says of all pods and of those of its role.
+pub(super) struct PodParts<'a> {
+    pub(super) component: &'a str,
+    pub(super) pod: &'a Pod,
+    pub(super) account: String,
+    pub(super) has_token: bool,
+    pub(super) grace_seconds: u64,
+    pub(super) container: Value,
+    /// The keys of the configuration that it has as files.
+    pub(super) followed: &'a [&'a str],
+    /// Whether its role's pods are spread over zones and nodes.
+    pub(super) is_spread: bool,
+}
+
+/// What is a server's container's own.
+pub(super) struct ContainerParts<'a> {
+    pub(super) component: &'a str,
+    pub(super) pod: &'a Pod,
+    pub(super) needs: Needs,
+    pub(super) arguments: Vec<String>,
+    pub(super) environment: Vec<Value>,
+    pub(super) mounts: Value,
+}
 
 impl Builder<'_> {
     pub(super) fn stateful_set(&self, role: Role, observed: &Observed) -> Object {
@@ -44,7 +68,8 @@ impl Builder<'_> {
                 "revisionHistoryLimit": 3,
                 "persistentVolumeClaimRetentionPolicy": {
                     "whenDeleted": spec.claims.when_deleted.name(),
-                    // It may be all there is of some rows: scaling a set by hand loses nothing.
+                    // It may be all there is of some rows: scaling a set by hand loses nothing. The
+                    // operator deletes those of drained servers itself.
                     "whenScaled": ClaimRetention::Retain.name(),
                 },
                 "selector": {"matchLabels": names::role_selector(self.name, role)},
@@ -55,21 +80,39 @@ impl Builder<'_> {
     }
 
     fn template(&self, role: Role) -> Value {
-        let pod = role.asked(&self.cluster.spec).pod;
-        let labels = with(names::role_labels(self.name, role), &pod.labels);
+        self.pod_template(PodParts {
+            component: role.component(),
+            pod: role.asked(&self.cluster.spec).pod,
+            account: self.account(role),
+            // For the register alone.
+            has_token: self.has_register(role),
+            grace_seconds: self.grace_seconds(role),
+            container: self.container(role),
+            followed: Self::followed(role),
+            is_spread: role == Role::Tablet || self.has_register(role),
+        })
+    }
+
+    pub(super) fn pod_template(&self, parts: PodParts<'_>) -> Value {
+        let pod = parts.pod;
+        let labels = names::component_labels(self.name, parts.component);
+        let labels = with(labels, &pod.labels);
+        let followed = parts.followed.iter();
+        let followed: Value = followed
+            .map(|key| json!({"key": key, "path": key}))
+            .collect();
         let mut template = json!({
             "metadata": {"labels": labels},
             "spec": {
-                "serviceAccountName": self.account(role),
-                // For the register alone.
-                "automountServiceAccountToken": self.has_register(role),
+                "serviceAccountName": parts.account,
+                "automountServiceAccountToken": parts.has_token,
                 "enableServiceLinks": false,
-                "terminationGracePeriodSeconds": GRACE_SECONDS,
+                "terminationGracePeriodSeconds": parts.grace_seconds,
                 "securityContext": self.security_context(pod),
-                "containers": [self.container(role)],
+                "containers": [parts.container],
                 "volumes": [{
                     "name": CONFIG_VOLUME,
-                    "configMap": {"name": self.name, "items": Self::followed(role)},
+                    "configMap": {"name": self.name, "items": followed},
                 }],
             },
         });
@@ -96,8 +139,8 @@ impl Builder<'_> {
         match &pod.topology_spread_constraints {
             Some(constraints) if constraints.is_empty() => {}
             Some(constraints) => spec["topologySpreadConstraints"] = json!(constraints),
-            None if role == Role::Tablet || self.has_register(role) => {
-                spec["topologySpreadConstraints"] = self.spread(role);
+            None if parts.is_spread => {
+                spec["topologySpreadConstraints"] = self.spread(parts.component);
             }
             None => {}
         }
@@ -107,27 +150,34 @@ impl Builder<'_> {
         template
     }
 
+    fn grace_seconds(&self, role: Role) -> u64 {
+        let drain = self.cluster.spec.tablets.drain_on_stop;
+        GRACE_SECONDS
+            + if role == Role::Tablet {
+                drain.as_millis().div_ceil(1_000)
+            } else {
+                0
+            }
+    }
+
     /// The keys of the configuration that a server follows, as files. Nothing else: what changes there, changes the
     /// files of every pod that has it.
-    fn followed(role: Role) -> Value {
-        let keys: &[&str] = match role {
+    fn followed(role: Role) -> &'static [&'static str] {
+        match role {
             Role::GcMaster => &[LOG_LEVEL, MANIFEST],
             Role::Oracle | Role::Tablet => &[LOG_LEVEL],
-        };
-        keys.iter()
-            .map(|key| json!({"key": key, "path": key}))
-            .collect()
+        }
     }
 
     /// Over zones, and within them over nodes. As evenly as can be: a server on a crowded node is better than
     /// none.
-    fn spread(&self, role: Role) -> Value {
+    fn spread(&self, component: &str) -> Value {
         let over = |key: &str| {
             json!({
                 "maxSkew": 1,
                 "topologyKey": key,
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": names::role_selector(self.name, role)},
+                "labelSelector": {"matchLabels": names::component_selector(self.name, component)},
             })
         };
         json!([
@@ -164,7 +214,26 @@ impl Builder<'_> {
 
     fn container(&self, role: Role) -> Value {
         let spec = &self.cluster.spec;
-        let pod = role.asked(spec).pod;
+        self.server_container(ContainerParts {
+            component: role.component(),
+            pod: role.asked(spec).pod,
+            needs: role.needs(spec),
+            arguments: self.arguments(role),
+            environment: self.environment(role),
+            mounts: json!([
+                {"name": CLAIM, "mountPath": DATA},
+                Self::config_mount(),
+            ]),
+        })
+    }
+
+    /// Where a container has the configuration.
+    pub(super) fn config_mount() -> Value {
+        json!({"name": CONFIG_VOLUME, "mountPath": CONFIG, "readOnly": true})
+    }
+
+    pub(super) fn server_container(&self, parts: ContainerParts<'_>) -> Value {
+        let (spec, pod) = (&self.cluster.spec, parts.pod);
         let image = spec.image.as_deref().unwrap_or(self.default_image);
         let probe = |period: u32, failures: u32| {
             json!({
@@ -175,11 +244,11 @@ impl Builder<'_> {
             })
         };
         let mut container = json!({
-            "name": role.component(),
+            "name": parts.component,
             "image": image,
-            "command": [format!("/usr/local/bin/percolator-{}", role.component())],
-            "args": self.arguments(role),
-            "env": self.environment(role),
+            "command": [format!("/usr/local/bin/percolator-{}", parts.component)],
+            "args": parts.arguments,
+            "env": parts.environment,
             "ports": [
                 {"name": "grpc", "containerPort": PORT, "protocol": "TCP"},
                 {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
@@ -190,17 +259,14 @@ impl Builder<'_> {
             // What a server says when it gives up is found in the pod's status.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": Self::container_security_context(pod),
-            "volumeMounts": [
-                {"name": CLAIM, "mountPath": DATA},
-                {"name": CONFIG_VOLUME, "mountPath": CONFIG, "readOnly": true},
-            ],
+            "volumeMounts": parts.mounts,
         });
         // A server that has lost rows isn't ready, and is no better for being started again.
         container["readinessProbe"]["grpc"]["service"] = json!("ready");
         if let Some(policy) = spec.image_pull_policy {
             container["imagePullPolicy"] = json!(policy.name());
         }
-        let resources = pod.resources.completed(&role.needs(spec));
+        let resources = pod.resources.completed(&parts.needs);
         for (field, amounts) in [
             ("requests", &resources.requests),
             ("limits", &resources.limits),
@@ -242,7 +308,11 @@ impl Builder<'_> {
         match role {
             Role::GcMaster => arguments.push(format!("--manifest={CONFIG}/{MANIFEST}")),
             Role::Oracle => arguments.extend(spec.oracle.to_args()),
-            Role::Tablet => arguments.extend(spec.tablets.to_args()),
+            Role::Tablet => {
+                arguments.extend(spec.tablets.to_args());
+                let drain = spec.tablets.drain_on_stop.as_millis();
+                arguments.push(format!("--drain-on-stop={drain}ms"));
+            }
         }
         if self.has_register(role) {
             let register = names::register(self.name, role);
@@ -252,16 +322,7 @@ impl Builder<'_> {
     }
 
     fn environment(&self, role: Role) -> Vec<Value> {
-        let log = &self.cluster.spec.log;
-        let mut variables = vec![
-            json!({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
-            json!({"name": "PERCOLATOR_LOG_LEVEL_FILE", "value": format!("{CONFIG}/{LOG_LEVEL}")}),
-            json!({"name": "PERCOLATOR_LOG_FORMAT", "value": log.format.name()}),
-        ];
-        if self.is_advertised(role) {
-            let field = json!({"fieldRef": {"fieldPath": "status.podIP"}});
-            variables.push(json!({"name": POD_IP, "valueFrom": field}));
-        }
+        let mut variables = self.variables(self.is_advertised(role));
         if role == Role::GcMaster {
             variables.push(json!({
                 "name": "PERCOLATOR_GC_MASTER_NEW_CLUSTER",
@@ -270,6 +331,21 @@ impl Builder<'_> {
         }
         let pod = role.asked(&self.cluster.spec).pod;
         variables.extend(pod.env.iter().map(|variable| json!(variable)));
+        variables
+    }
+
+    /// Those of every server, and the pod's address if it is needed.
+    pub(super) fn variables(&self, is_advertised: bool) -> Vec<Value> {
+        let log = &self.cluster.spec.log;
+        let mut variables = vec![
+            json!({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
+            json!({"name": "PERCOLATOR_LOG_LEVEL_FILE", "value": format!("{CONFIG}/{LOG_LEVEL}")}),
+            json!({"name": "PERCOLATOR_LOG_FORMAT", "value": log.format.name()}),
+        ];
+        if is_advertised {
+            let field = json!({"fieldRef": {"fieldPath": "status.podIP"}});
+            variables.push(json!({"name": POD_IP, "valueFrom": field}));
+        }
         variables
     }
 

@@ -41,6 +41,20 @@ spec:
     advertise: '{pod}.db.example.com:7400'
   gcMaster:
     pod: {serviceAccountName: own, priorityClassName: high}
+  observers:
+  - {name: words, table: documents, column: text, exec: 'count $1', image: 'counter:1', envFrom: [{secretRef: {name: a}}]}
+  - name: hook
+    table: documents
+    column: text
+    replicas: 2
+    webhook: {url: 'https://example.com/changed', keySecret: {name: hook, key: key}}
+  proxy:
+    replicas: 2
+    idleMax: 10s
+    sessionMax: 1m
+    grace: 20s
+    service: {labels: {tier: edge}, annotations: {note: d}}
+    pod: {resources: {limits: {memory: 2Gi}}, env: [{name: RUST_BACKTRACE, value: '1'}]}
   tablets:
     replicas: 5
     storage:
@@ -173,6 +187,14 @@ fn everything_is_owned_labelled_and_restricted() {
             assert_eq!(container["readOnlyRootFilesystem"], true);
             assert_eq!(container["capabilities"]["drop"], json!(["ALL"]));
         }
+        for deployment in &wanted.deployments {
+            let pod = &deployment.value["spec"]["template"]["spec"];
+            assert_eq!(pod["automountServiceAccountToken"], false);
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+            let container = &pod["containers"][0]["securityContext"];
+            assert_eq!(container["readOnlyRootFilesystem"], true);
+            assert_eq!(container["capabilities"]["drop"], json!(["ALL"]));
+        }
     }
 }
 
@@ -188,9 +210,10 @@ fn only_the_operators_own_labels_select() {
             let spec = &object.value["spec"];
             let selector = match object.kind {
                 Kind::Service => &spec["selector"],
-                Kind::StatefulSet | Kind::PodDisruptionBudget | Kind::PodMonitor => {
-                    &spec["selector"]["matchLabels"]
-                }
+                Kind::StatefulSet
+                | Kind::Deployment
+                | Kind::PodDisruptionBudget
+                | Kind::PodMonitor => &spec["selector"]["matchLabels"],
                 _ => continue,
             };
             selectors += 1;
@@ -267,11 +290,21 @@ fn what_restarts_is_what_the_table_says() {
         "imagePullPolicy": "Always",
         "imagePullSecrets": [{"name": "a"}],
         "paused": true,
+        "proxy": {
+            "replicas": 2,
+            "idleMax": "1m",
+            "sessionMax": "10m",
+            "grace": "1m",
+            "service": {"labels": {"a": "b"}},
+            "pod": {"priorityClassName": "a"},
+        },
+        "observers": [{"name": "a", "table": "t", "column": "c", "exec": "x", "image": "y"}],
         "claims": {"whenDeleted": "Delete"},
         "log": {"level": "debug", "format": "text"},
         "service": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
         "monitoring": {"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}},
         "gc": {"retention": "7m", "maxHold": "1h", "paused": true},
+        "balance": {"enabled": false, "splitSize": "64Mi", "splitLoad": 5000},
         "oracle": {
             "replicas": 2,
             "window": "1s",
@@ -287,6 +320,7 @@ fn what_restarts_is_what_the_table_says() {
         },
         "tablets": {
             "replicas": 9,
+            "drainOnStop": "1m",
             "storage": {"size": "20Gi", "cacheSize": "1Gi", "claim": {"labels": {"a": "b"}}},
             "service": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
             "pod": {"env": [{"name": "A", "value": "b"}]},
@@ -310,6 +344,7 @@ fn what_restarts_is_what_the_table_says() {
         ("oracle.pod", &[Role::Oracle]),
         ("gcMaster.pod", &[Role::GcMaster]),
         ("tablets.pod", &[Role::Tablet]),
+        ("tablets.drainOnStop", &[Role::Tablet]),
         ("tablets.storage.cacheSize", &[Role::Tablet]),
     ];
     let before = cluster(EXAMPLE);

@@ -394,6 +394,6 @@ fn the_budget_of_all_pods_is_removed() {
     world.observed.objects.insert(key("demo"), old);
     assert_eq!(world.step().0, ["-demo"]);
     assert!(world.has(Kind::PodDisruptionBudget, "demo-tso"));
-    let names = names_needed(&world.cluster, &World::settings());
+    let names = names_needed(&world.cluster, &World::settings(), &[]);
     assert!(names.contains(&key("demo")));
 }

@@ -1,0 +1,316 @@
+//! `percolator observe`: programs that run when cells change, what waits for them, and what was given up.
+
+mod exec;
+mod operations;
+mod webhook;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolator_client::{
+    Change, Client, DeadLetter, Error, HandlerError, Observer, ObserverOptions, OpenTxn, escape,
+};
+use serde_json::json;
+
+use crate::answered;
+use crate::cells::{Escaped, Waiting};
+use crate::errors::Usage;
+use crate::output::{Format, Output, columns, with_bytes};
+
+/// Run programs when cells of an observed column change, and see what waits for them.
+///
+/// A column is observed from `percolator table observe` on. Each change is run for in a transaction of its own, which commits
+/// at most once for a change; several changes of a cell may be one run, which sees the last.
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  percolator table observe documents text
+  percolator observe run documents text --exec ./count-words
+  percolator observe status documents text
+  percolator observe retry documents text")]
+pub(crate) enum Command {
+    Run(RunArgs),
+    /// How many changes wait, for how long the oldest has, and which were given up.
+    ///
+    /// Ends with 7 where some were given up.
+    #[command(
+        after_help = "Examples:\n  percolator observe status documents text\n  percolator observe status documents text -o json"
+    )]
+    Status(ColumnArgs),
+    /// Run again for the changes that were given up.
+    #[command(
+        after_help = "Examples:\n  percolator observe retry documents text\n  percolator observe retry documents text --row doc7"
+    )]
+    Retry {
+        #[command(flatten)]
+        column: ColumnArgs,
+        /// Only the change of this row.
+        #[arg(long)]
+        row: Option<Escaped>,
+    },
+}
+
+/// An observed column.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ColumnArgs {
+    /// The table.
+    #[arg(add = crate::complete::tables())]
+    table: String,
+    /// The column.
+    column: Escaped,
+    #[command(flatten)]
+    waiting: Waiting,
+}
+
+/// Run a program for each change, or call a URL, until it is interrupted.
+///
+/// The program is started for each change. On its standard input it has one line, a JSON object: table, row, column, value
+/// (null: it was deleted), changed_at, start_ts. What it prints are JSON objects, one a line, that belong to the transaction of the
+/// run:
+///   {"put": {"table": "t", "row": "r", "column": "c", "value": "v"}}
+///   {"delete": {"table": "t", "row": "r", "column": "c"}}
+///   {"get": {"table": "t", "row": "r", "column": "c"}}
+/// After a get it reads one line: {"value": ...}. Without a table the observed one is meant, without a column the empty one.
+/// Bytes that are not UTF-8 are in base64 under the name with _base64 behind it. When it ends with exit code 0, the
+/// transaction commits; otherwise nothing of it is written, and it runs again later. It may run more than once for a change:
+/// only what it prints takes effect exactly once.
+///
+/// A URL is called by POST, with the same JSON as the body. With a status of 2xx the lines of its answer, put and delete, belong
+/// to the transaction, which commits. Any other status, or no answer in time, has it called again later. Calls are signed by
+/// HMAC-SHA256, as the Standard Webhooks specification says: webhook-id is the same for each call for a change,
+/// webhook-timestamp has the seconds since 1970, webhook-signature is over both and the body.
+///
+/// Any number of such commands share the changes of a column.
+#[derive(Debug, clap::Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  percolator observe run documents text --exec ./count-words
+  percolator observe run documents text --exec ./count-words --concurrency 4 --attempts 10
+  percolator observe run documents text --exec ./count-words --until-idle    run for what waits, and end
+  percolator observe run documents text --webhook https://example.com/changed --webhook-key-file key"
+)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    column: ColumnArgs,
+    #[command(flatten)]
+    handler: HandlerArgs,
+    /// The key that signs calls: a file with `whsec_` and base64, or with a text of 24 bytes at least. Default: what
+    /// PERCOLATOR_WEBHOOK_KEY has.
+    #[arg(long, value_name = "FILE", requires = "webhook")]
+    webhook_key_file: Option<PathBuf>,
+    /// Programs, or calls, at a time.
+    #[arg(long, default_value_t = 4)]
+    concurrency: usize,
+    /// A change for which the program, or the call, has failed so often is given up.
+    #[arg(long, default_value_t = 5)]
+    attempts: u32,
+    /// A change behind so many runs, one because of what the other wrote, is given up: observers that cause each other run in
+    /// a loop.
+    #[arg(long, value_name = "RUNS", default_value_t = 64)]
+    chain_max: u32,
+    /// A program that takes longer is killed, and has failed; so has a call.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+    /// When this process dies, others run for the changes that it had after this; at most 60 s.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    lease: Duration,
+    /// Show what the worker does: /metrics, /healthz and /readyz at IP:PORT; port 0 picks a free one, which it reports.
+    /// Default: nowhere.
+    #[arg(long, value_name = "IP:PORT")]
+    metrics_listen: Option<SocketAddr>,
+    /// End when no change waits.
+    #[arg(long)]
+    until_idle: bool,
+}
+
+/// What is run.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct HandlerArgs {
+    /// The program, and its arguments, as a shell takes them.
+    #[arg(long, value_name = "COMMAND")]
+    exec: Option<String>,
+    /// The URL that is called: http:// or https://. Redirections are failures.
+    #[arg(long, value_name = "URL")]
+    webhook: Option<String>,
+}
+
+/// What handles changes outside of this process.
+#[derive(Clone)]
+enum External {
+    Program(exec::Program),
+    Webhook(Arc<webhook::Webhook>),
+}
+
+impl External {
+    fn of(args: &RunArgs) -> anyhow::Result<Self> {
+        let handler = &args.handler;
+        if let Some(command) = &handler.exec {
+            return Ok(Self::Program(exec::Program::new(
+                command.clone(),
+                args.timeout,
+            )));
+        }
+        let url = handler.webhook.as_deref().unwrap_or_default();
+        let key_file = args.webhook_key_file.as_deref();
+        let webhook = webhook::Webhook::new(url, key_file, args.timeout)?;
+        Ok(Self::Webhook(Arc::new(webhook)))
+    }
+
+    async fn run(&self, change: Change, txn: OpenTxn) -> Result<(), HandlerError> {
+        match self {
+            Self::Program(program) => program.run(change, txn).await,
+            Self::Webhook(webhook) => webhook.run(change, txn).await,
+        }
+    }
+}
+
+impl Command {
+    pub(crate) fn waiting(&self) -> Waiting {
+        match self {
+            Self::Run(args) => args.column.waiting,
+            Self::Status(column) | Self::Retry { column, .. } => column.waiting,
+        }
+    }
+}
+
+pub(crate) async fn run(
+    client: &Client,
+    command: Command,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => work(client, args, output).await,
+        Command::Status(column) => status(client, &column, output).await,
+        Command::Retry { column, row } => retry(client, &column, row, output).await,
+    }
+}
+
+/// How often it is looked whether changes wait, where it is to end then.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<ExitCode> {
+    if args.attempts == 0 || args.concurrency == 0 || args.chain_max == 0 {
+        let why = "--attempts, --concurrency and --chain-max are 1 at least";
+        return Err(Usage(why.into()).into());
+    }
+    let (table, column) = (args.column.table.clone(), args.column.column.0.clone());
+    let external = External::of(&args)?;
+    let handler = move |change, txn| {
+        let external = external.clone();
+        async move { external.run(change, txn).await }
+    };
+    let options = ObserverOptions {
+        concurrency: args.concurrency,
+        attempts_max: args.attempts,
+        lease: args.lease,
+        chain_max: args.chain_max,
+        ..ObserverOptions::default()
+    };
+    let _endpoint = match args.metrics_listen {
+        Some(address) => Some(crate::metrics::show(client, address, "observer", output)?),
+        None => None,
+    };
+    let observer = Observer::new(&table, &column, handler).with_options(options);
+    let worker = observer.start(client).await?;
+    let name = format!("column {:?} of table {table}", escape(&column));
+    output.note(&format!("runs for changes of {name}"));
+    let idle = async {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            // Who isn't there is asked again.
+            match client.observed(&table, &column).await {
+                Ok(status) if status.waiting == 0 => return Ok(()),
+                // It is observed no more.
+                Err(error @ Error::Invalid(_)) => return Err(error),
+                _ => {}
+            }
+        }
+    };
+    let ended = tokio::select! {
+        () = percolator_server::signals::shutdown() => Ok(()),
+        ended = idle, if args.until_idle => ended,
+    };
+    let counts = worker.stop().await;
+    ended?;
+    let json = json!({
+        "committed": counts.committed,
+        "retries": counts.retries,
+        "dead_letters": counts.dead_letters,
+        "overtaken": counts.overtaken,
+        "unknown": counts.unknown,
+    });
+    let text = format!(
+        "{} runs committed, {} were begun again; {} changes were given up, {} were others' before",
+        counts.committed, counts.retries, counts.dead_letters, counts.overtaken
+    );
+    output.result(&text, &json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn status(client: &Client, asked: &ColumnArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let (table, column) = (&asked.table, &asked.column.0);
+    let status = client.observed(table, column).await?;
+    let letters = client.dead_letters(table, column).await?;
+    let lag_ms = u64::try_from(status.lag().as_millis()).unwrap_or(u64::MAX);
+    if output.format == Format::Json {
+        let json = json!({
+            "table": table,
+            "waiting": status.waiting,
+            "waiting_at_least": status.more,
+            "lag_ms": lag_ms,
+            "dead_letters": letters.iter().map(letter_json).collect::<Vec<_>>(),
+        });
+        let json = with_bytes(json, &[("column", &column[..])]);
+        output.line(&json.to_string())?;
+        return Ok(answered(letters.is_empty()));
+    }
+    let more = if status.more { "more than " } else { "" };
+    output.line(&format!(
+        "{more}{} changes wait, the oldest for {:.1} s; {} were given up",
+        status.waiting,
+        status.lag().as_secs_f64(),
+        letters.len()
+    ))?;
+    if !letters.is_empty() {
+        let mut rows = vec![["ROW", "ATTEMPTS", "REASON"].map(String::from).to_vec()];
+        rows.extend(letters.iter().map(|letter| {
+            let (row, attempts) = (escape(&letter.row), letter.attempts.to_string());
+            vec![row, attempts, letter.reason.clone()]
+        }));
+        output.line(&columns(&rows))?;
+    }
+    Ok(answered(letters.is_empty()))
+}
+
+fn letter_json(letter: &DeadLetter) -> serde_json::Value {
+    let json = json!({
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "changed_at": letter.changed_at.to_string(),
+    });
+    with_bytes(json, &[("row", &letter.row[..])])
+}
+
+async fn retry(
+    client: &Client,
+    asked: &ColumnArgs,
+    row: Option<Escaped>,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let letters = client.dead_letters(&asked.table, &asked.column.0).await?;
+    let is_asked = |letter: &&DeadLetter| row.as_ref().is_none_or(|row| row.0 == letter.row);
+    let mut retried = 0;
+    for letter in letters.iter().filter(is_asked) {
+        client.retry_dead_letter(letter).await?;
+        retried += 1;
+    }
+    let text = format!("{retried} changes wait again");
+    output.result(&text, &json!({ "retried": retried }))?;
+    Ok(ExitCode::SUCCESS)
+}

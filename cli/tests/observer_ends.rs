@@ -1,0 +1,231 @@
+//! How observing ends: loops of observers, columns that are observed no more; and what a worker shows of itself.
+
+mod support;
+
+use std::io::BufRead as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use percolator_client::{Client, Error, Observer, ObserverOptions, OpenTxn};
+use percolator_telemetry::endpoint;
+use support::{Cluster, SERVERS, block_on, wait_for};
+
+/// A cluster with the observed column `c` of table `t`, and a client of it.
+async fn observed(cluster: &Cluster) -> Client {
+    let client = Client::connect(&cluster.master).await.expect("a cluster");
+    client.create_table("t", &["m".into()]).await.expect("made");
+    client.observe("t", "c").await.expect("observed");
+    client
+}
+
+/// Runs for changes of a column, and writes each value to another one.
+async fn copier(
+    client: &Client,
+    from: &str,
+    to: &'static str,
+) -> percolator_client::ObserverWorker {
+    let copy = move |change: percolator_client::Change, txn: OpenTxn| async move {
+        let value = change.value.unwrap_or_default();
+        txn.put(to, &change.row, "c", value)?;
+        Ok(())
+    };
+    let options = ObserverOptions {
+        chain_max: 6,
+        ..ObserverOptions::default()
+    };
+    let observer = Observer::new(from, "c", copy).with_options(options);
+    observer.start(client).await.expect("a worker")
+}
+
+#[test]
+fn a_loop_of_observers_is_reported_and_ends() {
+    let cluster = Cluster::threads();
+    block_on(async {
+        let client = observed(&cluster).await;
+        client.create_table("u", &[]).await.expect("made");
+        client.observe("u", "c").await.expect("observed");
+        let workers = [
+            copier(&client, "t", "u").await,
+            copier(&client, "u", "t").await,
+        ];
+        let put = |txn: OpenTxn| async move { txn.put("t", "r", "c", "x") };
+        client.transact(put).await.expect("written");
+        let mut letters = Vec::new();
+        for _ in 0..6000 {
+            letters = client.dead_letters("t", "c").await.expect("letters");
+            if !letters.is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let [letter] = &letters[..] else {
+            panic!("{letters:?}");
+        };
+        assert_eq!((&letter.row[..], letter.attempts), (&b"r"[..], 0));
+        let reason = "a chain of 6 runs of observers, one because of the other, perhaps a loop: of columns \"c\" of t, \"c\" of u";
+        assert_eq!(letter.reason, reason);
+        let status = client.observed("t", "c").await.expect("a status");
+        assert_eq!(status.waiting, 0);
+        let [first, second] = workers;
+        let (first, second) = (first.stop().await, second.stop().await);
+        assert_eq!((first.committed, second.committed), (3, 3));
+        assert_eq!((first.dead_letters, second.dead_letters), (1, 0));
+        assert_eq!(client.dead_letters("u", "c").await.expect("letters"), []);
+    });
+}
+
+#[test]
+fn a_column_that_is_observed_no_more_has_no_runs() {
+    let cluster = Cluster::threads();
+    cluster
+        .run(&["table", "create", "t", "--split-at", "m"])
+        .ok();
+    cluster.run(&["table", "observe", "t", "c"]).ok();
+    for row in ["a", "z"] {
+        cluster.run(&["put", "t", row, "c", "x"]).ok();
+    }
+    let status = cluster.run(&["observe", "status", "t", "c"]).ok();
+    assert!(status.contains("2 changes wait"), "{status}");
+    // Again and again it is the same.
+    for _ in 0..2 {
+        let said = cluster
+            .run(&["table", "unobserve", "t", "c", "-o", "json"])
+            .ok();
+        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(said["observed"], false, "{said}");
+        let status = cluster.run(&["observe", "status", "t", "c"]);
+        status.refused(2, &["not observed"]);
+    }
+    let run = ["observe", "run", "t", "c", "--exec", "true", "--until-idle"];
+    cluster.run(&run).refused(2, &["not observed"]);
+    cluster.run(&["put", "t", "b", "c", "x"]).ok();
+    // Observed again: only what changes from then on.
+    cluster.run(&["table", "observe", "t", "c"]).ok();
+    cluster.run(&["put", "t", "z", "c", "y"]).ok();
+    let said = cluster.run(&run).ok();
+    assert!(said.contains("1 runs committed"), "{said}");
+    cluster
+        .run(&["table", "unobserve", "nowhere", "c"])
+        .refused(6, &["nowhere"]);
+}
+
+#[test]
+fn a_run_that_is_under_way_commits_no_more() {
+    let cluster = Cluster::threads();
+    block_on(async {
+        let client = observed(&cluster).await;
+        let unobserving = client.clone();
+        let unobserves = move |change: percolator_client::Change, txn: OpenTxn| {
+            let client = unobserving.clone();
+            async move {
+                client.unobserve("t", "c").await?;
+                txn.put("t", &change.row, "done", "1")?;
+                Ok(())
+            }
+        };
+        let worker = Observer::new("t", "c", unobserves).start(&client).await;
+        let worker = worker.expect("a worker");
+        let put = |txn: OpenTxn| async move { txn.put("t", "r", "c", "x") };
+        client.transact(put).await.expect("written");
+        while worker.counts().overtaken == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(worker.stop().await.committed, 0);
+        let txn = client.begin().await.expect("a transaction");
+        assert_eq!(txn.get("t", "r", "done").await.expect("read"), None);
+        let status = client.observed("t", "c").await;
+        assert!(matches!(status, Err(Error::Invalid(_))), "{status:?}");
+    });
+}
+
+fn page(address: &str) -> String {
+    let page = block_on(endpoint::get(address, "/metrics"));
+    page.expect("an answer").body
+}
+
+/// The sum of the series of a page that begin so.
+fn value(page: &str, series: &str) -> f64 {
+    let lines = page.lines().filter(|line| line.starts_with(series));
+    let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+    values.sum()
+}
+
+#[test]
+fn a_worker_shows_its_runs_and_servers_show_what_waits() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["table", "observe", "t", "c"]).ok();
+    for row in ["a", "b"] {
+        cluster.run(&["put", "t", row, "c", "x"]).ok();
+    }
+    let waiting = || -> f64 {
+        let servers = SERVERS.iter().filter(|server| server.starts_with("tablet"));
+        let pages = servers.map(|server| page(&cluster.metrics_address(server)));
+        pages
+            .map(|page| value(&page, "percolator_tablet_notifications"))
+            .sum()
+    };
+    assert_eq!(waiting(), 2.0);
+    let mut worker = Command::new(support::PERCOLATOR)
+        .args(["-c", &cluster.master, "observe", "run", "t", "c"])
+        .args(["--exec", "false", "--attempts", "2"])
+        .args(["--metrics-listen", "127.0.0.1:0"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    let mut said = std::io::BufReader::new(worker.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    let address = loop {
+        line.clear();
+        let bytes = said.read_line(&mut line).expect("a line");
+        assert!(bytes > 0, "it ended before it said where");
+        if let Some((_, address)) = line.trim().split_once("metrics on ") {
+            break address.to_owned();
+        }
+    };
+    let page = wait_for("a dead letter", || {
+        let page = page(&address);
+        let runs = "percolator_client_observer_runs_total";
+        (value(&page, &format!("{runs}{{end=\"dead_letter\"")) == 2.0).then_some(page)
+    });
+    worker.kill().expect("killed");
+    worker.wait().expect("ended");
+    for (series, expected) in [
+        ("percolator_client_observer_retries_total", 2.0),
+        ("percolator_client_observer_lag_seconds_count", 2.0),
+    ] {
+        assert_eq!(value(&page, series), expected, "{series}\n{page}");
+    }
+    assert!(page.contains("role=\"observer\""), "{page}");
+    assert_eq!(waiting(), 0.0);
+}
+
+#[test]
+fn a_worker_that_stops_leaves_no_change_leased() {
+    let cluster = Cluster::threads();
+    block_on(async {
+        let client = observed(&cluster).await;
+        client.create_table("u", &[]).await.expect("made");
+        let put = |row: &'static str| {
+            client.transact(move |txn: OpenTxn| async move { txn.put("t", row, "c", "x") })
+        };
+        let worker = copier(&client, "t", "u").await;
+        put("a").await.expect("written");
+        while worker.counts().committed == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // It waits for more, in both tablets.
+        worker.stop().await;
+        for row in ["b", "y"] {
+            put(row).await.expect("written");
+        }
+        let query = percolator_client::NotificationQuery {
+            limit: 10,
+            lease: Duration::ZERO,
+        };
+        let found = client.notifications("t", "c", query).await.expect("found");
+        let rows: Vec<&[u8]> = found.iter().map(|change| &change.row[..]).collect();
+        assert_eq!(rows, [b"b", b"y"]);
+    });
+}

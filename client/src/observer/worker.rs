@@ -1,0 +1,316 @@
+//! A worker: asks every tablet of the table for changes, one waiting request each, and runs the handler for what they send.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use percolator_protocol::types::{TableId, Timestamp};
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::requests::{chain, millis, seen};
+use super::run::Run;
+use super::{Counters, Observer, ObserverWorker};
+use crate::attempts::Attempt;
+use crate::directory::{Located, Wanted};
+use crate::retry::Retry;
+use crate::router::Deadline;
+use crate::transport::BoxFuture;
+use crate::{CellName, Client, Error};
+
+/// How long a server keeps a request that it has nothing for.
+const WAIT: Duration = Duration::from_secs(2);
+/// How long its answer is waited for besides.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often it is looked whether every tablet is asked.
+const LISTED_EVERY: Duration = Duration::from_secs(5);
+/// How often a tablet is asked for locked cells.
+const LOCKS_EVERY: Duration = Duration::from_secs(2);
+/// Before a tablet is asked again that could not be asked.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Before a refusal is asked for again.
+const PAUSE_REFUSED: Duration = Duration::from_secs(1);
+/// Most runs at a time, and changes of one request.
+const CONCURRENCY_MAX: usize = 10_000;
+const REQUESTED_MAX: usize = 256;
+/// The longest lease that servers give.
+const LEASE_MAX: Duration = Duration::from_secs(60);
+
+/// What all tasks of a worker share.
+pub(super) struct Shared {
+    pub(super) client: Client,
+    pub(super) observer: Observer,
+    pub(super) counters: Arc<Counters>,
+    pub(super) stopping: watch::Receiver<bool>,
+    table: TableId,
+    free: Arc<Semaphore>,
+    /// Its number, by which servers know what it waits for.
+    id: u64,
+    last_error: watch::Sender<Option<String>>,
+}
+
+/// See [`Observer::start`].
+pub(super) async fn start(observer: Observer, client: &Client) -> Result<ObserverWorker, Error> {
+    let options = &observer.options;
+    if !(1..=CONCURRENCY_MAX).contains(&options.concurrency) {
+        let why = format!("an observer's concurrency is 1 to {CONCURRENCY_MAX}");
+        return Err(Error::Invalid(why));
+    }
+    if options.attempts_max == 0 || options.chain_max == 0 || options.lease > LEASE_MAX {
+        let why = "an observer tries a change once at least, has it for 60 s at the most, and a chain has a run at least";
+        return Err(Error::Invalid(why.into()));
+    }
+    // Whether there are such a table and such an observed column.
+    client.observed(&observer.table, &observer.column).await?;
+    let patience = client.options().patience;
+    let table = client.router.table(&observer.table, patience).await?;
+    let (stopping, is_stopping) = watch::channel(false);
+    let (has_stopped, stopped) = watch::channel(false);
+    let (last_error, error) = watch::channel(None);
+    let counters = Arc::new(Counters::default());
+    let shared = Arc::new(Shared {
+        client: client.clone(),
+        counters: counters.clone(),
+        stopping: is_stopping,
+        table,
+        free: Arc::new(Semaphore::new(options.concurrency)),
+        id: client.router.transport.random().max(1),
+        last_error,
+        observer,
+    });
+    let transport = client.router.transport.clone();
+    transport.spawn(Box::pin(async move {
+        shared.run().await;
+        has_stopped.send_replace(true);
+    }));
+    Ok(ObserverWorker {
+        counters,
+        stopping,
+        stopped,
+        last_error: error,
+    })
+}
+
+impl Shared {
+    async fn run(self: &Arc<Self>) {
+        self.ask_all().await;
+        // Those that have begun.
+        let all = u32::try_from(self.observer.options.concurrency).unwrap_or(u32::MAX);
+        let _ = self.free.acquire_many(all).await;
+    }
+
+    /// Until the worker is stopped, or dropped.
+    async fn stopped(&self) {
+        // An error says that it was dropped.
+        let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
+    }
+
+    /// Whether the worker is stopped, or dropped.
+    pub(super) fn is_stopping(&self) -> bool {
+        *self.stopping.borrow() || self.stopping.has_changed().is_err()
+    }
+
+    /// Asks every tablet until the worker stops. What servers send then is returned to them.
+    async fn ask_all(self: &Arc<Self>) {
+        let mut asked = BTreeSet::new();
+        let mut asking: FuturesUnordered<BoxFuture<'_, (u64, u64)>> = FuturesUnordered::new();
+        loop {
+            let tablets = tokio::select! {
+                biased;
+                () = self.stopped() => break,
+                tablets = self.tablets() => tablets,
+            };
+            for tablet in tablets {
+                if asked.insert((tablet.id, tablet.epoch)) {
+                    asking.push(Box::pin(self.ask_while_it_serves(tablet)));
+                }
+            }
+            tokio::select! {
+                biased;
+                () = self.stopped() => break,
+                Some(ended) = asking.next() => {
+                    asked.remove(&ended);
+                }
+                () = self.client.router.transport.sleep(LISTED_EVERY) => {}
+            }
+        }
+        while asking.next().await.is_some() {}
+    }
+
+    /// The table's tablets, as far as they can be found.
+    async fn tablets(&self) -> Vec<Located> {
+        let router = &self.client.router;
+        let (mut tablets, mut row) = (Vec::new(), Bytes::new());
+        loop {
+            let deadline = router.deadline(PATIENCE);
+            let wanted = Wanted::of(self.table, &row);
+            match router.place(&wanted, deadline).await {
+                Ok(tablet) => {
+                    row = tablet.end_row.clone();
+                    tablets.push(tablet);
+                }
+                Err(no_place) => {
+                    self.last_error.send_replace(Some(no_place.0));
+                    router.transport.sleep(PAUSE).await;
+                    return tablets;
+                }
+            }
+            if row.is_empty() {
+                return tablets;
+            }
+        }
+    }
+
+    /// Asks one tablet until it is elsewhere, or another one; which it was.
+    async fn ask_while_it_serves(self: &Arc<Self>, tablet: Located) -> (u64, u64) {
+        let router = &self.client.router;
+        let transport = &*router.transport;
+        let mut locks_asked = None;
+        while !self.is_stopping() {
+            let now = transport.now();
+            let locked = locks_asked.is_none_or(|asked| now >= asked + LOCKS_EVERY);
+            if locked {
+                locks_asked = Some(now);
+            }
+            let options = &self.observer.options;
+            let ask = Ask::Notifications(v1::NotificationsRequest {
+                column: self.observer.column.clone(),
+                limit: options.concurrency.min(REQUESTED_MAX) as u32,
+                wait_ms: millis(WAIT),
+                lease_ms: millis(options.lease),
+                locked,
+                worker: self.id,
+                ..v1::NotificationsRequest::default()
+            });
+            let deadline = router.deadline(WAIT + PATIENCE);
+            match self.answer(&tablet, ask, deadline).await {
+                Attempt::Done(Body::Notifications(found)) => {
+                    self.begin_all(found.notifications).await;
+                    if !found.locked_rows.is_empty() && !self.is_stopping() {
+                        self.resolve(found.locked_rows).await;
+                    }
+                }
+                Attempt::Busy(why) => {
+                    self.last_error.send_replace(Some(why));
+                    transport.sleep(PAUSE).await;
+                }
+                Attempt::Invalid(why) => {
+                    self.last_error.send_replace(Some(why));
+                    transport.sleep(PAUSE_REFUSED).await;
+                    break;
+                }
+                attempt => {
+                    let wanted = Wanted::of(self.table, &tablet.start_row);
+                    // Whatever is found now, the tablets are listed again.
+                    let mut retry = Retry::new(router, deadline);
+                    let _ = retry.look_again(seen(attempt), vec![wanted]).await;
+                    transport.sleep(PAUSE).await;
+                    break;
+                }
+            }
+        }
+        (tablet.id, tablet.epoch)
+    }
+
+    /// Reads cells that are locked: of a transaction that has committed, and whose client died before it said so there, this
+    /// leaves the notification.
+    async fn resolve(&self, rows: Vec<Bytes>) {
+        let (table, column) = (&*self.observer.table, &*self.observer.column);
+        let cells: Vec<CellName<'_>> = rows.iter().map(|row| (table, &row[..], column)).collect();
+        let read = async {
+            let txn = self.client.begin().await?;
+            txn.batch_get(&cells).await
+        };
+        if let Err(error) = read.await {
+            self.last_error.send_replace(Some(error.to_string()));
+        }
+    }
+
+    /// The answer to a request for notifications. If the worker stops meanwhile, the server is asked to answer now: what
+    /// it sends later would be leased to a worker that is gone.
+    async fn answer(&self, tablet: &Located, ask: Ask, deadline: Deadline) -> Attempt {
+        let router = &self.client.router;
+        let mut answer = pin!(router.send_to(tablet, ask, deadline));
+        tokio::select! {
+            biased;
+            attempt = &mut answer => return attempt,
+            () = self.stopped() => {}
+        }
+        let stops = Ask::Notifications(v1::NotificationsRequest {
+            column: self.observer.column.clone(),
+            worker: self.id,
+            stops: true,
+            ..v1::NotificationsRequest::default()
+        });
+        // Without an answer to this one, the other comes when its time is over.
+        let (attempt, _) = tokio::join!(answer, router.send_to(tablet, stops, deadline));
+        attempt
+    }
+
+    /// Begins a run for each change, and returns those that it may not begin any more.
+    async fn begin_all(self: &Arc<Self>, found: Vec<v1::NotificationInfo>) {
+        let mut found = found.into_iter();
+        while let Some(change) = found.next() {
+            let free = tokio::select! {
+                biased;
+                () = self.stopped() => None,
+                free = self.free.clone().acquire_owned() => free.ok(),
+            };
+            let Some(permit) = free else {
+                let rows = std::iter::once(change)
+                    .chain(found)
+                    .map(|change| change.row);
+                return self.give_back(rows.collect()).await;
+            };
+            self.begin(change, permit);
+        }
+    }
+
+    /// Others get these changes before their leases end.
+    pub(super) async fn give_back(&self, rows: Vec<Bytes>) {
+        let Some(first) = rows.first().cloned() else {
+            return;
+        };
+        let ask = |_: &Located| {
+            Ask::Notifications(v1::NotificationsRequest {
+                column: self.observer.column.clone(),
+                returned: rows.clone(),
+                ..v1::NotificationsRequest::default()
+            })
+        };
+        let router = &self.client.router;
+        let deadline = router.deadline(PATIENCE);
+        // If it can't be asked, the leases end by themselves.
+        let _ = router.ask_tablet(self.table, &first, &ask, deadline).await;
+    }
+
+    /// Begins a run.
+    fn begin(self: &Arc<Self>, found: v1::NotificationInfo, permit: OwnedSemaphorePermit) {
+        let chain = match chain(found.chain) {
+            Ok(chain) => chain,
+            Err(malformed) => {
+                self.last_error.send_replace(Some(malformed.to_string()));
+                return;
+            }
+        };
+        let run = Run {
+            shared: self.clone(),
+            row: found.row,
+            changed_at: Timestamp::from_u64(found.changed_at),
+            chain,
+        };
+        self.client.router.transport.spawn(Box::pin(async move {
+            let running = run.shared.client.clone();
+            let running = running.router.metrics().map(|it| &it.observer_running);
+            running.inspect(|running| running.inc());
+            run.until_it_ends().await;
+            running.inspect(|running| running.dec());
+            drop(permit);
+        }));
+    }
+}

@@ -1,0 +1,124 @@
+//! Sessions at the proxies of a cluster, over HTTP with JSON: by the API server, which leads to services and pods.
+
+use std::io::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::{Namespace, kubectl, nodes, wait};
+
+const PORT: u16 = 7400;
+const TABLE: &str = "proxied";
+
+/// Where a session's calls go: the address that its token names, and the pod that has it.
+#[derive(Debug)]
+struct Session {
+    token: String,
+    address: String,
+    pod: String,
+}
+
+/// A cluster's proxies.
+#[derive(Debug)]
+pub struct Proxies<'a> {
+    space: &'a Namespace,
+    cluster: &'a str,
+}
+
+impl<'a> Proxies<'a> {
+    /// Those of a cluster that serves; makes the table that sessions write to.
+    pub fn of(space: &'a Namespace, cluster: &'a str) -> Self {
+        let master = format!("{cluster}-gc-master-0");
+        let create = ["table", "create", TABLE];
+        space
+            .percolator(&master, cluster, &create)
+            .expect("a table");
+        Self { space, cluster }
+    }
+
+    /// A call of a method, at a service or a pod, written as a part of the API server's path.
+    fn call(&self, target: &str, method: &str, body: &Value) -> Result<Value, String> {
+        let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+        file.write_all(body.to_string().as_bytes())
+            .map_err(|error| error.to_string())?;
+        let name = self.space.name();
+        let path = format!("/api/v1/namespaces/{name}/{target}/proxy/v1/{method}");
+        let body = file.path().display().to_string();
+        let answer = kubectl(&["create", "--raw", &path, "-f", &body])?;
+        serde_json::from_str(&answer).map_err(|error| format!("{answer}: {error}"))
+    }
+
+    /// The pods of the proxies, by their addresses.
+    fn pods(&self) -> Result<Vec<(String, String)>, String> {
+        let labels = format!(
+            "-lpercolator.dev/cluster={},percolator.dev/component=proxy",
+            self.cluster
+        );
+        let list = self
+            .space
+            .kubectl(&["get", "pods", &labels, "-o", "json"])?;
+        let list: Value = serde_json::from_str(&list).map_err(|error| error.to_string())?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let pods = list["items"].as_array().into_iter().flatten();
+        Ok(pods
+            .map(|pod| {
+                (
+                    text(&pod["status"]["podIP"]),
+                    text(&pod["metadata"]["name"]),
+                )
+            })
+            .collect())
+    }
+
+    /// A new session, by the service.
+    fn begin(&self) -> Session {
+        let service = format!("services/{}-proxy:grpc", self.cluster);
+        wait("a session", || {
+            let begun = self.call(&service, "begin", &json!({}))?;
+            let token = begun["session"].as_str().ok_or("no token")?.to_owned();
+            let (_, rest) = token.split_once('.').ok_or("no start_ts")?;
+            let (address, _) = rest.rsplit_once('.').ok_or("no secret")?;
+            let (host, port) = address.rsplit_once(':').ok_or("no port")?;
+            assert_eq!(port, PORT.to_string(), "{token}");
+            let pods = self.pods()?;
+            let pod = pods.iter().find(|(ip, _)| ip == host);
+            let pod = pod.ok_or_else(|| format!("no pod has {host}: {pods:?}"))?;
+            // A client in the cluster reaches it.
+            nodes::all().try_for_each(|node| nodes::connects(node, host, PORT))?;
+            let (address, pod) = (address.to_owned(), pod.1.clone());
+            Ok(Session {
+                token,
+                address,
+                pod,
+            })
+        })
+    }
+
+    fn on(&self, session: &Session, method: &str, mut body: Value) -> Result<Value, String> {
+        body["session"] = json!(session.token);
+        let pod = format!("pods/{}:{PORT}", session.pod);
+        self.call(&pod, method, &body)
+    }
+
+    /// A transaction that writes a value and commits, and another one that reads it. Gives the pod of the first.
+    pub fn carry_out_transactions(&self, value: &str) -> String {
+        let cell = json!({"table": TABLE, "row": "r", "column": "c"});
+        let session = self.begin();
+        let mut put = cell.clone();
+        put["value"] = json!(value);
+        self.on(&session, "put", put).expect("a put");
+        // A proxy refuses what is another one's, and the session goes on where it is.
+        let others = self.pods().expect("pods");
+        let other = others.iter().find(|(_, pod)| *pod != session.pod);
+        if let Some((_, other)) = other {
+            let body = json!({"session": session.token});
+            let refused = self.call(&format!("pods/{other}:{PORT}"), "commit", &body);
+            assert!(refused.is_err(), "{refused:?} for {}", session.address);
+        }
+        self.on(&session, "commit", json!({})).expect("a commit");
+        let reader = self.begin();
+        let read = self.on(&reader, "get", cell).expect("a get");
+        assert_eq!(read["value"], value, "{read}");
+        self.on(&reader, "rollback", json!({})).expect("a rollback");
+        session.pod
+    }
+}

@@ -1,0 +1,66 @@
+//! What a server says of its tablets: of each how large it is, or how much it is used.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use percolator_wire::v1;
+
+/// An amount of each tablet of a server: bytes, or cells a second.
+#[derive(Debug, Default)]
+pub(crate) struct Amounts {
+    of: BTreeMap<u64, u64>,
+    total: u64,
+    to_split: BTreeMap<u64, Bytes>,
+}
+
+/// A tablet, its amount, and the row that about half of that lies before; empty: it isn't to be split.
+type Said = (u64, u64, Bytes);
+
+impl Amounts {
+    /// Takes in what a heartbeat says of sizes; `None`: as before.
+    pub(crate) fn heard_sizes(&mut self, said: Option<v1::TabletSizes>) {
+        if let Some(said) = said {
+            let tablets = said.tablets.into_iter();
+            self.heard(tablets.map(|it| (it.tablet_id, it.bytes, it.split_at)));
+        }
+    }
+
+    /// The same of loads.
+    pub(crate) fn heard_loads(&mut self, said: Option<v1::TabletLoads>) {
+        if let Some(said) = said {
+            let tablets = said.tablets.into_iter();
+            self.heard(tablets.map(|it| (it.tablet_id, it.cells, it.split_at)));
+        }
+    }
+
+    fn heard(&mut self, said: impl Iterator<Item = Said>) {
+        *self = Self::default();
+        for (tablet, amount, split_at) in said {
+            self.of.insert(tablet, amount);
+            self.total = self.total.saturating_add(amount);
+            if !split_at.is_empty() {
+                self.to_split.insert(tablet, split_at);
+            }
+        }
+    }
+
+    /// Of all tablets.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Of one tablet.
+    pub(crate) fn of_tablet(&self, id: u64) -> Option<u64> {
+        self.of.get(&id).copied()
+    }
+
+    /// Tablets that can be split, and the row that about half of each lies before.
+    pub(crate) fn to_split(&self) -> impl Iterator<Item = (u64, &Bytes)> {
+        self.to_split.iter().map(|(id, row)| (*id, row))
+    }
+
+    /// Where this one can be split.
+    pub(crate) fn split_at(&self, id: u64) -> Option<&Bytes> {
+        self.to_split.get(&id)
+    }
+}

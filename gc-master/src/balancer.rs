@@ -1,0 +1,563 @@
+//! What the master does with tablets by itself: it moves them off servers that are drained and to servers with less
+//! ([`crate::balance`]), splits those that have become too large or are used too much, and merges those that have become small
+//! ([`crate::merges`]). All of it is soft: a master that starts looks again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::TabletState;
+use percolator_wire::v1;
+
+use crate::balance::{
+    self, LoadUnit, Planned, PlannedMove, ServerWeight, TABLET_WEIGHT, TabletWeight,
+};
+use crate::core::Directory;
+use crate::events::{Action, Note};
+use crate::members::Live;
+use crate::merges::Merges;
+use crate::moves::Moving;
+use crate::pending::Pending;
+use crate::refusal::Refusal;
+use crate::state::{DirectoryState, Drain, Placement, Role, TableState};
+
+/// A tablet of more bytes is split, unless the manifest says otherwise.
+pub const SPLIT_BYTES: u64 = 256 << 20;
+/// A tablet of which more cells a second are read or written may be split, unless the manifest says otherwise.
+pub const SPLIT_LOAD: u64 = 1_000;
+
+/// How long between two looks at all servers, at least.
+const PAUSE: Duration = Duration::from_millis(500);
+/// A tablet that was moved is not moved for balance within this.
+const MOVED_REST: Duration = Duration::from_secs(600);
+/// A move that was refused is tried again after this, and so is a split.
+const REFUSED_REST: Duration = Duration::from_secs(10);
+/// After a move, servers report new sizes within this.
+const SIZES_LAG: Duration = Duration::from_secs(2);
+
+/// After a move, the new owner knows how much the tablet is used within this.
+const LOAD_LAG: Duration = Duration::from_secs(20);
+
+/// What is known of moves and splits since this start of the master.
+#[derive(Debug, Default)]
+pub(crate) struct Balancer {
+    /// Moves that the master has begun, by tablet.
+    moves: BTreeMap<u64, MoveUnderWay>,
+    /// Tablets that are left where they are until then.
+    rests: BTreeMap<u64, Rest>,
+    /// When these may be asked to be split or merged again.
+    splits: BTreeMap<u64, Duration>,
+    /// How much tablets were used where they were before a move, and until when that counts.
+    loads_before: BTreeMap<u64, (u64, Duration)>,
+    /// When servers are looked at again.
+    next: Duration,
+    /// Neighbours that are small.
+    pub(crate) merges: Merges,
+    /// Sizes are known as they were before a move until then.
+    sizes_lag_until: Duration,
+}
+
+#[derive(Debug)]
+struct MoveUnderWay {
+    moving: Moving,
+    from: String,
+    to: String,
+    bytes: u64,
+    load: u64,
+    /// Its neighbour before it, with which it is to be one tablet then.
+    merges_into: Option<u64>,
+    /// Its server is to have no tablets: it may be moved on for balance soon.
+    is_emptied: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    until: Duration,
+    /// Also for a server that is drained.
+    from_all: bool,
+}
+
+impl Balancer {
+    /// The tablet was moved by a person, or by the master: it stays for a while, unless its server is drained.
+    fn moved(&mut self, now: Duration, tablet: u64) {
+        let rest = Rest {
+            until: now + MOVED_REST,
+            from_all: false,
+        };
+        self.rests.insert(tablet, rest);
+    }
+
+    /// Whether the tablet is on its way, was so lately, or is cut.
+    pub(crate) fn is_busy_with(&self, tablet: u64) -> bool {
+        self.moves.contains_key(&tablet)
+            || self.rests.contains_key(&tablet)
+            || self.splits.contains_key(&tablet)
+    }
+
+    /// Moves whose tablets are to be merged then.
+    pub(crate) fn merging_moves(&self) -> usize {
+        let moves = self.moves.values();
+        moves.filter(|it| it.merges_into.is_some()).count()
+    }
+
+    /// Their owner was asked to split or merge these.
+    pub(crate) fn rest_from_cuts<const N: usize>(&mut self, now: Duration, tablets: [u64; N]) {
+        let until = now + REFUSED_REST;
+        self.splits.extend(tablets.map(|tablet| (tablet, until)));
+    }
+
+    /// A move of the tablet was refused.
+    fn refused(&mut self, now: Duration, tablet: u64) {
+        let rest = Rest {
+            until: now + REFUSED_REST,
+            from_all: true,
+        };
+        self.rests.insert(tablet, rest);
+    }
+}
+
+impl Directory {
+    /// Says whether a tablet server is to have no tablets, durably.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchServer`], [`Refusal::NowhereToDrain`], [`Refusal::NoRoomToDrain`], [`Refusal::NoState`].
+    pub fn drain_server(
+        &mut self,
+        now: Duration,
+        server: &str,
+        drain: bool,
+    ) -> Result<(), Refusal> {
+        self.check_tablet_server(server)?;
+        let state = self.state()?;
+        let takes = |name: &&str| *name != server && !state.is_draining(name);
+        if drain && !state.tablet_servers().iter().any(takes) {
+            return Err(Refusal::NowhereToDrain {
+                server: server.to_owned(),
+            });
+        }
+        if drain && !state.is_draining(server) {
+            self.check_room(server)?;
+        }
+        let state = self.state()?;
+        if state.is_draining(server) != drain {
+            self.set_drain(server, if drain { Drain::Draining } else { Drain::Off });
+        }
+        self.balancer.next = now;
+        Ok(())
+    }
+
+    /// Whether the others have room for the server's tablets, and for those of others that are drained, as far as they say how
+    /// much they have.
+    fn check_room(&self, server: &str) -> Result<(), Refusal> {
+        let state = self.state()?;
+        let goes = |name: &&str| *name == server || state.is_draining(name);
+        let (go, stay): (Vec<&str>, Vec<&str>) = state.tablet_servers().into_iter().partition(goes);
+        let bytes = go.into_iter().map(|name| self.bytes_of(name)).sum();
+        let rooms = stay.into_iter();
+        let rooms = rooms.map(|name| self.live.get(name).and_then(Live::room));
+        let room = rooms.sum::<Option<u64>>();
+        match room.filter(|room| bytes > *room) {
+            Some(room) => Err(Refusal::NoRoomToDrain {
+                server: server.to_owned(),
+                bytes,
+                room,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn set_drain(&mut self, server: &str, drain: Drain) {
+        if let Some(state) = &mut self.state
+            && let Some(known) = state.servers.get_mut(server)
+        {
+            self.dirty |= known.drain != drain;
+            known.drain = drain;
+        }
+    }
+
+    /// After a heartbeat: whether a server that is to have no tablets has none. Durable, as it may be gone when a later master is
+    /// asked. `knows_drain`: the server has said that it gets none any more. A list of before that may lack a tablet that it
+    /// has got since.
+    pub(crate) fn note_drained(&mut self, server: &str, knows_drain: bool) {
+        let drains = self.state.as_ref().map(|state| state.is_draining(server));
+        let (Some(live), Some(true)) = (self.live.get(server), drains) else {
+            return;
+        };
+        let has_rows = live.listed_rows > 0 && !mutants::on(Mutant::DrainedWithRows);
+        if has_rows || !self.owns_none(server, live) {
+            self.set_drain(server, Drain::Draining);
+        } else if knows_drain {
+            self.set_drain(server, Drain::Drained);
+        }
+    }
+
+    /// Whether the server owns no tablet, by its list, and gets none.
+    fn owns_none(&self, server: &str, live: &Live) -> bool {
+        live.lists_version != 0
+            && self.tablets.count_of_owner(server) == 0
+            && live.arriving.iter().all(|it| !it.failure.is_empty())
+    }
+
+    /// Whether there is such a tablet server.
+    pub(crate) fn check_tablet_server(&self, server: &str) -> Result<(), Refusal> {
+        let state = self.state()?;
+        let known = state.servers.get(server);
+        if known.is_some_and(|known| known.role == Role::Tablet) {
+            return Ok(());
+        }
+        let known = state.tablet_servers().into_iter();
+        Err(Refusal::NoSuchServer {
+            server: server.to_owned(),
+            known: known.collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Whether the server is to have no tablets: it is drained, or about to end.
+    pub(crate) fn drains(&self, server: &str) -> bool {
+        let state = self.state.as_ref();
+        state.is_some_and(|state| state.is_draining(server)) || self.empties(server)
+    }
+
+    /// Whether others get the tablets of this server because it is about to end. Without balance nobody would give it some later.
+    fn empties(&self, server: &str) -> bool {
+        let live = self.live.get(server);
+        live.is_some_and(|live| live.stopping) && self.balances()
+    }
+
+    /// Whether nothing keeps a server that was told to end: others have its tablets and have reported them, or no other server
+    /// takes any, or they stay where they are.
+    pub(crate) fn may_stop(&self, now: Duration, server: &str) -> bool {
+        let Some(live) = self.live.get(server).filter(|live| live.stopping) else {
+            return false;
+        };
+        if !self.balances() {
+            return true;
+        }
+        // A master that has just begun doesn't know yet who is there.
+        if self.check_settled(now).is_err() {
+            return false;
+        }
+        let has_none =
+            self.owns_none(server, live) && self.settled_moves(server).len() == live.departed.len();
+        let takes = |name: &str| self.is_alive(name, now) && !self.drains(name);
+        let servers = self.state.as_ref().map(DirectoryState::tablet_servers);
+        has_none || !servers.into_iter().flatten().any(takes)
+    }
+
+    /// How many tablets the server owns; or how many rows it has of, by its last list, with those that others own now.
+    pub(crate) fn tablets_at(&self, server: &str) -> u64 {
+        let listed = self.live.get(server).map_or(0, |live| live.listed_rows);
+        self.tablets.count_of_owner(server).max(listed) as u64
+    }
+
+    /// Bytes of the server's tablets, as it says.
+    pub(crate) fn bytes_of(&self, server: &str) -> u64 {
+        self.live.get(server).map_or(0, |live| live.sizes.total())
+    }
+
+    /// How large the server says that this tablet is, in bytes.
+    pub(crate) fn tablet_bytes(&self, server: &str, id: u64) -> u64 {
+        let live = self.live.get(server);
+        let bytes = live.and_then(|live| live.sizes.of_tablet(id));
+        bytes.unwrap_or_default()
+    }
+
+    /// Cells that are read or written a second of the server's tablets, as it says.
+    pub(crate) fn load_of(&self, server: &str) -> u64 {
+        self.live.get(server).map_or(0, |live| live.loads.total())
+    }
+
+    /// The same of one tablet, or of where it was before.
+    pub(crate) fn tablet_load(&self, server: &str, id: u64) -> u64 {
+        let live = self.live.get(server);
+        let load = live.and_then(|live| live.loads.of_tablet(id));
+        let before = self.balancer.loads_before.get(&id);
+        load.unwrap_or_default().max(before.map_or(0, |it| it.0))
+    }
+
+    /// A person moves this tablet: the master leaves it to them.
+    pub(crate) fn leave_to_person(&mut self, now: Duration, tablet: u64) {
+        self.balancer.moves.remove(&tablet);
+        self.balancer.moved(now, tablet);
+    }
+
+    /// Goes on with moves and splits, and begins some.
+    pub(crate) fn balance(&mut self, now: Duration) {
+        if now < self.balancer.next || self.check_settled(now).is_err() {
+            return;
+        }
+        self.balancer.next = now + PAUSE;
+        self.balancer.rests.retain(|_, rest| now < rest.until);
+        self.balancer.splits.retain(|_, until| now < *until);
+        let loads_before = &mut self.balancer.loads_before;
+        loads_before.retain(|_, (_, until)| now < *until);
+        self.step_moves(now);
+        let balances = self.balances();
+        if balances {
+            self.split_large(now);
+            self.merge_small(now);
+        }
+        let calm = now >= self.balancer.sizes_lag_until;
+        let Planned { moves, splits } = self.plan(now, balances && calm);
+        for planned in moves {
+            self.begin_move(now, planned, None);
+        }
+        for tablet in splits {
+            self.split_used(now, tablet);
+        }
+    }
+
+    fn balances(&self) -> bool {
+        self.manifest.balance.unwrap_or(self.settings.balance)
+    }
+
+    /// What servers are told of when tablets are to be split: more bytes than this. Zero: never.
+    pub(crate) fn split_bytes(&self) -> u64 {
+        if self.balances() {
+            let said = self.manifest.split_bytes;
+            said.unwrap_or(self.settings.split_bytes)
+        } else {
+            0
+        }
+    }
+
+    /// Tablets may be split for their load above so many cells a second, as servers hear. Zero: never, and no load counts.
+    pub(crate) fn split_load(&self) -> u64 {
+        if self.balances() {
+            let said = self.manifest.split_load;
+            said.unwrap_or(self.settings.split_load)
+        } else {
+            0
+        }
+    }
+
+    fn step_moves(&mut self, now: Duration) {
+        for (tablet, mut under_way) in std::mem::take(&mut self.balancer.moves) {
+            let stepped = if self.is_alive(&under_way.to, now) {
+                under_way.moving.go_on(self, now)
+            } else {
+                Err(Refusal::ServerAway {
+                    server: under_way.to.clone(),
+                })
+            };
+            match stepped {
+                Ok(Pending::Wait { .. }) => {
+                    self.balancer.moves.insert(tablet, under_way);
+                    continue;
+                }
+                Ok(Pending::Done(_)) => {
+                    match under_way.merges_into {
+                        Some(first) => self.merge_pair(now, first, tablet),
+                        None if under_way.is_emptied => {}
+                        None => self.balancer.moved(now, tablet),
+                    }
+                    let before = (under_way.load, now + LOAD_LAG);
+                    self.balancer.loads_before.insert(tablet, before);
+                }
+                Err(refusal) => {
+                    self.effects.notes.push(Note::MoveEnded {
+                        tablet,
+                        to: under_way.to,
+                        cause: refusal.to_string(),
+                    });
+                    self.balancer.refused(now, tablet);
+                }
+            }
+            self.balancer.sizes_lag_until = now + SIZES_LAG;
+        }
+    }
+
+    /// `merges_into`: see [`MoveUnderWay::merges_into`].
+    pub(crate) fn begin_move(
+        &mut self,
+        now: Duration,
+        planned: PlannedMove,
+        merges_into: Option<u64>,
+    ) {
+        let PlannedMove { tablet, to } = planned;
+        let Some(known) = self.tablets.get(tablet) else {
+            return;
+        };
+        let from = known.owner.clone();
+        let bytes = self.tablet_bytes(&from, tablet);
+        let load = self.tablet_load(&from, tablet);
+        let mut moving = Moving::of_master(v1::MoveTabletRequest {
+            tablet_id: tablet,
+            server: to.clone(),
+        });
+        match moving.go_on(self, now) {
+            Ok(_) => {
+                self.effects.notes.push(Note::MoveBegan {
+                    tablet,
+                    from: from.clone(),
+                    to: to.clone(),
+                });
+                let under_way = MoveUnderWay {
+                    is_emptied: self.drains(&from),
+                    moving,
+                    from,
+                    to,
+                    bytes,
+                    load,
+                    merges_into,
+                };
+                self.balancer.moves.insert(tablet, under_way);
+            }
+            Err(_) => self.balancer.refused(now, tablet),
+        }
+    }
+
+    /// What is to be moved now.
+    fn plan(&self, now: Duration, balances: bool) -> Planned {
+        let Some(state) = &self.state else {
+            return Planned::default();
+        };
+        let stopping = self.live.keys().filter(|name| self.empties(name));
+        let drains: BTreeSet<&str> = state
+            .draining_servers()
+            .chain(stopping.map(String::as_str))
+            .collect();
+        if !balances && drains.is_empty() {
+            return Planned::default();
+        }
+        let arrivals = self.arrivals();
+        let mut servers: BTreeMap<&str, ServerWeight> = BTreeMap::new();
+        for (name, live) in &self.live {
+            let is_tablet_server = state.servers.get(name).map(|known| known.role);
+            if is_tablet_server != Some(Role::Tablet) || !self.is_alive(name, now) {
+                continue;
+            }
+            let tablets = self.tablets.count_of_owner(name) as u64;
+            let server = ServerWeight {
+                name: name.clone(),
+                drains: drains.contains(&**name),
+                weight: live.sizes.total() + tablets * TABLET_WEIGHT,
+                room: live.room(),
+                ..ServerWeight::default()
+            };
+            servers.insert(name, server);
+        }
+        for (to, _) in arrivals.values() {
+            if let Some(server) = servers.get_mut(*to) {
+                server.gets += 1;
+            }
+        }
+        let unit = self.add_loads(&mut servers);
+        for (tablet, under_way) in &self.balancer.moves {
+            let weight = TABLET_WEIGHT + under_way.bytes + unit.weight(under_way.load);
+            if let Some(from) = servers.get_mut(&*under_way.from) {
+                from.gives += 1;
+                from.weight = from.weight.saturating_sub(weight);
+            }
+            if let Some(to) = servers.get_mut(&*under_way.to) {
+                to.gets += usize::from(!arrivals.contains_key(tablet));
+                to.weight += weight;
+                to.room = to.room.map(|room| room.saturating_sub(under_way.bytes));
+            }
+        }
+        let movable = |server: &str| {
+            let tablets = self.tablets.of_owner(server);
+            let may_move = |(id, tablet): &(u64, &Placement)| {
+                let rest = self.balancer.rests.get(id);
+                let is_ready = |table| state.tables.get(&table).map(|table| table.state);
+                !self.balancer.moves.contains_key(id)
+                    && !arrivals.contains_key(id)
+                    && rest.is_none_or(|rest| drains.contains(server) && !rest.from_all)
+                    && is_ready(tablet.table) == Some(TableState::Ready)
+                    && tablet.made
+                    && tablet.listed
+                    && tablet.state == TabletState::Serving
+            };
+            let live = self.live.get(server);
+            let weighed = |(id, _): (u64, &Placement)| TabletWeight {
+                id,
+                weight: TABLET_WEIGHT
+                    + self.tablet_bytes(server, id)
+                    + unit.weight(self.tablet_load(server, id)),
+                bytes: self.tablet_bytes(server, id),
+                splits: live.is_some_and(|live| live.loads.split_at(id).is_some()),
+            };
+            tablets.filter(may_move).map(weighed).collect()
+        };
+        balance::plan(servers.into_values().collect(), balances, movable)
+    }
+
+    /// Adds the load to what servers weigh. What it weighs.
+    fn add_loads(&self, servers: &mut BTreeMap<&str, ServerWeight>) -> LoadUnit {
+        let mut loads: BTreeMap<&str, u64> = servers
+            .keys()
+            .map(|name| (*name, self.load_of(name)))
+            .collect();
+        for (tablet, (before, _)) in &self.balancer.loads_before {
+            let owner = self.tablets.get(*tablet).map(|it| &*it.owner);
+            let live = owner.and_then(|owner| self.live.get(owner));
+            let said = live.and_then(|live| live.loads.of_tablet(*tablet));
+            if let Some(load) = owner.and_then(|owner| loads.get_mut(owner)) {
+                *load += before.saturating_sub(said.unwrap_or_default());
+            }
+        }
+        let weight = servers.values().map(|server| server.weight).sum();
+        let load = loads.values().sum();
+        let unit = LoadUnit::new(weight, load, self.split_load(), servers.len());
+        for (name, server) in servers {
+            server.weight += unit.weight(loads.get(name).copied().unwrap_or_default());
+        }
+        unit
+    }
+
+    /// Asks the owner of a tablet that is used much to split it.
+    fn split_used(&mut self, now: Duration, id: u64) {
+        let Some(owner) = self.tablets.get(id).map(|tablet| tablet.owner.clone()) else {
+            return;
+        };
+        let live = self.live.get(&owner);
+        let row = live.and_then(|live| live.loads.split_at(id)).cloned();
+        if let Some(row) = row {
+            self.split(now, &owner, id, row);
+        }
+    }
+
+    /// Asks the owners of tablets that have become too large to split them.
+    fn split_large(&mut self, now: Duration) {
+        let live = self.live.iter();
+        let reported = live.flat_map(|(server, live)| {
+            let large = live.sizes.to_split();
+            large.map(move |(id, row)| (server.clone(), id, row.clone()))
+        });
+        let reported: Vec<_> = reported.collect();
+        for (server, id, row) in reported {
+            self.split(now, &server, id, row);
+        }
+    }
+
+    fn split(&mut self, now: Duration, server: &str, id: u64, row: Bytes) {
+        if self.balancer.splits.contains_key(&id) || self.balancer.moves.contains_key(&id) {
+            return;
+        }
+        let Some(tablet) = self.tablets.get(id) else {
+            return;
+        };
+        let is_owner = tablet.owner == server && tablet.listed && self.is_alive(server, now);
+        let is_inside = tablet.rows.start < row && tablet.rows.contains(&row);
+        let table = self.table(tablet.table);
+        let is_ready = table.is_some_and(|table| table.state == TableState::Ready);
+        if !is_owner || !is_inside || !is_ready {
+            return;
+        }
+        let epoch = tablet.epoch;
+        let Ok(sibling) = self.next_tablet_id() else {
+            return;
+        };
+        self.balancer.rest_from_cuts(now, [id]);
+        self.ask(
+            server,
+            Action::Split {
+                tablet: id,
+                epoch,
+                row,
+                sibling,
+            },
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! The proxies: when they come, change and go, and what is said of them.
+
+use percolator_api::{Proxy, WorkloadStatus};
+
+use super::*;
+
+const PROXIES: &str = "demo-proxy";
+
+fn asks(replicas: Option<u32>) -> impl FnOnce(&mut ClusterObject) {
+    move |cluster| {
+        cluster.spec.proxy = Some(Proxy {
+            replicas,
+            ..Proxy::default()
+        });
+    }
+}
+
+impl World {
+    fn deployment(&mut self) -> &mut Value {
+        let key = (Kind::Deployment, PROXIES.to_owned());
+        let deployments = &mut self.observed.objects;
+        deployments.get_mut(&key).expect("a Deployment")
+    }
+
+    /// The Deployment has so many pods, and all of them serve.
+    fn proxies_serve(&mut self, replicas: i64) {
+        let live = self.deployment();
+        live["spec"]["replicas"] = json!(replicas);
+        live["status"] = json!({
+            "observedGeneration": live["metadata"]["generation"],
+            "replicas": replicas,
+            "readyReplicas": replicas,
+            "updatedReplicas": replicas,
+        });
+    }
+
+    fn with_proxies(replicas: Option<u32>) -> Self {
+        let mut world = Self::all_ready();
+        world.change(asks(replicas));
+        world.step();
+        world.proxies_serve(replicas.map_or(1, i64::from));
+        world.step();
+        world
+    }
+
+    fn told_of_proxies(&self) -> Option<WorkloadStatus> {
+        self.cluster
+            .status
+            .as_ref()
+            .expect("a status")
+            .proxy
+            .clone()
+    }
+
+    fn names_needed(&self) -> BTreeSet<(Kind, String)> {
+        let deployments = self.observed.objects.iter();
+        let deployments = deployments.filter(|((kind, _), _)| *kind == Kind::Deployment);
+        let deployments: Vec<Value> = deployments.map(|(_, live)| live.clone()).collect();
+        names_needed(&self.cluster, &Self::settings(), &deployments)
+    }
+}
+
+#[test]
+fn proxies_come_behind_the_servers_and_are_waited_for() {
+    let mut world = World::new();
+    world.change(asks(Some(2)));
+    // What their pods need is there from the start.
+    let (applied, _) = world.step();
+    let of_proxies = applied.iter().filter(|name| name.starts_with(PROXIES));
+    let of_proxies: Vec<&str> = of_proxies.map(String::as_str).collect();
+    assert_eq!(of_proxies, ["demo-proxy", "demo-proxy-pods", "demo-proxy"]);
+    for role in Role::ALL {
+        assert!(!world.observed.has_deployments(), "{role:?}");
+        world.ready(role);
+        world.step();
+    }
+    assert!(world.observed.has_deployments());
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(true, Reason::WaitingForProxy)
+    );
+    let message = world.message("Progressing").to_owned();
+    assert!(message.contains("0 of 2 serve"), "{message}");
+    // Rows can be read and written without them.
+    assert!(world.condition("Available").0);
+    assert!(!world.condition("Ready").0);
+    world.proxies_serve(2);
+    world.step();
+    assert_eq!(world.condition("Ready"), reason(true, Reason::UpToDate));
+    let told = world.told_of_proxies().expect("a status of proxies");
+    assert_eq!((told.desired, told.ready, &*told.summary), (2, 2, "2/2"));
+    assert_eq!(world.step(), (vec![], false));
+}
+
+#[test]
+fn a_new_image_comes_to_the_proxies_last() {
+    let mut world = World::with_proxies(Some(1));
+    world.change(|cluster| cluster.spec.image = Some("percolator:2".into()));
+    for role in Role::ALL {
+        assert_eq!(world.step().0, [role.set("demo")]);
+        assert_eq!(world.step().0, Vec::<String>::new());
+        world.ready(role);
+    }
+    assert_eq!(world.step().0, [PROXIES]);
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(true, Reason::WaitingForProxy)
+    );
+    world.proxies_serve(1);
+    world.step();
+    assert!(world.condition("Ready").0);
+}
+
+#[test]
+fn a_number_that_the_spec_leaves_out_is_others_to_say() {
+    let mut world = World::with_proxies(None);
+    world.proxies_serve(7);
+    assert_eq!(world.step().0, Vec::<String>::new());
+    let told = world.told_of_proxies().expect("a status of proxies");
+    assert_eq!((told.desired, &*told.summary), (7, "7/7"));
+    // Another change leaves it as it is, too.
+    world.change(|cluster| {
+        let proxy = cluster.spec.proxy.as_mut().expect("proxies");
+        proxy.pod.priority_class_name = Some("high".into());
+    });
+    let decision = decide(&world.cluster, &world.observed, &World::settings());
+    let applied = &decision.plan().apply;
+    let deployment = applied.iter().find(|it| it.kind == Kind::Deployment);
+    let deployment = deployment.expect("a Deployment to apply");
+    assert_eq!(deployment.value["spec"].get("replicas"), None);
+    // One that it names is the operator's.
+    world.change(asks(Some(3)));
+    assert_eq!(world.step().0, [PROXIES]);
+    assert_eq!(world.deployment()["spec"]["replicas"], 3);
+}
+
+#[test]
+fn what_was_made_for_proxies_goes_with_them() {
+    for change in [
+        (|cluster| cluster.spec.proxy = None) as fn(&mut ClusterObject),
+        |cluster| cluster.spec.proxy.as_mut().expect("proxies").replicas = Some(0),
+    ] {
+        let mut world = World::with_proxies(Some(2));
+        world.change(change);
+        // The spec doesn't name them any more: they are found by the Deployment, which goes last.
+        let needed = world.names_needed();
+        let of_proxies: Vec<_> = names::of_deployment(PROXIES).into();
+        for key in &of_proxies {
+            assert!(world.observed.objects.contains_key(key), "{key:?}");
+            assert!(needed.contains(key), "{key:?}");
+        }
+        let (applied, _) = world.step();
+        assert_eq!(
+            applied,
+            [
+                "-demo-proxy",
+                "-demo-proxy-pods",
+                "-demo-proxy",
+                "-demo-proxy"
+            ]
+        );
+        assert_eq!(world.told_of_proxies(), None);
+        assert!(world.condition("Ready").0);
+        assert_eq!(world.step(), (vec![], false));
+    }
+    let world = World::with_proxies(Some(2));
+    let mut kinds = world.observed.objects.keys().map(|(kind, _)| *kind);
+    assert!(kinds.any(|kind| kind == Kind::Deployment));
+    let mut of_proxies = names::of_deployment(PROXIES);
+    of_proxies.sort();
+    assert_eq!(of_proxies[3].0, Kind::Deployment, "it is removed last");
+}
+
+/// A ReplicaSet of the Deployment controls them, and anyone can give a pod the same labels.
+#[test]
+fn what_is_wrong_with_a_proxy_is_said() {
+    let mut world = World::with_proxies(Some(1));
+    let waits = json!({"containerStatuses": [
+        {"name": "proxy", "image": "percolator:none", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    ]});
+    world.pod("demo-proxy-1a-x", waits);
+    let good = reason(false, Reason::AsExpected);
+    world.step();
+    assert_eq!(world.condition("Degraded"), good, "it is somebody else's");
+    let owner = json!({"controller": true, "uid": "uid of demo-proxy"});
+    let metadata =
+        json!({"name": "demo-proxy-1a", "uid": "uid of demo-proxy-1a", "ownerReferences": [owner]});
+    world.observed.replica_sets = vec![json!({"metadata": metadata})];
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::ImageUnavailable)
+    );
+    world
+        .observed
+        .pods
+        .retain(|pod| name(pod) != "demo-proxy-1a-x");
+    let failure = json!({"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"});
+    world.deployment()["status"]["conditions"] = json!([failure]);
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::PodsRefused)
+    );
+    let message = world.message("Degraded");
+    assert!(message.contains("exceeded quota"), "{message}");
+}
+
+#[test]
+fn a_foreign_deployment_of_the_name_is_a_conflict() {
+    let mut world = World::all_ready();
+    let foreign = json!({"metadata": {"name": PROXIES}});
+    let key = (Kind::Deployment, PROXIES.to_owned());
+    world.observed.objects.insert(key, foreign);
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert!(!world.condition("Degraded").0);
+    world.change(asks(Some(1)));
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::ObjectConflict)
+    );
+}

@@ -1,0 +1,176 @@
+//! The masters of clusters: what they say of tablet servers, and what is asked of them. No answer is an answer, too: a
+//! reconcile goes on without it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percolator_client::{Client, Error, Options};
+use percolator_wire::v1::{Role, ServerInfo};
+
+use crate::cluster::{MasterReport, Observed, Plan, TabletServer, server_name};
+
+/// How long a request to a master is tried.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long all requests to the master of one cluster may take, of one reconcile. The next one goes on.
+const ALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same words each time: they stand in a condition.
+const NOT_READY: &str = "no master is ready";
+const NO_ANSWER: &str =
+    "the master doesn't answer the operator at port 7400 (a NetworkPolicy may be in the way)";
+const NOT_TAKEN: &str = "the master doesn't take the request now";
+const NO_ROOM: &str = "the servers that stay have no room for all tablets: give them larger volumes, or take fewer away";
+
+fn options() -> Options {
+    Options {
+        patience: PATIENCE,
+        ..Options::default()
+    }
+}
+
+fn server(info: &ServerInfo) -> TabletServer {
+    TabletServer {
+        is_up: info.alive,
+        is_draining: info.draining,
+        is_drained: info.drained,
+        tablets: info.tablets,
+    }
+}
+
+/// What the master at one of these addresses says of the tablet servers of the cluster.
+pub(crate) async fn ask(cluster: &str, addresses: &[String]) -> MasterReport {
+    if addresses.is_empty() {
+        return MasterReport::Away(NOT_READY);
+    }
+    let asked = async {
+        let client = Client::connect_with(&addresses.join(","), options()).await?;
+        client.servers().await
+    };
+    match tokio::time::timeout(ALL_TIMEOUT, asked).await {
+        Ok(Ok(infos)) => MasterReport::Servers(by_ordinal(cluster, &infos)),
+        Ok(Err(error)) => {
+            tracing::info!(%error, "no answer of the master");
+            MasterReport::Away(NO_ANSWER)
+        }
+        Err(_) => MasterReport::Away(NO_ANSWER),
+    }
+}
+
+fn by_ordinal(cluster: &str, infos: &[ServerInfo]) -> BTreeMap<u32, TabletServer> {
+    let prefix = server_name(cluster, 0);
+    let prefix = prefix.trim_end_matches('0');
+    let tablets = infos.iter().filter(|info| info.role() == Role::Tablet);
+    let known = tablets.filter_map(|info| {
+        let ordinal = info.server.strip_prefix(prefix)?.parse().ok()?;
+        Some((ordinal, server(info)))
+    });
+    known.collect()
+}
+
+/// Asks the master to drain and undrain servers as planned, and notes in `observed` what it says of them then.
+pub(crate) async fn carry_out(
+    cluster: &str,
+    addresses: &[String],
+    plan: &Plan,
+    observed: &mut Observed,
+) {
+    let drain = plan.drain.iter().map(|ordinal| (*ordinal, true));
+    let undrain = plan.undrain.iter().map(|ordinal| (*ordinal, false));
+    // Those that stay are there for the tablets of those that go.
+    let requests: Vec<(u32, bool)> = undrain.chain(drain).collect();
+    if requests.is_empty() {
+        return;
+    }
+    let asked = async {
+        let client = Client::connect_with(&addresses.join(","), options()).await;
+        let client = client.map_err(|error| (NO_ANSWER, error))?;
+        let mut refused = None;
+        for (ordinal, drain) in requests {
+            let name = server_name(cluster, ordinal);
+            match client.drain_server(&name, drain).await {
+                Ok(info) => {
+                    tracing::info!(server = name, drain, "asked the master");
+                    observed.master.note(ordinal, server(&info));
+                }
+                // One that isn't taken is no reason to leave out the others.
+                Err(error @ Error::Invalid(_)) => {
+                    refused.get_or_insert((why_not_taken(&error), error));
+                }
+                Err(error) => return Err((NO_ANSWER, error)),
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    };
+    let why = match tokio::time::timeout(ALL_TIMEOUT, asked).await {
+        Ok(Ok(())) => return,
+        Ok(Err((why, error))) => {
+            tracing::warn!(%error, "the master has not drained or undrained servers");
+            why
+        }
+        Err(_) => NO_ANSWER,
+    };
+    observed.master = MasterReport::Away(why);
+}
+
+/// Between what the master said before and now it may have lost its state, or a person has drained the others.
+fn why_not_taken(error: &Error) -> &'static str {
+    if error.to_string().contains("have room for") {
+        NO_ROOM
+    } else {
+        NOT_TAKEN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn info(name: &str, role: Role) -> ServerInfo {
+        ServerInfo {
+            role: role.into(),
+            server: name.to_owned(),
+            tablets: 7,
+            ..ServerInfo::default()
+        }
+    }
+
+    #[test]
+    fn tablet_servers_are_known_by_their_numbers() {
+        let infos = [
+            info("demo-tso-0", Role::Oracle),
+            info("demo-tablet-10", Role::Tablet),
+            info("demo-tablet-0", Role::Tablet),
+            info("demo-tablet-x", Role::Tablet),
+            info("other-tablet-1", Role::Tablet),
+        ];
+        let known = by_ordinal("demo", &infos);
+        assert_eq!(Vec::from_iter(known.keys()), [&0, &10]);
+        assert_eq!(known[&10].tablets, 7);
+    }
+
+    /// The clock goes on by itself while nothing else happens.
+    #[tokio::test(start_paused = true)]
+    async fn a_master_that_does_not_answer_holds_up_no_reconcile() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = silent.local_addr().expect("an address").to_string();
+        let began = tokio::time::Instant::now();
+        let report = ask("demo", std::slice::from_ref(&address)).await;
+        assert_eq!(report, MasterReport::Away(NO_ANSWER));
+        assert!(began.elapsed() <= ALL_TIMEOUT);
+        assert_eq!(ask("demo", &[]).await, MasterReport::Away(NOT_READY));
+
+        // What it does not take is no answer either.
+        let plan = Plan {
+            drain: vec![1],
+            ..Plan::default()
+        };
+        let mut observed = Observed {
+            master: MasterReport::Servers(BTreeMap::new()),
+            ..Observed::default()
+        };
+        carry_out("demo", &[address], &plan, &mut observed).await;
+        assert_eq!(observed.master, MasterReport::Away(NO_ANSWER));
+    }
+}

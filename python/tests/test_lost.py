@@ -1,0 +1,68 @@
+"""The client against something in the place of a proxy, whose answers are lost, or cut."""
+
+import json
+import socket
+import threading
+import unittest
+from typing import List
+
+import percolator
+from percolator._client import Transaction
+
+LINE = b'{"row":"a","column":"c","value":"1"}\n'
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNK = b"%x\r\n%s\r\n" % (len(LINE), LINE)
+
+
+def answer(status: int, body: object) -> bytes:
+    text = json.dumps(body).encode()
+    return b"HTTP/1.1 %d x\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (status, len(text), text)
+
+
+def failed(status: int, name: str, reason: str) -> bytes:
+    details = [{"reason": reason, "metadata": {}}]
+    return answer(status, {"error": {"status": name, "message": "it says so", "details": details}})
+
+
+class LostTest(unittest.TestCase):
+    def transaction(self, answers: List[bytes]) -> Transaction:
+        """One at a proxy that gives these answers, each to a connection, and closes it."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def serve() -> None:
+            for each in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    request = b""
+                    while not request.endswith(b"}"):
+                        request += connection.recv(65536)
+                    connection.sendall(each)
+
+        threading.Thread(target=serve, daemon=True).start()
+        client = percolator.connect(f"127.0.0.1:{listener.getsockname()[1]}")
+        self.addCleanup(client.close)
+        return Transaction(client, "session", 7)
+
+    def test_a_scan_that_is_cut_is_no_whole_one(self) -> None:
+        whole = self.transaction([HEAD + CHUNK + CHUNK + b"0\r\n\r\n"])
+        self.assertEqual([cell.row for cell in whole.scan("t")], [b"a", b"a"])
+        # A line may be cut between two chunks.
+        parts = b"5\r\n" + LINE[:5] + b"\r\n%x\r\n" % (len(LINE) - 5) + LINE[5:] + b"\r\n0\r\n\r\n"
+        self.assertEqual([cell.row for cell in self.transaction([HEAD + parts]).scan("t")], [b"a"])
+        for end in (b"", b"24\r\n", b"24\r\n{", b"1\r\n{\r\n0\r\n\r\n"):
+            with self.subTest(end=end):
+                cut = self.transaction([HEAD + CHUNK + end])
+                with self.assertRaises(percolator.Unavailable):
+                    list(cut.scan("t"))
+
+    def test_a_full_proxy_says_nothing_of_a_commit_that_was_sent_before(self) -> None:
+        full = failed(429, "RESOURCE_EXHAUSTED", "BYTES")
+        lost = self.transaction([b"", full, answer(200, {"commit_ts": "9"})])
+        self.assertEqual(lost.commit(), 9)
+        with self.assertRaises(percolator.ResourceExhausted):
+            self.transaction([full]).commit()
+
+
+if __name__ == "__main__":
+    unittest.main()

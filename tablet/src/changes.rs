@@ -1,0 +1,294 @@
+//! Scans for changes: every version that was committed in a tablet between two timestamps, and not what a snapshot sees of its
+//! cells. The rules are a reader's at the upper one: whatever could still commit at or below it is in the way, and what
+//! prewrites later commits above it. So nothing is added to such an answer later (`docs/design/changes.md`).
+
+use percolator_engine::{Column, Direction};
+use percolator_protocol::actions::Snapshot;
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::{Cell, Lock, Tablet, Timestamp, Write, WriteKind, key};
+use percolator_wire::v1;
+use percolator_wire::v1::response::Body;
+
+use crate::reads::{Range, has_read, locks_in, met_from};
+use crate::state::State;
+use crate::work::invalid;
+use crate::{Error, Refusal, store};
+
+/// Records of one cell that are passed one by one where none of them is asked for.
+const PASSED_MAX: usize = 8;
+
+/// What is asked for.
+struct Wanted<'a> {
+    above: Timestamp,
+    until: Timestamp,
+    columns: &'a [bytes::Bytes],
+    limit: usize,
+}
+
+/// Answers the scan; `asked` is the tablet's name in the request.
+pub(crate) fn scan(
+    state: &State,
+    asked: &v1::TabletRef,
+    snapshot: Snapshot<'_>,
+    changed: &v1::ChangedBetween,
+    request: &v1::ScanRequest,
+) -> Result<Body, Refusal> {
+    let tablet = state.tablets.serving(asked)?;
+    let until = Timestamp::from_u64(changed.until);
+    let above = Timestamp::from_u64(changed.above);
+    if request.reverse || request.own || until > snapshot.ts || above > until {
+        return Err(invalid(
+            "a scan for changes goes forward, from one timestamp to a later one that is not above its snapshot",
+        ));
+    }
+    // Of what was hidden below the barrier, versions may be gone.
+    state.points.now().admit_read(above)?;
+    let limit = match request.limit as usize {
+        0 => state.limits.scan_cells,
+        limit => limit.min(state.limits.scan_cells),
+    };
+    let wanted = Wanted {
+        above,
+        until,
+        columns: &changed.columns,
+        limit,
+    };
+    state.readers.borrow_mut().scan(tablet.id, snapshot.ts);
+    state.recent.borrow_mut().follow(tablet, snapshot.ts);
+    let rows = tablet.rows.within(&request.start_row, &request.end_row);
+    let first_row = key::row_bound(tablet.table, &rows.start);
+    let end = key::rows_end(tablet.table, &rows.end);
+    // Where locks are looked for from, and where versions are.
+    let (locks_start, start) = match &request.after {
+        None => (first_row.clone(), first_row),
+        Some(after) => {
+            let cell_key = store::cell_key(&Cell::from(after.clone()));
+            let start = match changed.after_ts {
+                0 => key::behind_cell(cell_key.clone()),
+                ts => key::version(cell_key.clone(), Timestamp::from_u64(ts)),
+            };
+            let locks_start = if changed.after_ts == 0 {
+                start.clone()
+            } else {
+                cell_key
+            };
+            (locks_start.max(first_row.clone()), start.max(first_row))
+        }
+    };
+    let range = Range {
+        start: locks_start,
+        end,
+        reverse: false,
+    };
+    // Locks first, as in `reads`.
+    let mut obstacle = Obstacle::find(state, snapshot, &range)?;
+    if let Some(obstacle) = &mut obstacle
+        && obstacle.end < start
+    {
+        // It is on the cell to go on with, and came since its newer versions were sent.
+        obstacle.resume_ts = changed.after_ts;
+        obstacle.end.clone_from(&start);
+    }
+    let end = obstacle.as_ref().map_or(&range.end, |it| &it.end);
+    let mut page = Page::default();
+    read(state, tablet, &wanted, (&start, end), &mut page)?;
+    has_read(state, Some(asked), page.bytes);
+    let mut response = v1::ScanResponse {
+        cells: page.versions,
+        ..Default::default()
+    };
+    match (page.resume, obstacle) {
+        (Some((cell_key, ts)), _) => {
+            response.resume = Some((&key::decode_cell(&cell_key).map_err(Error::from)?).into());
+            response.resume_ts = ts.as_u64();
+        }
+        (None, Some(obstacle)) => {
+            response.resume = Some((&obstacle.cell).into());
+            response.resume_ts = obstacle.resume_ts;
+            response.locked = obstacle.met;
+        }
+        (None, None) => response.done = true,
+    }
+    Ok(Body::Scan(response))
+}
+
+/// What ends a part of the range before its end.
+struct Obstacle {
+    end: Vec<u8>,
+    cell: Cell,
+    resume_ts: u64,
+    met: Vec<v1::MetLock>,
+}
+
+impl Obstacle {
+    fn find(state: &State, snapshot: Snapshot<'_>, range: &Range) -> Result<Option<Self>, Error> {
+        let most = state.limits.scan_locks;
+        let locks = locks_in(&*state.engine, range, Direction::Forward, most)?;
+        let last = (locks.len() == most).then(|| locks[most - 1].0.clone());
+        let blocks = |(_, lock): &(Vec<u8>, Lock)| {
+            snapshot.blocked_by(lock) && !mutants::on(Mutant::ChangesPassLocks)
+        };
+        let blocking: Vec<_> = locks.into_iter().filter(blocks).collect();
+        if let Some((cell_key, _)) = blocking.first() {
+            return Ok(Some(Self {
+                cell: key::decode_cell(cell_key)?,
+                // From its newest version on, once the lock is out of the way.
+                resume_ts: u64::MAX,
+                met: met_from(cell_key, &blocking, snapshot)?,
+                end: cell_key.clone(),
+            }));
+        }
+        last.map(|cell_key| {
+            Ok(Self {
+                cell: key::decode_cell(&cell_key)?,
+                resume_ts: 0,
+                met: Vec::new(),
+                end: key::behind_cell(cell_key),
+            })
+        })
+        .transpose()
+    }
+}
+
+/// What one answer has.
+#[derive(Default)]
+struct Page {
+    versions: Vec<v1::ScannedCell>,
+    bytes: usize,
+    looked_at: usize,
+    /// The version to go on with.
+    resume: Option<(Vec<u8>, Timestamp)>,
+}
+
+impl Page {
+    /// Whether it ends before this version.
+    fn ends_before(&mut self, state: &State, limit: usize, cell_key: &[u8], ts: Timestamp) -> bool {
+        let limits = &state.limits;
+        let is_full = self.versions.len() >= limit
+            || self.looked_at >= limits.scan_records
+            || limits.ends_scan(self.bytes, limits.scan_bytes);
+        if is_full {
+            self.resume = Some((cell_key.to_vec(), ts));
+        }
+        self.looked_at += 1;
+        is_full
+    }
+
+    fn add(
+        &mut self,
+        state: &State,
+        wanted: &Wanted<'_>,
+        cell_key: &[u8],
+        (commit_ts, write): (Timestamp, Write),
+    ) -> Result<(), Error> {
+        let value = match write.kind {
+            WriteKind::Put => match write.short_value {
+                Some(value) => Some(value),
+                None => Some(store::long_value(&*state.engine, cell_key, write.start_ts)?),
+            },
+            WriteKind::Delete => None,
+            WriteKind::Lock | WriteKind::Rollback => return Ok(()),
+        };
+        let cell = key::decode_cell(cell_key)?;
+        if !wanted.columns.is_empty() && !wanted.columns.contains(&cell.column) {
+            return Ok(());
+        }
+        let value_bytes = value.as_ref().map_or(0, bytes::Bytes::len);
+        self.bytes += cell.row.len() + cell.column.len() + value_bytes + 24;
+        self.versions.push(v1::ScannedCell {
+            row: cell.row,
+            column: cell.column,
+            deleted: value.is_none(),
+            value: value.unwrap_or_default(),
+            commit_ts: commit_ts.as_u64(),
+        });
+        Ok(())
+    }
+}
+
+/// Reads the versions of a range: those that are known to have changed of late, or all of its records.
+fn read(
+    state: &State,
+    tablet: &Tablet,
+    wanted: &Wanted<'_>,
+    (start, end): (&[u8], &[u8]),
+    page: &mut Page,
+) -> Result<(), Error> {
+    let recent = state.recent.borrow();
+    let between = (wanted.above, wanted.until);
+    let Some(recent) = recent.versions(tablet, between, (start, end)) else {
+        return read_all(state, wanted, (start, end), page);
+    };
+    for version in recent {
+        let (cell_key, ts) = key::split_version(&version)?;
+        if page.ends_before(state, wanted.limit, cell_key, ts) {
+            break;
+        }
+        // Not there: its batch was refused, or is still on its way, and a lock was in the way of that.
+        if let Some(record) = state.engine.get(Column::Write, &version)? {
+            page.add(state, wanted, cell_key, (ts, Write::decode(ts, record)?))?;
+        }
+    }
+    // Read all the same in tests, so that every one of them checks what is known.
+    debug_assert!(
+        Mutant::ALL.into_iter().any(mutants::on)
+            || is_all(state, wanted, (start, end), page).unwrap_or(true),
+        "a change of late that is not known"
+    );
+    Ok(())
+}
+
+/// Whether the page has all versions of the range, as far as one answer could.
+fn is_all(
+    state: &State,
+    wanted: &Wanted<'_>,
+    range: (&[u8], &[u8]),
+    page: &Page,
+) -> Result<bool, Error> {
+    let mut all = Page::default();
+    read_all(state, wanted, range, &mut all)?;
+    let is_part = all.resume.is_some() || page.resume.is_some();
+    Ok(is_part || all.versions == page.versions)
+}
+
+fn read_all(
+    state: &State,
+    wanted: &Wanted<'_>,
+    (start, end): (&[u8], &[u8]),
+    page: &mut Page,
+) -> Result<(), Error> {
+    let mut start = start.to_vec();
+    // Of the cell that is being read: how many of its records were passed.
+    let (mut cell, mut passed) = (Vec::new(), 0);
+    'from: loop {
+        let pairs = state
+            .engine
+            .scan(Column::Write, &start, end, Direction::Forward)?;
+        for pair in pairs {
+            let (record_key, record) = pair?;
+            let (cell_key, ts) = key::split_version(&record_key)?;
+            if page.ends_before(state, wanted.limit, cell_key, ts) {
+                return Ok(());
+            }
+            if cell != cell_key {
+                (cell, passed) = (cell_key.to_vec(), 0);
+            }
+            if wanted.above < ts && ts <= wanted.until {
+                page.add(state, wanted, cell_key, (ts, Write::decode(ts, record)?))?;
+                passed = 0;
+                continue;
+            }
+            passed += 1;
+            if passed > PASSED_MAX {
+                start = if ts > wanted.until {
+                    key::version(cell.clone(), wanted.until)
+                } else {
+                    key::behind_cell(cell.clone())
+                };
+                passed = 0;
+                continue 'from;
+            }
+        }
+        return Ok(());
+    }
+}

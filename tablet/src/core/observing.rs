@@ -1,0 +1,316 @@
+//! Who waits for notifications, and who was sent which: advisory leases in memory, so that workers don't run the same change at
+//! a time. Nothing that is decided depends on it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use bytes::Bytes;
+use percolator_protocol::types::key;
+use percolator_wire::v1;
+use percolator_wire::v1::response::Body;
+
+use super::{Asker, Core, Reply};
+use crate::Refusal;
+use crate::decision::Decision;
+use crate::notify;
+use crate::probe::Note;
+use crate::work::invalid;
+
+/// Notifications in one answer.
+const NOTIFICATIONS_MAX: u32 = 256;
+/// A lease lasts for so long at the most.
+const LEASE_MAX: Duration = Duration::from_secs(60);
+/// Anyone who asks is answered within this.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Leases that are kept. More notifications are sent without one.
+const LEASES_MAX: usize = 65_536;
+/// Requests that wait. More are answered at once.
+const WAITING_MAX: usize = 4096;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Observing {
+    /// Since the server began.
+    now: Duration,
+    /// When they end, by the keys of their cells.
+    leases: HashMap<Bytes, Duration>,
+    ends: BTreeSet<(Duration, Bytes)>,
+    /// Behind which key the last answer ended, by tablet and column: the next one begins there.
+    cursors: HashMap<(u64, Bytes), Bytes>,
+    /// Behind which key the next scan of a tablet's locks begins.
+    lock_cursors: HashMap<u64, Bytes>,
+    waiting: Vec<WaitingRequest>,
+    /// Tablets whose cells have changed, or whose leases have ended, since the requests that wait were looked at.
+    touched: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct WaitingRequest {
+    to: Asker,
+    id: u64,
+    note: Note,
+    asked: v1::TabletRef,
+    request: v1::NotificationsRequest,
+    until: Duration,
+}
+
+impl Observing {
+    /// Whether nothing in it depends on time.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.leases.is_empty()
+    }
+
+    fn lease(&mut self, cell_key: Bytes, duration: Duration) {
+        self.release(&cell_key);
+        if self.leases.len() < LEASES_MAX && !duration.is_zero() {
+            let end = self.now + duration.min(LEASE_MAX);
+            self.ends.insert((end, cell_key.clone()));
+            self.leases.insert(cell_key, end);
+        }
+    }
+
+    fn release(&mut self, cell_key: &Bytes) {
+        if let Some(end) = self.leases.remove(cell_key) {
+            self.ends.remove(&(end, cell_key.clone()));
+        }
+    }
+
+    /// Ends those leases whose time is over: the keys of their cells.
+    fn expired(&mut self) -> Vec<Bytes> {
+        let mut expired = Vec::new();
+        while let Some((end, _)) = self.ends.first()
+            && *end <= self.now
+        {
+            if let Some((_, cell_key)) = self.ends.pop_first() {
+                self.leases.remove(&cell_key);
+                expired.push(cell_key);
+            }
+        }
+        expired
+    }
+}
+
+impl Core {
+    /// A worker asks for notifications.
+    pub(super) fn notifications(
+        &mut self,
+        to: Asker,
+        id: u64,
+        mut note: Note,
+        refs: &[v1::TabletRef],
+        request: v1::NotificationsRequest,
+        out: &mut Vec<Reply>,
+    ) {
+        let [asked] = refs else {
+            let refusal = invalid("notifications are asked for in one tablet at a time");
+            return self.answer(Some(to), id, note, Err(refusal), out);
+        };
+        // Its time is no work's.
+        note.timed = false;
+        if let Err(refusal) = self.release(asked, &request, out) {
+            return self.answer(Some(to), id, note, Err(refusal), out);
+        }
+        let wait = Duration::from_millis(request.wait_ms.into()).min(WAIT_MAX);
+        let waiting = WaitingRequest {
+            to,
+            id,
+            note,
+            asked: *asked,
+            request,
+            until: self.observing.now + wait,
+        };
+        if let Some(waiting) = self.serve_notifications(waiting, out) {
+            if self.observing.waiting.len() < WAITING_MAX {
+                self.observing.waiting.push(waiting);
+            } else {
+                self.answer_none(&waiting, out);
+            }
+        }
+    }
+
+    /// Ends the leases of what the worker returns. If it stops, its requests that wait are answered: what they would be sent
+    /// later would be leased to nobody.
+    fn release(
+        &mut self,
+        asked: &v1::TabletRef,
+        request: &v1::NotificationsRequest,
+        out: &mut Vec<Reply>,
+    ) -> Result<(), Refusal> {
+        if !request.returned.is_empty() {
+            let table = self.state.tablets.serving(asked)?.table;
+            let rows = request.returned.iter();
+            let keys = rows.map(|row| Bytes::from(key::cell(table, row, &request.column)));
+            let keys: Vec<Bytes> = keys.collect();
+            keys.iter().for_each(|key| self.observing.release(key));
+            self.touch(&keys);
+            self.wake_observers(out);
+        }
+        if request.stops && request.worker != 0 {
+            let is_its = |it: &mut WaitingRequest| {
+                it.asked.id == asked.id && it.request.worker == request.worker
+            };
+            let stopped: Vec<_> = self.observing.waiting.extract_if(.., is_its).collect();
+            for waiting in stopped {
+                self.answer_none(&waiting, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a request, if there is something to answer, or else gives it back.
+    fn serve_notifications(
+        &mut self,
+        waiting: WaitingRequest,
+        out: &mut Vec<Reply>,
+    ) -> Option<WaitingRequest> {
+        let result = self.find_notifications(&waiting.asked, &waiting.request);
+        if let Err(refusal) = &result {
+            self.note_fatal(refusal);
+        }
+        let nothing = |found: &v1::NotificationsResponse| {
+            found.notifications.is_empty() && found.locked_rows.is_empty()
+        };
+        let wants = waiting.request.limit > 0 && waiting.until > self.observing.now;
+        if wants && result.as_ref().is_ok_and(nothing) {
+            // Locks are looked at once.
+            let request = v1::NotificationsRequest {
+                locked: false,
+                ..waiting.request
+            };
+            return Some(WaitingRequest { request, ..waiting });
+        }
+        let result = result.map(|found| Some(Body::Notifications(found)));
+        self.answer(Some(waiting.to), waiting.id, waiting.note, result, out);
+        None
+    }
+
+    fn find_notifications(
+        &mut self,
+        asked: &v1::TabletRef,
+        request: &v1::NotificationsRequest,
+    ) -> Result<v1::NotificationsResponse, Refusal> {
+        let request = v1::NotificationsRequest {
+            limit: request.limit.min(NOTIFICATIONS_MAX),
+            ..request.clone()
+        };
+        let place = (asked.id, request.column.clone());
+        let after = self.observing.cursors.get(&place).cloned();
+        let leases = &self.observing.leases;
+        let found = notify::find(
+            &self.state,
+            asked,
+            &request,
+            &after.unwrap_or_default(),
+            |cell_key| leases.contains_key(cell_key),
+        )?;
+        if let Some(last) = found.keys.last() {
+            let behind = Bytes::from([&last[..], b"\0"].concat());
+            self.observing.cursors.insert(place, behind);
+        }
+        let lease = Duration::from_millis(request.lease_ms.into());
+        for cell_key in found.keys {
+            self.observing.lease(cell_key, lease);
+        }
+        let mut response = found.response;
+        if request.locked {
+            let cursor = self.observing.lock_cursors.entry(asked.id).or_default();
+            let (rows, next) = notify::locked(&self.state, asked, &request.column, cursor)?;
+            response.locked_rows = rows;
+            *cursor = next;
+        }
+        Ok(response)
+    }
+
+    fn answer_none(&self, waiting: &WaitingRequest, out: &mut Vec<Reply>) {
+        let none = Body::Notifications(v1::NotificationsResponse::default());
+        self.answer(
+            Some(waiting.to),
+            waiting.id,
+            waiting.note,
+            Ok(Some(none)),
+            out,
+        );
+    }
+
+    /// A decision is durable.
+    pub(super) fn observed(&mut self, decision: &Decision) {
+        let notified = &decision.notified;
+        if notified.is_empty() {
+            return;
+        }
+        for cell_key in &notified.acknowledged {
+            self.observing.release(cell_key);
+        }
+        self.touch(notified.acknowledged.iter().chain(&notified.changed));
+        if !notified.later.is_empty() {
+            let mut later = Decision::new();
+            for (cell_key, notification) in &notified.later {
+                let column = percolator_engine::Column::Notify;
+                let record = notification.encode();
+                later.batch.put(column, cell_key.clone(), record);
+                later.notified.changed.push(cell_key.clone());
+            }
+            self.push_unasked(later);
+        }
+    }
+
+    /// The requests that wait for these cells' tablets are to be looked at.
+    fn touch<'a>(&mut self, keys: impl IntoIterator<Item = &'a Bytes>) {
+        if self.observing.waiting.is_empty() {
+            return;
+        }
+        for cell_key in keys {
+            // A key that can't be read is found when it is looked for.
+            let tablet = self.state.observed.tablet_of(&self.state.tablets, cell_key);
+            self.observing.touched.extend(tablet.ok().flatten());
+        }
+    }
+
+    /// The requests that wait for this tablet are to be looked at.
+    pub(super) fn touch_tablet(&mut self, tablet: u64) {
+        self.observing.touched.insert(tablet);
+    }
+
+    /// Looks at the requests that wait for tablets that were touched.
+    pub(super) fn wake_observers(&mut self, out: &mut Vec<Reply>) {
+        if self.observing.touched.is_empty() {
+            return;
+        }
+        let touched = std::mem::take(&mut self.observing.touched);
+        for waiting in std::mem::take(&mut self.observing.waiting) {
+            let again = if touched.contains(&waiting.asked.id) {
+                self.serve_notifications(waiting, out)
+            } else {
+                Some(waiting)
+            };
+            self.observing.waiting.extend(again);
+        }
+    }
+
+    /// So much time has passed.
+    pub(super) fn tick_observers(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
+        self.observing.now += elapsed;
+        let expired = self.observing.expired();
+        self.touch(&expired);
+        let tablets = &self.state.tablets;
+        let is_served = |asked: &v1::TabletRef| tablets.serving(asked).is_ok();
+        let now = self.observing.now;
+        let over = |waiting: &WaitingRequest| waiting.until <= now || !is_served(&waiting.asked);
+        let ids: Vec<u64> = self
+            .observing
+            .waiting
+            .iter()
+            .filter(|waiting| over(waiting))
+            .map(|waiting| waiting.asked.id)
+            .collect();
+        self.observing.touched.extend(ids);
+        self.wake_observers(out);
+        let state = &self.state;
+        self.observing
+            .cursors
+            .retain(|(tablet, _), _| state.tablets.get(*tablet).is_some());
+        self.observing
+            .lock_cursors
+            .retain(|tablet, _| state.tablets.get(*tablet).is_some());
+    }
+}

@@ -1,0 +1,437 @@
+//! Notifications of changes on observed columns: written and removed in the batches of the commits that cause it. The rules are
+//! those of `protocol::actions` (`notify`).
+
+use bytes::Bytes;
+use percolator_engine::{Column, Direction};
+use percolator_protocol::actions::{
+    self, NotNotified, Prewrite, acknowledges, change, changed_at, is_acknowledged, may_acknowledge,
+};
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::{
+    Cell, Chain, Effect, Lock, LockKind, Mutation, Notification, OBSERVED_COLUMN_BYTES_MAX, Tablet,
+    Timestamp, acknowledged_column, escape, key,
+};
+use percolator_wire::v1;
+use percolator_wire::v1::response::Body;
+
+use crate::decision::{Decision, TabletChange};
+use crate::leaving::Range;
+use crate::state::State;
+use crate::store;
+use crate::work::{Place, invalid, timestamp};
+use crate::{Error, Refusal, observed};
+
+/// Entries that one request looks at.
+const LOOKED_AT_MAX: usize = 4096;
+/// Locked rows that one request sends.
+const LOCKED_MAX: usize = 16;
+/// Notifications that one request removes.
+const REMOVED_MAX: usize = 1024;
+/// Entries that one request counts.
+const COUNTED_MAX: u64 = 65_536;
+/// Notifications that metrics count.
+const SHOWN_MAX: usize = 4096;
+
+/// What a decision means to observers, once it is durable.
+#[derive(Debug, Default)]
+pub(crate) struct Notified {
+    /// The keys of cells that have changed.
+    pub(crate) changed: Vec<Bytes>,
+    /// The keys of cells whose changes were acknowledged, also where a later one waits.
+    pub(crate) acknowledged: Vec<Bytes>,
+    /// For the proof that this is noticed: what is written behind the batch.
+    pub(crate) later: Vec<(Bytes, Notification)>,
+}
+
+impl Notified {
+    /// Whether it means nothing to them.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.acknowledged.is_empty() && self.later.is_empty()
+    }
+}
+
+fn waiting(state: &State, cell_key: &[u8]) -> Result<Option<Notification>, Error> {
+    let stored = state.engine.get(Column::Notify, cell_key)?;
+    Ok(stored.map(Notification::decode).transpose()?)
+}
+
+/// The observed cell that this one acknowledges changes of, if it is a cell for that.
+fn acknowledged_cell(cell: &Cell) -> Option<Cell> {
+    let column = acknowledged_column(&cell.column)?;
+    Some(Cell {
+        column: Bytes::copy_from_slice(column),
+        ..cell.clone()
+    })
+}
+
+/// What a commit knows of its transaction.
+pub(crate) struct Committing<'a> {
+    start_ts: Timestamp,
+    /// The cell's lock before the commit; `None`: it is committed in one phase.
+    lock: Option<&'a Lock>,
+    chain: Option<&'a Chain>,
+}
+
+impl<'a> Committing<'a> {
+    /// In one phase.
+    pub(crate) fn in_one_phase(txn: &'a Prewrite) -> Self {
+        Self {
+            start_ts: txn.start_ts,
+            lock: None,
+            chain: txn.chain.as_deref(),
+        }
+    }
+
+    /// Of a cell that has this lock, unless it was committed before.
+    pub(crate) fn locked(start_ts: Timestamp, lock: Option<&'a Lock>) -> Self {
+        Self {
+            start_ts,
+            lock,
+            chain: lock.and_then(|lock| lock.chain.as_deref()),
+        }
+    }
+}
+
+/// Adds to the decision what a commit with these effects on the cell means to observers.
+pub(crate) fn note(
+    state: &State,
+    decision: &mut Decision,
+    cell_key: &[u8],
+    commit: &Committing<'_>,
+    effects: &[Effect],
+) -> Result<(), Error> {
+    if !state.observed.may_observe(cell_key) {
+        return Ok(());
+    }
+    let cell = key::decode_cell(cell_key)?;
+    if let Some(acknowledged) = acknowledged_cell(&cell) {
+        if acknowledges(effects) {
+            acknowledge(state, decision, &acknowledged, commit.start_ts)?;
+        }
+        return Ok(());
+    }
+    let Some(changed_at) = changed_at(effects) else {
+        return Ok(());
+    };
+    if state
+        .observed
+        .tablet_of(&state.tablets, cell_key)?
+        .is_none()
+    {
+        return Ok(());
+    }
+    let is_secondary = commit.lock.is_some_and(|lock| lock.primary != cell);
+    if is_secondary && mutants::on(Mutant::SecondariesNotNotified) {
+        return Ok(());
+    }
+    put(state, decision, cell_key, change(changed_at, commit.chain))
+}
+
+fn put(
+    state: &State,
+    decision: &mut Decision,
+    cell_key: &[u8],
+    change: Notification,
+) -> Result<(), Error> {
+    let notification = actions::notify(waiting(state, cell_key)?, change);
+    let cell_key = Bytes::copy_from_slice(cell_key);
+    if mutants::on(Mutant::NotifiedLater) {
+        decision.notified.later.push((cell_key, notification));
+        return Ok(());
+    }
+    let record = notification.encode();
+    decision.batch.put(Column::Notify, cell_key.clone(), record);
+    decision.notified.changed.push(cell_key);
+    Ok(())
+}
+
+fn acknowledge(
+    state: &State,
+    decision: &mut Decision,
+    acknowledged: &Cell,
+    start_ts: Timestamp,
+) -> Result<(), Error> {
+    let cell_key = Bytes::from(store::cell_key(acknowledged));
+    // The same transaction may have changed the cell, which its snapshot has not seen.
+    let changes_again = decision.notified.changed.contains(&cell_key);
+    if let Some(waiting) = waiting(state, &cell_key)?
+        && is_acknowledged(&waiting, start_ts)
+        && (!changes_again || mutants::on(Mutant::AckHidesLaterChange))
+    {
+        decision.batch.delete(Column::Notify, cell_key.clone());
+    }
+    decision.notified.acknowledged.push(cell_key);
+    Ok(())
+}
+
+/// Whether the mutation may be made as far as observers are concerned: an acknowledgement needs a notification.
+///
+/// # Errors
+/// The cell is for acknowledgements alone. Inside: no notification waits.
+pub(crate) fn admit(
+    state: &State,
+    mutation: &Mutation,
+    start_ts: Timestamp,
+) -> Result<Result<(), NotNotified>, Refusal> {
+    let Some(acknowledged) = acknowledged_cell(&mutation.cell) else {
+        return Ok(Ok(()));
+    };
+    if mutation.kind != LockKind::Lock {
+        return Err(invalid(format!(
+            "column {} is for acknowledgements of observers: it can't be written",
+            escape(&mutation.cell.column)
+        )));
+    }
+    let waiting = waiting(state, &store::cell_key(&acknowledged))?;
+    Ok(may_acknowledge(waiting.as_ref(), start_ts))
+}
+
+fn one_tablet<'a>(state: &'a State, refs: &[v1::TabletRef]) -> Result<&'a Tablet, Refusal> {
+    let [asked] = refs else {
+        return Err(invalid("a column is observed in one tablet at a time"));
+    };
+    Ok(state.tablets.serving(asked)?)
+}
+
+/// To observe a column of a tablet.
+pub(crate) fn observe(
+    state: &State,
+    refs: &[v1::TabletRef],
+    column: Bytes,
+) -> Result<Decision, Refusal> {
+    let tablet = one_tablet(state, refs)?;
+    if column.len() > OBSERVED_COLUMN_BYTES_MAX {
+        return Err(invalid(format!(
+            "the column is {} bytes long, the limit of an observed one is {OBSERVED_COLUMN_BYTES_MAX}",
+            column.len()
+        )));
+    }
+    if acknowledged_column(&column).is_some() {
+        return Err(invalid(
+            "a column for acknowledgements of observers can't be observed",
+        ));
+    }
+    let mut decision = Decision::answered(Body::Observe(v1::ObserveResponse {}));
+    if !state.observed.has(tablet.id, &column) {
+        let (id, table) = (tablet.id, tablet.table.0);
+        let mut columns = state.observed.columns(id);
+        columns.push(column.clone());
+        observed::put_record(&mut decision.batch, id, table, columns);
+        decision.tablet_change = Some(TabletChange::Observe { id, table, column });
+    }
+    Ok(decision)
+}
+
+/// To observe a column of a tablet no more. Its notifications go: the first ones from a cell on in this batch, and the others
+/// with the next request, as long as the answer says that there may be more.
+pub(crate) fn unobserve(
+    state: &State,
+    refs: &[v1::TabletRef],
+    column: Bytes,
+    from: Option<Cell>,
+) -> Result<Decision, Refusal> {
+    let tablet = one_tablet(state, refs)?;
+    let was_observed = state.observed.has(tablet.id, &column);
+    let mut decision = Decision::new();
+    let rows = Range::of(tablet);
+    let from = from.map(|cell| store::cell_key(&cell));
+    let start = rows.start.clone().max(from.unwrap_or_default());
+    let pairs = state
+        .engine
+        .scan(Column::Notify, &start, &rows.end, Direction::Forward);
+    let mut resume = None;
+    for (looked_at, pair) in pairs.map_err(Error::from)?.enumerate() {
+        let (cell_key, _) = pair.map_err(Error::from)?;
+        let cell = key::decode_cell(&cell_key).map_err(Error::from)?;
+        // The tablet may have many of other columns.
+        if looked_at >= LOOKED_AT_MAX || decision.notified.acknowledged.len() >= REMOVED_MAX {
+            resume = Some(v1::CellName::from(&cell));
+            break;
+        }
+        if cell.column == column {
+            decision.batch.delete(Column::Notify, cell_key.clone());
+            decision.notified.acknowledged.push(cell_key);
+        }
+    }
+    let (id, table) = (tablet.id, tablet.table.0);
+    let mut columns = state.observed.columns(id);
+    columns.retain(|known| *known != column);
+    // Also if nothing changes: the answer comes when everything is durable that was decided before.
+    observed::put_record(&mut decision.batch, id, table, columns);
+    if was_observed {
+        decision.tablet_change = Some(TabletChange::Unobserve { id, table, column });
+    }
+    // Commits that are decided before this is durable leave notifications still, which the next request finds.
+    decision.answer = Some(Body::Unobserve(v1::UnobserveResponse {
+        was_observed,
+        more: was_observed || !decision.notified.acknowledged.is_empty(),
+        resume,
+    }));
+    Ok(decision)
+}
+
+/// To leave weak notifications.
+pub(crate) fn weak(
+    state: &State,
+    refs: &[v1::TabletRef],
+    at: Timestamp,
+    places: &[Place],
+) -> Result<Decision, Refusal> {
+    let mut decision = Decision::answered(Body::Notify(v1::NotifyResponse {}));
+    for place in places {
+        let cell = state.cell(refs, place)?;
+        let cell_key = store::cell_key(&cell);
+        if state
+            .observed
+            .tablet_of(&state.tablets, &cell_key)?
+            .is_none()
+        {
+            return Err(not_observed(&cell.column));
+        }
+        put(state, &mut decision, &cell_key, change(at, None))?;
+    }
+    Ok(decision)
+}
+
+fn not_observed(column: &[u8]) -> Refusal {
+    invalid(format!(
+        "column {:?} is not observed: `percolator table observe` makes it so",
+        escape(column)
+    ))
+}
+
+/// Notifications that were found.
+#[derive(Debug, Default)]
+pub(crate) struct FoundNotifications {
+    /// The keys of their cells.
+    pub(crate) keys: Vec<Bytes>,
+    pub(crate) response: v1::NotificationsResponse,
+}
+
+/// Looks for notifications in one tablet, from the key `after` on and then from the tablet's first row. Those that
+/// `is_leased` are left out.
+pub(crate) fn find(
+    state: &State,
+    asked: &v1::TabletRef,
+    request: &v1::NotificationsRequest,
+    after: &[u8],
+    is_leased: impl Fn(&[u8]) -> bool,
+) -> Result<FoundNotifications, Refusal> {
+    let tablet = state.tablets.serving(asked)?;
+    if !state.observed.has(tablet.id, &request.column) {
+        return Err(not_observed(&request.column));
+    }
+    let rows = Range::of(tablet);
+    let mut found = FoundNotifications::default();
+    if request.count {
+        count(state, &rows, &request.column, &mut found.response)?;
+    }
+    let middle = after.max(&rows.start[..]);
+    let mut looked_at = 0;
+    for (start, end) in [(middle, &rows.end[..]), (&rows.start[..], middle)] {
+        // An empty end would be that of all.
+        if end.is_empty() && start != middle || start == end {
+            continue;
+        }
+        let pairs = state
+            .engine
+            .scan(Column::Notify, start, end, Direction::Forward);
+        for pair in pairs.map_err(Error::from)? {
+            let (cell_key, record) = pair.map_err(Error::from)?;
+            let enough = found.keys.len() >= request.limit as usize || looked_at >= LOOKED_AT_MAX;
+            if enough {
+                return Ok(found);
+            }
+            looked_at += 1;
+            let cell = key::decode_cell(&cell_key).map_err(Error::from)?;
+            if cell.column != request.column || is_leased(&cell_key) {
+                continue;
+            }
+            let notification = Notification::decode(record).map_err(Error::from)?;
+            found.response.notifications.push(v1::NotificationInfo {
+                row: cell.row,
+                changed_at: notification.changed_at.as_u64(),
+                chain: (notification.chain.depth > 0).then(|| (&notification.chain).into()),
+            });
+            found.keys.push(cell_key);
+        }
+    }
+    Ok(found)
+}
+
+/// Rows of a tablet in which the cell of an observed column is locked, from the key `after` on, and behind which key the
+/// next ones are; empty: from the tablet's first on.
+pub(crate) fn locked(
+    state: &State,
+    asked: &v1::TabletRef,
+    column: &[u8],
+    after: &[u8],
+) -> Result<(Vec<Bytes>, Bytes), Refusal> {
+    let tablet = state.tablets.serving(asked)?;
+    let mut found = Vec::new();
+    if state.filter.len() == 0 {
+        return Ok((found, Bytes::new()));
+    }
+    let rows = Range::of(tablet);
+    let start = after.max(&rows.start[..]);
+    let pairs = state
+        .engine
+        .scan(Column::Lock, start, &rows.end, Direction::Forward);
+    for (looked_at, pair) in pairs.map_err(Error::from)?.enumerate() {
+        let (cell_key, _) = pair.map_err(Error::from)?;
+        if looked_at >= LOOKED_AT_MAX || found.len() >= LOCKED_MAX {
+            return Ok((found, cell_key));
+        }
+        let cell = key::decode_cell(&cell_key).map_err(Error::from)?;
+        if cell.column == column {
+            found.push(cell.row);
+        }
+    }
+    Ok((found, Bytes::new()))
+}
+
+fn count(
+    state: &State,
+    rows: &Range,
+    column: &[u8],
+    response: &mut v1::NotificationsResponse,
+) -> Result<(), Error> {
+    let mut looked_at = 0;
+    let pairs = state
+        .engine
+        .scan(Column::Notify, &rows.start, &rows.end, Direction::Forward)?;
+    for pair in pairs {
+        let (cell_key, record) = pair?;
+        looked_at += 1;
+        if looked_at > COUNTED_MAX {
+            response.more = true;
+            break;
+        }
+        if key::decode_cell(&cell_key)?.column == column {
+            let changed_at = Notification::decode(record)?.changed_at.as_u64();
+            response.waiting += 1;
+            response.oldest = match response.oldest {
+                0 => changed_at,
+                oldest => oldest.min(changed_at),
+            };
+        }
+    }
+    Ok(())
+}
+
+/// How many notifications this server has, up to [`SHOWN_MAX`]; for metrics.
+pub(crate) fn waiting_about(state: &State) -> usize {
+    if state.observed.is_empty() {
+        return 0;
+    }
+    let pairs = state
+        .engine
+        .scan(Column::Notify, &[], &[], Direction::Forward);
+    // An engine that can't be read is found where it matters.
+    pairs.map_or(0, |pairs| pairs.take(SHOWN_MAX).flatten().count())
+}
+
+/// Reads a request for weak notifications.
+pub(crate) fn weak_at(request: &v1::NotifyRequest) -> Result<Timestamp, Refusal> {
+    timestamp(request.at, "at")
+}

@@ -1,0 +1,193 @@
+//! Which columns of this server's tablets are observed.
+//!
+//! Each tablet has its own record of that, which goes where the tablet goes: both parts of a split have it, a merged tablet has
+//! those of both, and the server that gets a tablet gets it with the last piece. All tablets of a table descend from those
+//! that it was created with: once each of them has the column, every later one has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use percolator_engine::{Batch, Column, Direction, Engine};
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::key;
+use percolator_wire::v1;
+use prost::Message as _;
+
+use crate::Error;
+use crate::tablets::{self, Tablets};
+
+const PREFIX: &[u8] = b"observed/";
+const PREFIX_END: &[u8] = b"observed0";
+
+/// By tablet.
+#[derive(Debug, Default)]
+pub(crate) struct Observed {
+    tablets: BTreeMap<u64, ObservedTablet>,
+    /// Their tables: most commits are on cells of others.
+    tables: BTreeSet<u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ObservedTablet {
+    table: u32,
+    columns: BTreeSet<Bytes>,
+}
+
+impl Observed {
+    /// Reads the records.
+    pub(crate) fn load(engine: &dyn Engine) -> Result<Self, Error> {
+        let mut observed = Self::default();
+        for pair in engine.scan(Column::Meta, PREFIX, PREFIX_END, Direction::Forward)? {
+            let (key, value) = pair?;
+            let malformed = |detail| Error::MetaKey {
+                key: key.to_vec(),
+                detail,
+            };
+            let id = key[PREFIX.len()..].try_into();
+            let id = id.map_err(|_| malformed("a tablet's id has 8 bytes"))?;
+            let record = v1::ObservedColumns::decode(value)
+                .map_err(|_| malformed("the observed columns of a tablet can't be read"))?;
+            observed.set(u64::from_be_bytes(id), record.table_id, record.columns);
+        }
+        Ok(observed)
+    }
+
+    /// Whether nothing is observed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tablets.is_empty()
+    }
+
+    /// Whether a cell with this key may be of a table that has an observed column.
+    pub(crate) fn may_observe(&self, cell_key: &[u8]) -> bool {
+        !self.tables.is_empty()
+            && cell_key
+                .first_chunk()
+                .is_some_and(|table| self.tables.contains(&u32::from_be_bytes(*table)))
+    }
+
+    /// Whether this column of the tablet is observed.
+    pub(crate) fn has(&self, tablet: u64, column: &[u8]) -> bool {
+        let known = self.tablets.get(&tablet);
+        known.is_some_and(|known| known.columns.contains(column))
+    }
+
+    /// The tablet that the cell with this key lies in, if its column is observed.
+    pub(crate) fn tablet_of(
+        &self,
+        tablets: &Tablets,
+        cell_key: &[u8],
+    ) -> Result<Option<u64>, Error> {
+        if !self.may_observe(cell_key) {
+            return Ok(None);
+        }
+        let cell = key::decode_cell(cell_key)?;
+        let tablet = tablets.owning(cell.table.0, &cell.row);
+        let tablet = tablet.filter(|tablet| self.has(tablet.id, &cell.column));
+        Ok(tablet.map(|tablet| tablet.id))
+    }
+
+    /// The observed columns of a tablet.
+    pub(crate) fn columns(&self, tablet: u64) -> Vec<Bytes> {
+        let known = self.tablets.get(&tablet);
+        known.map_or_else(Vec::new, |known| known.columns.iter().cloned().collect())
+    }
+
+    /// These columns of the tablet are observed, and no others.
+    pub(crate) fn set(&mut self, tablet: u64, table: u32, columns: Vec<Bytes>) {
+        if columns.is_empty() {
+            self.tablets.remove(&tablet);
+        } else {
+            let columns = columns.into_iter().collect();
+            self.tablets
+                .insert(tablet, ObservedTablet { table, columns });
+        }
+        self.tables = self.tablets.values().map(|it| it.table).collect();
+    }
+
+    /// One more column of the tablet is.
+    pub(crate) fn add(&mut self, tablet: u64, table: u32, column: Bytes) {
+        let mut columns = self.columns(tablet);
+        columns.push(column);
+        self.set(tablet, table, columns);
+    }
+
+    /// This column of the tablet is observed no more.
+    pub(crate) fn remove(&mut self, tablet: u64, table: u32, column: &[u8]) {
+        let mut columns = self.columns(tablet);
+        columns.retain(|known| known != column);
+        self.set(tablet, table, columns);
+    }
+
+    /// The second tablet has been cut off the first.
+    pub(crate) fn split(&mut self, first: u64, second: u64) {
+        if let Some(known) = self.tablets.get(&first).cloned()
+            && !mutants::on(Mutant::SplitForgetsObserved)
+        {
+            self.tablets.insert(second, known);
+        }
+    }
+
+    /// The second tablet's rows are the first one's.
+    pub(crate) fn merge(&mut self, first: u64, second: u64, table: u32) {
+        let columns = self.merged(first, second);
+        self.set(second, table, Vec::new());
+        self.set(first, table, columns);
+    }
+
+    /// The observed columns of both.
+    pub(crate) fn merged(&self, first: u64, second: u64) -> Vec<Bytes> {
+        let both: BTreeSet<Bytes> = [first, second]
+            .into_iter()
+            .flat_map(|id| self.columns(id))
+            .collect();
+        both.into_iter().collect()
+    }
+
+    /// The tablet is not here any more.
+    pub(crate) fn forget(&mut self, tablet: u64) {
+        self.set(tablet, 0, Vec::new());
+    }
+}
+
+/// The batch says that these columns of the tablet are observed, and no others.
+pub(crate) fn put_record(batch: &mut Batch, tablet: u64, table: u32, columns: Vec<Bytes>) {
+    let key = tablets::key(PREFIX, tablet);
+    if columns.is_empty() {
+        batch.delete(Column::Meta, key);
+    } else {
+        let record = v1::ObservedColumns {
+            table_id: table,
+            columns,
+        };
+        batch.put(Column::Meta, key, record.encode_to_vec());
+    }
+}
+
+/// The batch forgets what was observed of the tablet, if anything was.
+pub(crate) fn remove_record(batch: &mut Batch, observed: &Observed, tablet: u64) {
+    if observed.tablets.contains_key(&tablet) {
+        put_record(batch, tablet, 0, Vec::new());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_merged_tablets_have_what_was_observed_before() {
+        let mut observed = Observed::default();
+        assert!(!observed.may_observe(&5_u32.to_be_bytes()));
+        observed.add(1, 5, Bytes::from("a"));
+        observed.split(1, 2);
+        observed.add(2, 5, Bytes::from("b"));
+        assert!(observed.has(2, b"a") && observed.has(2, b"b") && !observed.has(1, b"b"));
+        observed.merge(1, 2, 5);
+        assert!(observed.has(1, b"b") && !observed.has(2, b"a"));
+        assert!(observed.may_observe(b"\0\0\0\x05row") && !observed.may_observe(b"\0\0\0\x06row"));
+        observed.remove(1, 5, b"b");
+        assert!(observed.has(1, b"a") && !observed.has(1, b"b"));
+        observed.forget(1);
+        assert!(observed.is_empty() && !observed.may_observe(b"\0\0\0\x05row"));
+    }
+}

@@ -1,0 +1,151 @@
+//! Which cells have changed of late in tables that somebody follows, so that a scan for changes reads these and not the table.
+//!
+//! It is in memory alone, bounded, and begins with the first scan for changes. A tablet that was split, merged or moved since
+//! has another epoch: its first scan reads all of it again. Whatever this knows of is looked up where it is stored; what it
+//! doesn't know of is only left out above a timestamp from which on it knows everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::{Tablet, Timestamp, key};
+
+use crate::decision::Decision;
+
+/// Changes that are kept, of all tablets together, and the bytes of their keys.
+const CHANGES_MAX: usize = 65_536;
+const BYTES_MAX: usize = 16 << 20;
+/// A table is followed no more when a commit lies so far above the last scan for changes, in milliseconds.
+const FOLLOWED_MS: u64 = 60_000;
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    /// No record that was decided so far lies above this.
+    high_ts: Timestamp,
+    /// When each table was scanned for changes last: no record that was decided then lies above.
+    tables: BTreeMap<u32, Timestamp>,
+    /// By id: what was scanned, and above which timestamp each of its changes is known.
+    tablets: BTreeMap<u64, Followed>,
+    changes: BTreeSet<(Timestamp, Bytes)>,
+    bytes: usize,
+    /// Changes up to this one may be forgotten.
+    forgotten: Timestamp,
+}
+
+#[derive(Debug)]
+struct Followed {
+    table: u32,
+    epoch: u64,
+    known_above: Timestamp,
+}
+
+impl Recent {
+    /// No record of an earlier incarnation lies above `high_ts`.
+    pub(crate) fn new(high_ts: Timestamp) -> Self {
+        Self {
+            high_ts,
+            ..Self::default()
+        }
+    }
+
+    /// Something is decided, and no record lies above `high_ts` with it. A scan that follows may find it stored before its answer
+    /// is sent.
+    pub(crate) fn decided(&mut self, decision: &Decision, high_ts: Timestamp) {
+        self.high_ts = high_ts;
+        if self.tables.is_empty() {
+            return;
+        }
+        // The mutant stands for a server that counts on the transaction's own client.
+        if decision.commits.is_none() && mutants::on(Mutant::RecentForgetsSecondaries) {
+            return;
+        }
+        for version in &decision.versions {
+            self.note(&version.cell_key, version.commit_ts);
+        }
+    }
+
+    fn note(&mut self, cell_key: &Bytes, commit_ts: Timestamp) {
+        let table = cell_key.first_chunk().copied().map(u32::from_be_bytes);
+        let Some((table, asked)) = table.and_then(|id| Some((id, self.tables.get(&id)?))) else {
+            return;
+        };
+        if commit_ts.physical_ms() > asked.physical_ms() + FOLLOWED_MS {
+            return self.end(table);
+        }
+        let bytes = cell_key.len();
+        if self.changes.insert((commit_ts, cell_key.clone())) {
+            self.bytes += bytes;
+        }
+        while self.changes.len() > CHANGES_MAX || self.bytes > BYTES_MAX {
+            let Some((ts, cell_key)) = self.changes.pop_first() else {
+                return;
+            };
+            self.bytes -= cell_key.len();
+            self.forgotten = self.forgotten.max(ts);
+        }
+    }
+
+    /// Nobody follows the table.
+    fn end(&mut self, table: u32) {
+        self.tables.remove(&table);
+        self.tablets.retain(|_, followed| followed.table != table);
+        let prefix = table.to_be_bytes();
+        let bytes = &mut self.bytes;
+        self.changes.retain(|(_, cell_key)| {
+            let stays = !cell_key.starts_with(&prefix);
+            *bytes -= if stays { 0 } else { cell_key.len() };
+            stays
+        });
+    }
+
+    /// Somebody scans the tablet for changes. From now on they are known.
+    pub(crate) fn follow(&mut self, tablet: &Tablet, snapshot: Timestamp) {
+        let table = tablet.table.0;
+        // A pass over a large table may take long.
+        let now = snapshot.max(self.high_ts);
+        let asked = self.tables.entry(table).or_insert(now);
+        *asked = (*asked).max(now);
+        let known = self.tablets.get(&tablet.id);
+        if known.is_none_or(|known| known.epoch != tablet.epoch) {
+            let followed = Followed {
+                table,
+                epoch: tablet.epoch,
+                known_above: self.high_ts,
+            };
+            self.tablets.insert(tablet.id, followed);
+        }
+    }
+
+    /// The keys of versions of the tablet above one timestamp, and up to another, within a range of such keys and in their
+    /// order; `None`: they are not known.
+    pub(crate) fn versions(
+        &self,
+        tablet: &Tablet,
+        (above, until): (Timestamp, Timestamp),
+        (start, end): (&[u8], &[u8]),
+    ) -> Option<Vec<Vec<u8>>> {
+        let known = self.tablets.get(&tablet.id)?;
+        let known_above = known.known_above.max(self.forgotten);
+        if known.epoch != tablet.epoch || above < known_above {
+            return None;
+        }
+        if above >= until {
+            return Some(Vec::new());
+        }
+        let from = (above.next(), Bytes::new());
+        let between = self.changes.range(from..);
+        let between = between.take_while(|(ts, _)| *ts <= until);
+        // A version's key is longer than its cell's, which begins it.
+        let may_be_within = |cell_key: &[u8]| {
+            cell_key < end && cell_key >= &start[..start.len().min(cell_key.len())]
+        };
+        let mut keys: Vec<Vec<u8>> = between
+            .filter(|(_, cell_key)| may_be_within(cell_key))
+            .map(|(ts, cell_key)| key::version(cell_key.to_vec(), *ts))
+            .filter(|version| start <= &version[..] && &version[..] < end)
+            .collect();
+        keys.sort_unstable();
+        Some(keys)
+    }
+}

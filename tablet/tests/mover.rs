@@ -1,0 +1,64 @@
+//! What asks the owners of tablets that this server gets.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use percolator_client::TabletPeers;
+use percolator_tablet::mover::{Arrivals, get_tablets};
+use percolator_tablet::{MoveCall, Unanswered};
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+
+/// Two tablets, each to be asked for once, and whose call ended when.
+struct Two {
+    calls: Mutex<Vec<MoveCall>>,
+    ended: Mutex<Vec<u64>>,
+}
+
+impl Arrivals for Two {
+    fn next_call(&self) -> Option<MoveCall> {
+        self.calls.lock().pop()
+    }
+
+    fn is_arriving(&self) -> bool {
+        true
+    }
+
+    fn asked(&self, call: &MoveCall, result: Result<Body, Unanswered>) {
+        assert!(matches!(result, Err(Unanswered::Lost(_))), "{result:?}");
+        self.ended.lock().push(call.tablet);
+    }
+}
+
+/// The other one would be closed for longer than its owner waits.
+#[tokio::test]
+async fn an_owner_that_does_not_answer_keeps_no_other_one_waiting() {
+    let listener = |port| TcpListener::bind(("127.0.0.1", port)).unwrap();
+    // It takes connections, and says nothing.
+    let silent = listener(0);
+    // There is nobody.
+    let gone = listener(0).local_addr().unwrap();
+    let call = |tablet, address: std::net::SocketAddr| MoveCall {
+        tablet,
+        attempt: 1,
+        address: address.to_string(),
+        body: Ask::TakeTablet(v1::TakeTabletRequest::default()),
+    };
+    let two = Two {
+        calls: Mutex::new(vec![call(2, gone), call(1, silent.local_addr().unwrap())]),
+        ended: Mutex::new(Vec::new()),
+    };
+    let peers = TabletPeers::connect("127.0.0.1:1", Duration::from_secs(1)).unwrap();
+    let both = async {
+        while two.ended.lock().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = get_tablets(&peers, &two) => {}
+        () = both => {}
+    }
+    assert_eq!(*two.ended.lock(), [2, 1]);
+}
