@@ -11,6 +11,9 @@ use std::{
 use anyhow::Context as _;
 use serde_json::json;
 
+mod documents;
+mod moves;
+mod servers;
 mod takeovers;
 
 use crate::{
@@ -18,7 +21,7 @@ use crate::{
     context::Context,
     parts::{
         Part, Report, crash,
-        e2e::{self, E2eDurations},
+        e2e::{self, E2eArgs},
     },
     programs,
 };
@@ -31,6 +34,8 @@ Examples:
   cargo xtask soak --hours 12          a night
   cargo xtask soak --hours 2 --no-e2e  without a Kubernetes
   cargo xtask soak --takeovers 100     takeovers of oracles and masters alone, on clusters of this machine
+  cargo xtask soak --moves 1000        moves of tablets alone, with their servers killed
+  cargo xtask soak --documents 100000  observers alone, with their workers and servers killed
 
 The report has one JSON object a line for each step: the commit, the step, when it began, how long it took, what was run
 and, if it failed, how. It grows from run to run, so that weeks can be compared:
@@ -47,8 +52,16 @@ pub(crate) struct Args {
     /// disks that hang.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     takeovers: Option<u32>,
-    /// Folder of the programs for --takeovers. Default: they are built for release.
-    #[arg(long, value_name = "FOLDER", requires = "takeovers")]
+    /// In place of all that: so many moves of tablets, with splits, merges and drains between them and servers that are killed in the
+    /// middle, while a bank and a history are recorded, which are checked then.
+    #[arg(long, value_name = "N", conflicts_with = "takeovers", value_parser = clap::value_parser!(u32).range(1..))]
+    moves: Option<u32>,
+    /// In place of all that: so many documents flow through a chain of observers, while workers and servers are killed and tablets
+    /// split and moved; what they make is compared with what one pass makes.
+    #[arg(long, value_name = "N", conflicts_with_all = ["takeovers", "moves"], value_parser = clap::value_parser!(u32).range(4..))]
+    documents: Option<u32>,
+    /// Folder of the programs for --takeovers, --moves and --documents. Default: they are built for release.
+    #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
     /// Where the report goes. Default: soak.jsonl in the folder of builds.
     #[arg(long, value_name = "FILE")]
@@ -72,12 +85,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         "--hours {} is no length of time",
         args.hours
     );
-    if let Some(takeovers) = args.takeovers {
-        let programs = match &args.programs {
-            Some(programs) => programs.clone(),
-            None => programs::build_for_release(context)?,
-        };
-        return takeovers::run(&programs, takeovers).map(|()| ExitCode::SUCCESS);
+    if args.takeovers.or(args.moves).or(args.documents).is_some() {
+        return one_thing(context, args);
     }
     let began = Instant::now();
     let whole = Duration::from_secs_f64(args.hours * 3600.0);
@@ -89,7 +98,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     let commit = programs::revision(context.root());
     let part = |part: Part| {
         let rounds = crash::CrashArgs::of_rounds(ROUNDS);
-        part.run(context, &rounds, &mut Report::default())
+        part.run(
+            context,
+            (&rounds, &E2eArgs::default()),
+            &mut Report::default(),
+        )
     };
     let mut steps: Vec<Step<'_>> = vec![
         ("seeds", Box::new(|| seeds(context, left().min(SEEDS_TIME)))),
@@ -136,6 +149,30 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// What is asked for in place of the cycle of steps.
+fn one_thing(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
+    let programs = match &args.programs {
+        Some(programs) => programs.clone(),
+        None => {
+            if args.documents.is_some() {
+                let example = ["build", "--release", "--example", documents::EXAMPLE];
+                context.cargo(example).run()?;
+            }
+            programs::build_for_release(context)?
+        }
+    };
+    if let Some(takeovers) = args.takeovers {
+        takeovers::run(&programs, takeovers)?;
+    }
+    if let Some(moves) = args.moves {
+        moves::run(&programs, moves)?;
+    }
+    if let Some(documents) = args.documents {
+        documents::run(&programs, documents)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 fn hours(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() / 3600.0
 }
@@ -166,10 +203,11 @@ fn seeds(context: &Context, time: Duration) -> anyhow::Result<String> {
 
 /// The tests on a real Kubernetes, with long faults.
 fn e2e(context: &Context) -> anyhow::Result<String> {
-    let durations = E2eDurations {
-        api_server_away: API_SERVER_AWAY,
+    let args = E2eArgs {
+        api_server_away: Some(API_SERVER_AWAY),
+        ..E2eArgs::default()
     };
-    e2e::run(context, durations, &mut Report::default())
+    e2e::run(context, &args, &mut Report::default())
 }
 
 /// Every mutant, with other seeds than last time.
