@@ -26,6 +26,8 @@ const PACKAGED: [(&str, &str); 11] = [
     ("/usr/bin/nsenter", "util-linux"),
 ];
 
+const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator";
+
 const OF_KUBERNETES: [&str; 6] = [
     "kube-apiserver",
     "kube-controller-manager",
@@ -41,6 +43,7 @@ pub(crate) struct Programs {
     kubernetes: PathBuf,
     coredns: PathBuf,
     helm: PathBuf,
+    definitions: PathBuf,
 }
 
 impl Programs {
@@ -57,6 +60,11 @@ impl Programs {
         self.helm.join("helm")
     }
 
+    /// The folder of the Prometheus operator's definitions.
+    pub(crate) fn definitions(&self) -> &Path {
+        &self.definitions
+    }
+
     /// Where they would be, built or not.
     pub(crate) fn find(context: &Context) -> anyhow::Result<Self> {
         let folder = |tool: &str, module: &str| -> anyhow::Result<PathBuf> {
@@ -67,16 +75,17 @@ impl Programs {
             kubernetes: folder("kubernetes", "k8s.io/kubernetes")?,
             coredns: folder("coredns", "github.com/coredns/coredns")?,
             helm: folder("helm", "helm.sh/helm/v4")?,
+            definitions: folder("prometheus-operator", PROMETHEUS_OPERATOR)?,
         })
     }
 
     fn are_built(&self) -> bool {
         let of_kubernetes = OF_KUBERNETES.map(|name| self.of(name));
-        let others = [self.coredns(), self.helm()];
+        let others = [self.coredns(), self.helm(), self.definitions.clone()];
         of_kubernetes
             .iter()
             .chain(&others)
-            .all(|program| program.exists())
+            .all(|path| path.exists())
     }
 
     /// Builds what isn't there yet: some eight minutes, once on a machine.
@@ -97,20 +106,9 @@ impl Programs {
         go_build(context, "coredns", ".", "-s -w", &programs.coredns())?;
         let helm = "helm.sh/helm/v4/cmd/helm";
         go_build(context, "helm", helm, "-s -w", &programs.helm())?;
+        copy_definitions(context, &programs.definitions)?;
         Ok(programs)
     }
-}
-
-/// The folder of the Prometheus operator's definitions, which tests take from its Go module.
-pub(crate) fn definitions(context: &Context) -> anyhow::Result<PathBuf> {
-    let module = "github.com/prometheus-operator/prometheus-operator";
-    let said = Cmd::new("go")
-        .args(["mod", "download", "-json", module])
-        .dir(&context.root().join("tools/prometheus-operator"))
-        .output()?;
-    let said: serde_json::Value = serde_json::from_str(&said)?;
-    let folder = said["Dir"].as_str().context("go doesn't say where it is")?;
-    Ok(Path::new(folder).join("example/prometheus-operator-crd"))
 }
 
 /// Outside of the checkout: a clean one need not build what the last one did.
@@ -161,6 +159,28 @@ fn go_build(
         .env("CGO_ENABLED", "0")
         .run()?;
     fs::rename(&part, program).with_context(|| format!("cannot make {}", program.display()))
+}
+
+/// Copies the Prometheus operator's definitions from its Go module, which isn't asked for again then.
+fn copy_definitions(context: &Context, to: &Path) -> anyhow::Result<()> {
+    if to.exists() {
+        return Ok(());
+    }
+    let said = Cmd::new("go")
+        .args(["mod", "download", "-json", PROMETHEUS_OPERATOR])
+        .dir(&context.root().join("tools/prometheus-operator"))
+        .output()?;
+    let said: serde_json::Value = serde_json::from_str(&said)?;
+    let module = said["Dir"].as_str().context("go doesn't say where it is")?;
+    let folder = Path::new(module).join("example/prometheus-operator-crd");
+    let parent = to.parent().context("a folder without a parent")?;
+    fs::create_dir_all(parent)?;
+    let part = tempfile::tempdir_in(parent)?;
+    for entry in fs::read_dir(&folder).with_context(|| format!("{}", folder.display()))? {
+        let entry = entry?;
+        fs::copy(entry.path(), part.path().join(entry.file_name()))?;
+    }
+    fs::rename(part.keep(), to).with_context(|| format!("cannot make {}", to.display()))
 }
 
 /// Installs the packages that are missing.
