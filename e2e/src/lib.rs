@@ -403,7 +403,12 @@ impl Namespace {
         });
     }
 
-    fn has_conditions(&self, cluster: &str, expected: &[(&str, &str, &str)]) -> Result<(), String> {
+    /// Whether it has these conditions now; what is missing, if not.
+    pub fn has_conditions(
+        &self,
+        cluster: &str,
+        expected: &[(&str, &str, &str)],
+    ) -> Result<(), String> {
         let cluster = self.get("perc", cluster)?;
         for (kind, status, reason) in expected {
             let found = condition(&cluster, kind).ok_or("no such condition yet")?;
@@ -515,81 +520,6 @@ impl Namespace {
             format!("{name} {uid} {restarts}")
         };
         pods.iter().map(life).collect()
-    }
-
-    /// What a pod that a test has started on the first node has written into a file below [`SCRATCH`], while it runs.
-    pub fn scratch_file(&self, pod: &str, file: &str) -> std::path::PathBuf {
-        let uid = wait(pod, || self.get("pod", pod))["metadata"]["uid"].clone();
-        let uid = uid.as_str().unwrap_or_default();
-        let volume = format!("kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/scratch");
-        nodes::folder(1).join(volume).join(file)
-    }
-
-    /// Starts `percolator` in a pod of its own, on the first node.
-    pub fn start(&self, kube: &Kube, pod: &str, arguments: &[&str]) {
-        let list: Vec<String> = arguments.iter().map(|word| format!("{word:?}")).collect();
-        let (list, image) = (list.join(", "), &kube.image);
-        let manifest = format!(
-            "
-apiVersion: v1
-kind: Pod
-metadata: {{name: {pod}}}
-spec:
-  restartPolicy: Never
-  nodeSelector: {{kubernetes.io/hostname: node-1}}
-  securityContext: {{runAsNonRoot: true, runAsUser: 65532, seccompProfile: {{type: RuntimeDefault}}}}
-  containers:
-  - name: percolator
-    image: {image}
-    imagePullPolicy: Never
-    args: [{list}]
-    securityContext:
-      allowPrivilegeEscalation: false
-      readOnlyRootFilesystem: true
-      capabilities: {{drop: [ALL]}}
-    volumeMounts: [{{name: scratch, mountPath: {SCRATCH}}}]
-  volumes: [{{name: scratch, emptyDir: {{}}}}]
-"
-        );
-        // A new namespace has its service account a moment later.
-        wait("a pod", || self.apply(&manifest));
-    }
-
-    /// Waits until a bank in such a pod ends, which has to say that no money was lost; tells what it said.
-    pub fn bank_ends_well(&self, pod: &str) {
-        let (ended_well, printed) = self.wait_for_end(pod);
-        assert!(
-            ended_well && printed.contains("no money was lost or made"),
-            "{printed}"
-        );
-        let summary = printed
-            .lines()
-            .skip_while(|line| !line.starts_with("transfers  "));
-        summary.for_each(say);
-    }
-
-    /// Kills a server's pod, and waits for its next life.
-    pub fn kill(&self, pod: &str) {
-        let uid = wait(pod, || self.get("pod", pod))["metadata"]["uid"].clone();
-        self.kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"])
-            .expect("a pod's end");
-        wait("its next life", || match self.get("pod", pod) {
-            Ok(found) if found["metadata"]["uid"] != uid => Ok(()),
-            other => Err(format!("{other:?}")),
-        });
-    }
-
-    /// Waits until such a pod ends; gives what it printed, and whether it ended well.
-    pub fn wait_for_end(&self, pod: &str) -> (bool, String) {
-        let phase = wait(&format!("the end of {pod}"), || {
-            let found = self.get("pod", pod)?;
-            match found["status"]["phase"].as_str() {
-                Some(phase @ ("Succeeded" | "Failed")) => Ok(phase.to_owned()),
-                phase => Err(format!("{phase:?}")),
-            }
-        });
-        let printed = wait("what it printed", || self.log(pod));
-        (phase == "Succeeded", printed)
     }
 }
 

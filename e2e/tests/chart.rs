@@ -55,6 +55,7 @@ fn the_chart_is_valid_with_every_value() {
         ("imagePulPolicy=Never", "imagePulPolicy"),
         ("namespaces={Upper}", "namespaces"),
         ("unschedulableGrace=soon", "unschedulableGrace"),
+        ("rollsMax=0", "rollsMax"),
     ] {
         let error = kube
             .helm(&["template", "x", &chart, "--set", wrong])

@@ -18,13 +18,14 @@ use kube::runtime::watcher;
 use kube::{Client, Resource};
 use percolator_api::{ClusterObject, ConditionType, Reason, Status};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
 use crate::api::{Objects, is_of_ending_namespace};
 use crate::cluster::{
-    self, Altered, CLUSTER_LABEL, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal, Settings,
-    full_name,
+    self, Altered, CLUSTER_LABEL, Decision, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal,
+    Settings, full_name,
 };
 use crate::conditions::ClusterConditions;
 use crate::definitions::Definitions;
@@ -32,6 +33,7 @@ use crate::known::KnownObject;
 use crate::looks::Reconciles;
 use crate::masters;
 use crate::metrics::Metrics;
+use crate::rolls::Rolls;
 use crate::watches::Watches;
 
 /// How many clusters are looked at a time, of all namespaces together.
@@ -73,6 +75,8 @@ pub(crate) struct Shared {
     slots: Semaphore,
     /// What admission made of the objects of clusters, by their full names: otherwise it would be applied again each time.
     altered: Mutex<BTreeMap<String, AlteredObjects>>,
+    /// Which clusters change their servers.
+    rolls: Mutex<Rolls>,
     /// What the statuses of clusters say, for metrics.
     pub(crate) conditions: ClusterConditions,
     /// The clusters that watches have told of, and that aren't gone.
@@ -105,6 +109,7 @@ impl Shared {
         Self {
             recorder: Recorder::new(client.clone(), reporter),
             client,
+            rolls: Mutex::new(Rolls::new(settings.rolls_max)),
             settings,
             metrics,
             looks: Reconciles::default(),
@@ -121,9 +126,14 @@ impl Shared {
         self.altered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn rolls(&self) -> MutexGuard<'_, Rolls> {
+        self.rolls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Forgets what is known of a cluster that is gone.
     fn forget(&self, name: &str) {
         self.looks.forget(name);
+        self.rolls().end(name);
         self.altered().remove(name);
         let (namespace, name) = name.split_once('/').unwrap_or_default();
         self.conditions.forget(namespace, name);
@@ -153,6 +163,7 @@ pub(crate) async fn run(
     namespaces: &[String],
     shutdown: impl Future<Output = ()> + Clone + Send + Sync + 'static,
 ) {
+    find_rolls(&shared, namespaces).await;
     let controllers = FuturesUnordered::new();
     if namespaces.is_empty() {
         controllers.push(watch(shared.clone(), None, shutdown));
@@ -165,6 +176,50 @@ pub(crate) async fn run(
         () = controllers.collect::<()>() => {}
         () = compare(&shared, namespaces) => {}
     }
+}
+
+/// Finds the clusters whose servers are being changed: they count before any other changes its own. Those of which the API server
+/// tells nothing now count from the first look at them on.
+async fn find_rolls(shared: &Shared, namespaces: &[String]) {
+    for api in in_namespaces::<StatefulSet>(&shared.client, namespaces) {
+        if let Err(error) = find_rolls_of(shared, &api).await {
+            tracing::warn!(%error, "cannot list the StatefulSets");
+        }
+    }
+}
+
+async fn find_rolls_of(shared: &Shared, api: &Api<StatefulSet>) -> kube::Result<()> {
+    let ours = format!("app.kubernetes.io/managed-by={MANAGER}");
+    let mut page = ListParams::default().labels(&ours).limit(WATCHED_AT_A_TIME);
+    loop {
+        let list = api.list(&page).await?;
+        for set in &list.items {
+            if let Some(cluster) = of_cluster(&set.metadata)
+                && cluster::changes_pods(&json!(set))
+            {
+                let namespace = cluster.namespace.unwrap_or_default();
+                let name = format!("{namespace}/{}", cluster.name);
+                shared.rolls().note(&name);
+            }
+        }
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// One for each of these namespaces, or for all together if none is named.
+fn in_namespaces<K>(client: &Client, namespaces: &[String]) -> Vec<Api<K>>
+where
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+{
+    if namespaces.is_empty() {
+        return vec![Api::all(client.clone())];
+    }
+    let all = namespaces.iter();
+    all.map(|name| Api::namespaced(client.clone(), name))
+        .collect()
 }
 
 /// Compares what the watches have told with what there is, again and again: a watch may stand still without an error.
@@ -356,6 +411,7 @@ fn look_again(status: &Status, now: Timestamp) -> Duration {
         Reason::WaitingForDefinitions,
         Reason::WaitingForPermission,
         Reason::ObjectConflict,
+        Reason::WaitingForTurn,
     ]
     .map(Reason::name);
     let most = if status
@@ -411,6 +467,9 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     let full_name = full_name(found);
     let altered = shared.altered().get(&full_name).cloned();
     observed.remember(altered.unwrap_or_default());
+    if cluster::is_changing(&cluster, &observed) {
+        shared.rolls().note(&full_name);
+    }
     let refused = carry_out(shared, &objects, &mut cluster, &mut observed).await?;
     if let Some(status) = &cluster.status {
         shared.conditions.note(namespace, name, status);
@@ -445,6 +504,23 @@ fn note_altered(shared: &Shared, full_name: &str, observed: &Observed) -> bool {
     before.as_ref() != Some(&observed.altered)
 }
 
+/// Decides. Servers that serve are changed in their cluster's turn.
+fn decide(shared: &Shared, cluster: &ClusterObject, observed: &mut Observed) -> Decision {
+    let decision = cluster::decide(cluster, observed, &shared.settings);
+    let restarts = decision.plan().restarts && !cluster.spec.paused;
+    if !restarts || !cluster::is_available(cluster) {
+        return decision;
+    }
+    let turn = shared.rolls().begin(&full_name(&cluster.metadata));
+    match turn {
+        Ok(()) => decision,
+        Err(why) => {
+            observed.turn_awaited = Some(why);
+            cluster::decide(cluster, observed, &shared.settings)
+        }
+    }
+}
+
 /// Decides, carries that out, and writes the status. What the API server refused of it.
 async fn carry_out(
     shared: &Shared,
@@ -453,7 +529,7 @@ async fn carry_out(
     observed: &mut Observed,
 ) -> Result<Vec<Refusal>, Error> {
     let settings = &shared.settings;
-    let decision = cluster::decide(cluster, observed, settings);
+    let decision = decide(shared, cluster, observed);
     let status = |cluster: &ClusterObject, observed: &Observed, refused: &[Refusal]| {
         let now = Timestamp::now();
         cluster::status_after(cluster, observed, settings, &decision, refused, now)
@@ -481,6 +557,10 @@ async fn carry_out(
         }
     }
     let last = status(cluster, observed, &refused);
+    // From the first role to the last it is one change.
+    if !cluster::is_changing(cluster, observed) && !cluster::awaits_servers(&last) {
+        shared.rolls().end(&full_name(&cluster.metadata));
+    }
     write_status(shared, objects, cluster, last).await?;
     Ok(refused)
 }

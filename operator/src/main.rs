@@ -13,6 +13,7 @@ mod lease;
 mod looks;
 mod masters;
 mod metrics;
+mod rolls;
 mod watches;
 
 use std::net::SocketAddr;
@@ -59,6 +60,16 @@ struct Flags {
         env = "PERCOLATOR_OPERATOR_UNSCHEDULABLE_GRACE"
     )]
     unschedulable_grace: percolator_api::Duration,
+
+    /// How many clusters change their servers at a time, when many are changed at once: the others wait until these are rolled out.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        value_parser = clap::value_parser!(u16).range(1..),
+        env = "PERCOLATOR_OPERATOR_ROLLS_MAX"
+    )]
+    rolls_max: u16,
 
     /// Namespaces to look after, separated by commas. Default: all.
     #[arg(
@@ -196,6 +207,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let settings = Settings {
         image: flags.image,
         unschedulable_grace_seconds: i64::try_from(grace_seconds)?,
+        rolls_max: flags.rolls_max.into(),
     };
     let shared = Shared::new(client.clone(), settings, &flags.identity, metrics, watches);
     let shared = Arc::new(shared);

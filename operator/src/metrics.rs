@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
     pub(crate) conditions: IntGaugeVec,
     clusters: IntGauge,
     queue: IntGaugeVec,
+    rolling: IntGauge,
     /// 1 where this process is the one that acts.
     pub(crate) leader: IntGauge,
 }
@@ -47,6 +48,7 @@ impl Metrics {
             conditions: set.gauges(names::CONDITION)?,
             clusters: set.gauge(names::CLUSTERS)?,
             queue: set.gauges(names::QUEUE)?,
+            rolling: set.gauge(names::ROLLING)?,
             leader: set.gauge(names::LEADER)?,
         };
         set.finish();
@@ -79,6 +81,8 @@ pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
         role: "operator",
         refresh: Box::new(move || {
             shown.metrics.show(shown.count());
+            let rolling = i64::try_from(shown.rolls().count());
+            shown.metrics.rolling.set(rolling.unwrap_or(i64::MAX));
             shown.conditions.show(&shown.metrics.conditions);
         }),
         ready: Box::new(move || {

@@ -185,6 +185,12 @@ pub struct Spec {
     /// Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<SecretName>,
+    /// By which revision of its templates the operator makes the servers' pods, from 1 on. Changing it restarts the servers, one
+    /// after the other. Default: the newest that the operator knew and the image fits when the image was last changed
+    /// (`status.templates`): a newer operator restarts no server. docs/kubernetes.md has the revisions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub template_revision: Option<u32>,
     /// Leave everything as it is: the operator changes nothing of this cluster, and goes on to say
     /// how it is. Default: false.
     pub paused: bool,

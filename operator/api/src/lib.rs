@@ -36,6 +36,6 @@ pub use pod::{
 pub use proxy::Proxy;
 pub use quantity::{Quantity, QuantityError};
 pub use resources::{Amount, Needs, Resources};
-pub use status::{ConditionType, Leader, Reason, RoleStatus, Status, WorkloadStatus};
+pub use status::{ConditionType, Leader, Reason, RoleStatus, Status, Templates, WorkloadStatus};
 pub use template::{PodPatch, merge};
 pub use validate::{MASTERS_MAX, Problem};

@@ -29,6 +29,9 @@ pub struct Status {
     /// names an image, whatever the default of a later operator is. Unset: the spec names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_image: Option<String>,
+    /// By which of the operator's templates the servers' pods are made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub templates: Option<Templates>,
     /// The last spec that was valid, as JSON: the cluster is kept as it says while the spec is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_valid_spec: Option<String>,
@@ -47,6 +50,16 @@ pub struct Status {
     /// The workers of the observers, by their names. Unset: the spec asks for none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub observers: BTreeMap<String, WorkloadStatus>,
+}
+
+/// By which templates pods are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Templates {
+    /// Which of the operator's revisions they are, counted from 1. A newer operator keeps it until the image changes.
+    pub revision: u32,
+    /// The image with which the cluster took them.
+    pub image: String,
 }
 
 /// How the pods of a Deployment are: none of them keeps anything.
@@ -191,6 +204,8 @@ pub enum Reason {
     ReplacingClaims,
     /// Objects of a former cluster of this name, or all of the namespace, are still being removed.
     WaitingForRemoval,
+    /// As many other clusters change their servers as may at a time.
+    WaitingForTurn,
     /// Nothing is wrong that the operator could see.
     AsExpected,
     /// The spec can't be carried out as it is.
@@ -238,7 +253,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::AllServersReady,
         Self::StandbysNotReady,
         Self::ServersNotReady,
@@ -252,6 +267,7 @@ impl Reason {
         Self::DrainingTablets,
         Self::ReplacingClaims,
         Self::WaitingForRemoval,
+        Self::WaitingForTurn,
         Self::AsExpected,
         Self::InvalidSpec,
         Self::ObjectConflict,

@@ -11,6 +11,7 @@ mod object;
 mod observed;
 mod plan;
 mod registers;
+mod revisions;
 mod scale_in;
 mod status;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
-use percolator_api::{ClusterObject, Problem, Status};
+use percolator_api::{ClusterObject, ConditionType, Problem, Reason, Status};
 use serde_json::Value;
 
 pub(crate) use build::Settings;
@@ -31,7 +32,7 @@ pub(crate) use drift::Altered;
 pub(crate) use monitored::Lack;
 pub(crate) use names::{CLUSTER_LABEL, MANAGER, REGISTER_LABEL, selector, selector_text};
 pub(crate) use object::{Kind, Object};
-pub(crate) use observed::{Observed, name};
+pub(crate) use observed::{Observed, changes_pods, name};
 pub(crate) use plan::{FAILED_WEBHOOK, Plan, Refusal};
 pub(crate) use scale_in::{MasterReport, TabletServer, masters_to_ask, server_name};
 pub(crate) use status::turned;
@@ -59,15 +60,16 @@ impl Decision {
     }
 }
 
-/// Whether the status has to be written before anything is done: it records the image and the servers that the operator drains,
-/// and an operator that follows must find them there.
+/// Whether the status has to be written before anything is done: it records the image, the templates and the servers that the
+/// operator drains, and an operator that follows must find them there.
 pub(crate) fn records_first(cluster: &ClusterObject, plan: &Plan) -> bool {
     let recorded = cluster.status.as_ref();
-    let recorded = recorded.and_then(|status| status.default_image.as_ref());
-    let records_image = cluster.spec.image.is_none() && recorded.is_none();
+    let image = recorded.and_then(|status| status.default_image.as_ref());
+    let records_image = cluster.spec.image.is_none() && image.is_none();
+    let records_templates = recorded.is_none_or(|status| status.templates.is_none());
     let drained = scale_in::recorded(cluster);
     let records_drain = plan.drain.iter().any(|ordinal| !drained.contains(ordinal));
-    records_image || (records_drain && !cluster.spec.paused)
+    records_image || records_templates || (records_drain && !cluster.spec.paused)
 }
 
 /// The cluster with the last spec that was valid, if it still is. Whether it is paused, the newest spec says.
@@ -98,6 +100,36 @@ pub(crate) fn decide(
     }
     let wanted = build::build(cluster, observed, settings);
     Decision::Do(plan::plan(cluster, &wanted, observed))
+}
+
+/// Whether the cluster serves, as far as its status says: one that doesn't has nothing to lose by a change.
+pub(crate) fn is_available(cluster: &ClusterObject) -> bool {
+    let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    let mut conditions = conditions.filter(|it| it.type_ == ConditionType::Available.name());
+    conditions.any(|it| it.status == "True")
+}
+
+/// Whether servers are awaited, by this status of the cluster.
+pub(crate) fn awaits_servers(status: &Status) -> bool {
+    let awaited = [
+        Reason::WaitingForMaster,
+        Reason::WaitingForOracle,
+        Reason::WaitingForTablets,
+    ];
+    let awaited = awaited.map(Reason::name);
+    let mut conditions = status.conditions.iter();
+    conditions.any(|it| {
+        it.type_ == ConditionType::Progressing.name()
+            && it.status == "True"
+            && awaited.contains(&it.reason)
+    })
+}
+
+/// Whether the servers of the cluster are being changed: some set has pods of two templates, or is about to.
+pub(crate) fn is_changing(cluster: &ClusterObject, observed: &Observed) -> bool {
+    let sets = Role::ALL.into_iter();
+    let mut sets = sets.filter_map(|role| observed.own_set(cluster, role));
+    sets.any(changes_pods)
 }
 
 /// The names of all objects that the cluster may have, whatever its spec says now: also those of `deployments`, which have its

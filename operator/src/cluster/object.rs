@@ -130,12 +130,14 @@ impl Object {
         fields.filter(|(field, _)| *field != "apiVersion" && *field != "kind")
     }
 
-    /// Whether the object that is there would be met by this one, but for what is at this place.
-    pub(crate) fn differs_only_at(&self, place: &str, live: &Value) -> bool {
+    /// Whether the object that is there would be met by this one, but for what is at these places.
+    pub(crate) fn differs_only_at(&self, places: &[&str], live: &Value) -> bool {
         let mut asked = self.clone();
         let value = &mut asked.value;
-        if let (Some(own), Some(live)) = (value.pointer_mut(place), live.pointer(place)) {
-            own.clone_from(live);
+        for place in places {
+            if let (Some(own), Some(live)) = (value.pointer_mut(place), live.pointer(place)) {
+                own.clone_from(live);
+            }
         }
         mark(value);
         asked.is_met_by(live)

@@ -39,6 +39,8 @@ pub(crate) struct Observed {
     pub(crate) altered: BTreeMap<(Kind, String), Altered>,
     /// What the master says of the tablet servers.
     pub(crate) master: MasterReport,
+    /// Why servers that are there may not be changed now, if so: other clusters' are.
+    pub(crate) turn_awaited: Option<String>,
     /// Nothing can be made any more, because the namespace is being deleted.
     pub(crate) namespace_ends: bool,
 }
@@ -384,6 +386,14 @@ pub(crate) fn is_settled(set: &Value) -> bool {
         && number(set, "/status/readyReplicas") == replicas
         && number(set, "/status/updatedReplicas") == replicas
         && number(set, "/status/replicas") == replicas
+}
+
+/// Whether a StatefulSet that had made all of its pods before makes them anew.
+pub(crate) fn changes_pods(set: &Value) -> bool {
+    let revision = |path| set.pointer(path).and_then(Value::as_str);
+    let current = revision("/status/currentRevision");
+    let is_seen = number(set, "/status/observedGeneration") >= number(set, "/metadata/generation");
+    current.is_some() && (!is_seen || current != revision("/status/updateRevision"))
 }
 
 /// Whether the last change of a StatefulSet is rolled out: its pods are of its newest template, and all of them have served

@@ -13,6 +13,12 @@ use super::scale_in::ScaleIn;
 
 /// What becomes of the claims of a set.
 const CLAIMS_KEPT: &str = "/spec/persistentVolumeClaimRetentionPolicy";
+/// What changes of a set without a restart of pods that are there.
+const RESTARTS_NOBODY: [&str; 3] = [
+    CLAIMS_KEPT,
+    "/spec/replicas",
+    "/metadata/annotations/percolator.dev~1volume-size",
+];
 
 /// What to do now, and what has to wait.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) drain: Vec<u32>,
     /// Those that it is to undrain.
     pub(crate) undrain: Vec<u32>,
+    /// Servers that are there are changed by it.
+    pub(crate) restarts: bool,
     /// The first thing that isn't yet as it is to be.
     pub(crate) waits: Option<(Reason, String)>,
 }
@@ -214,9 +222,17 @@ fn plan_sets(
             Gate::Open => true,
             Gate::Changes => live.is_some(),
             // That restarts nobody; and anyone who says that claims are to stay may delete the cluster next.
-            Gate::Closed => live.is_some_and(|live| set.differs_only_at(CLAIMS_KEPT, live)),
+            Gate::Closed => live.is_some_and(|live| set.differs_only_at(&[CLAIMS_KEPT], live)),
         };
         if !is_as_wanted && may_apply {
+            let restarts = live.is_some_and(|live| !set.differs_only_at(&RESTARTS_NOBODY, live));
+            if let Some(why) = observed.turn_awaited.as_ref().filter(|_| restarts) {
+                gate = Gate::Closed;
+                let waits = || (Reason::WaitingForTurn, why.clone());
+                plan.waits.get_or_insert_with(waits);
+                continue;
+            }
+            plan.restarts |= restarts;
             plan.apply.push(set.clone());
         }
         // Accepted and rolled out, which need not mean that it is equal to what was asked for: admission may alter it.

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
-use percolator_api::{ClusterObject, ConditionType, Problem, Reason, RoleStatus, Status};
+use percolator_api::{
+    ClusterObject, ConditionType, Problem, Reason, RoleStatus, Status, Templates,
+};
 use serde_json::Value;
 
 use super::build::{Settings, default_image};
@@ -15,6 +17,7 @@ use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
 use super::plan::{Conflict, Plan, Refusal};
 use super::registers;
+use super::revisions;
 use super::scale_in::{NOWHERE_TO_DRAIN, ScaleIn};
 use super::trouble;
 use super::workloads;
@@ -92,7 +95,8 @@ pub(crate) fn status(
         conditions: Vec::new(),
         endpoint: Some(format!("{name}.{namespace}.svc:{PORT}")),
         version: version(observed),
-        default_image: (spec.image.is_none()).then(|| default_image(cluster, settings).to_owned()),
+        default_image: recorded_image(cluster, settings, is_invalid),
+        templates: templates(cluster, settings, is_invalid),
         last_valid_spec: last_valid_spec(cluster, is_invalid),
         selector: Some(names::selector_text(&names::role_selector(
             name,
@@ -138,6 +142,27 @@ pub(crate) fn status(
         })
         .collect();
     status
+}
+
+/// The image of a cluster that names none; of an invalid spec what was recorded before: the last valid one goes by it.
+fn recorded_image(
+    cluster: &ClusterObject,
+    settings: &Settings,
+    is_invalid: bool,
+) -> Option<String> {
+    match &cluster.status {
+        Some(before) if is_invalid => before.default_image.clone(),
+        _ if cluster.spec.image.is_some() => None,
+        _ => Some(default_image(cluster, settings).to_owned()),
+    }
+}
+
+/// By which templates the pods are made; of an invalid spec what was recorded before.
+fn templates(cluster: &ClusterObject, settings: &Settings, is_invalid: bool) -> Option<Templates> {
+    match &cluster.status {
+        Some(before) if is_invalid => before.templates.clone(),
+        _ => Some(revisions::record(cluster, settings)),
+    }
 }
 
 /// The spec as JSON, if it's valid, or else what was recorded before.

@@ -12,6 +12,7 @@ mod oracles;
 mod others;
 mod proxies;
 mod repair;
+mod revisions;
 mod scale_in;
 mod troubles;
 
@@ -55,6 +56,7 @@ impl World {
         Settings {
             image: SETTINGS_IMAGE.into(),
             unschedulable_grace_seconds: 300,
+            rolls_max: 10,
         }
     }
 
@@ -218,12 +220,17 @@ impl World {
 
     fn all_ready() -> Self {
         let mut world = Self::new();
-        for role in Role::ALL {
-            world.step();
-            world.ready(role);
-        }
-        world.step();
+        world.roll_out();
         world
+    }
+
+    /// What is asked for is applied, role by role, and serves.
+    fn roll_out(&mut self) {
+        for role in Role::ALL {
+            self.step();
+            self.ready(role);
+        }
+        self.step();
     }
 
     fn change(&mut self, change: impl FnOnce(&mut ClusterObject)) {

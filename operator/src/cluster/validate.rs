@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::names::{self, Role};
 use super::observed::{self, Observed};
+use super::revisions;
 use super::scale_in;
 
 pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Problem> {
@@ -77,6 +78,7 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
             );
         }
     }
+    problems.extend(revisions::problem(cluster));
     problems
 }
 

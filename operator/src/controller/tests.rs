@@ -85,6 +85,7 @@ fn shared(client: Client) -> Arc<Shared> {
     let settings = Settings {
         image: "percolator:1".into(),
         unschedulable_grace_seconds: 300,
+        rolls_max: 10,
     };
     let metrics = Metrics::new().unwrap();
     let shared = Shared::new(client, settings, "me", metrics, Watches::default());

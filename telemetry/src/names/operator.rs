@@ -65,6 +65,10 @@ declarations! {
         "Clusters in the queue. looking: they are being looked at, at most 8 at a time; retrying: the last look failed, and they wait for the next one.",
     )
     .by(&[Label::one_of("state", QUEUE_STATES)]);
+    ROLLING: Metric::gauge(
+        "percolator_operator_rolling_clusters",
+        "Clusters whose servers are being changed, at most as many as --rolls-max says at a time: others wait for their turn.",
+    );
     CONDITION: Metric::gauge(
         "percolator_cluster_condition",
         "Conditions of clusters, as their statuses have them: 1 for the status that a condition has. Its other statuses have no series. Only the operator that acts shows them, of the first clusters by name.",

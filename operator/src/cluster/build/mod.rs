@@ -18,6 +18,7 @@ use super::names::{self, METRICS_PORT, PORT, Role};
 use super::object::{Kind, Object};
 use super::observed::Observed;
 use super::registers::RegisterPlan;
+use super::revisions;
 
 /// What a cluster's objects depend on besides its own resource.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) image: String,
     /// For how many seconds no node may take a pod before that is reported as Degraded: an autoscaler may be adding one.
     pub(crate) unschedulable_grace_seconds: i64,
+    /// How many clusters change their servers at a time.
+    pub(crate) rolls_max: usize,
 }
 
 /// The objects that a cluster is to have.
@@ -72,6 +75,7 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
         owner: owner(cluster),
         cluster,
         default_image: default_image(cluster, settings),
+        revision: revisions::of(cluster, settings),
         masters: RegisterPlan::of(cluster, observed, Role::GcMaster),
         oracles: RegisterPlan::of(cluster, observed, Role::Oracle),
         tablets: RegisterPlan::of(cluster, observed, Role::Tablet),
@@ -103,6 +107,8 @@ struct Builder<'a> {
     owner: Value,
     cluster: &'a ClusterObject,
     default_image: &'a str,
+    /// Of the servers' templates.
+    revision: u32,
     masters: RegisterPlan,
     oracles: RegisterPlan,
     tablets: RegisterPlan,

@@ -1,5 +1,5 @@
 //! StatefulSets and their pods. What stands in a pod's template restarts pods when it changes: the golden files
-//! in `testdata` show every such change in review.
+//! in `testdata` show every such change in review, and it makes a new revision (`super::super::revisions`).
 
 use percolator_api::{ClaimRetention, Needs, Pod, merge};
 use serde_json::{Value, json};
@@ -8,6 +8,7 @@ use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role, RoleSpec};
 use super::super::object::{Kind, Object};
 use super::super::observed::{Observed, SIZE_ASKED};
 use super::super::registers::REGISTER;
+use super::super::revisions;
 use super::{Builder, LOG_LEVEL, MANIFEST, NEW_CLUSTER, with};
 
 /// Nobody's number, and no user's of a node.
@@ -153,11 +154,15 @@ impl Builder<'_> {
     fn grace_seconds(&self, role: Role) -> u64 {
         let drain = self.cluster.spec.tablets.drain_on_stop;
         GRACE_SECONDS
-            + if role == Role::Tablet {
+            + if self.drains_on_stop(role) {
                 drain.as_millis().div_ceil(1_000)
             } else {
                 0
             }
+    }
+
+    fn drains_on_stop(&self, role: Role) -> bool {
+        role == Role::Tablet && self.revision >= revisions::DRAIN_ON_STOP
     }
 
     /// The keys of the configuration that a server follows, as files. Nothing else: what changes there, changes the
@@ -311,7 +316,9 @@ impl Builder<'_> {
             Role::Tablet => {
                 arguments.extend(spec.tablets.to_args());
                 let drain = spec.tablets.drain_on_stop.as_millis();
-                arguments.push(format!("--drain-on-stop={drain}ms"));
+                if self.drains_on_stop(role) {
+                    arguments.push(format!("--drain-on-stop={drain}ms"));
+                }
             }
         }
         if self.has_register(role) {

@@ -103,6 +103,7 @@ fn settings() -> Settings {
     Settings {
         image: "percolator:test".into(),
         unschedulable_grace_seconds: 300,
+        rolls_max: 10,
     }
 }
 

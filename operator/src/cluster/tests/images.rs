@@ -74,3 +74,18 @@ fn a_spec_that_names_an_image_and_none_again_takes_the_operators_default() {
     let set = sets.find(|object| object.kind == Kind::StatefulSet);
     assert_eq!(image_of(set.expect("a set")), "percolator:newer");
 }
+
+/// The last valid spec names none, and a newer operator has another default.
+#[test]
+fn the_image_stays_while_the_spec_is_invalid() {
+    let mut world = World::all_ready();
+    world.change(|cluster| {
+        cluster.spec.image = Some("percolator:2".into());
+        cluster.spec.tablets.replicas = 0;
+    });
+    world.step();
+    let newer = with_default("percolator:newer");
+    let decision = decide(&world.cluster, &world.observed, &newer);
+    assert!(matches!(decision, Decision::Invalid(..)));
+    assert!(decision.plan().is_idle(), "{decision:?}");
+}
