@@ -229,3 +229,33 @@ fn a_worker_that_stops_leaves_no_change_leased() {
         assert_eq!(rows, [b"b", b"y"]);
     });
 }
+
+/// How many processes have this argument.
+fn processes_with(argument: &str) -> usize {
+    let entries = std::fs::read_dir("/proc").expect("Linux").flatten();
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines
+        .filter(|line| {
+            let mut arguments = line.split(|byte| *byte == 0);
+            arguments.any(|it| it == argument.as_bytes())
+        })
+        .count()
+}
+
+#[test]
+fn a_pipeline_that_takes_too_long_is_killed_with_its_parts() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["table", "observe", "t", "c"]).ok();
+    cluster.run(&["put", "t", "r", "c", "x"]).ok();
+    let seconds = format!("1{:08}", std::process::id());
+    let exec = format!("sleep {seconds} | cat");
+    let run = ["observe", "run", "t", "c", "--exec", &exec, "--until-idle"];
+    let limits = ["--timeout", "300ms", "--attempts", "2"];
+    cluster.run(&[&run[..], &limits].concat()).ok();
+    let status = cluster.run(&["observe", "status", "t", "c"]);
+    assert!(status.out.contains("it took longer"), "{status:?}");
+    wait_for("its parts to end", || {
+        (processes_with(&seconds) == 0).then_some(())
+    });
+}

@@ -264,6 +264,21 @@ fn a_program_that_fails_leaves_a_dead_letter_which_can_be_tried_again() {
     assert_eq!(cluster.run(&["get", "t", "r", "seen"]).ok(), "x\n");
     let status = cluster.run(&["observe", "status", "t", "c"]);
     assert!(status.ok().contains("0 were given up"));
+    // All that is observed.
+    cluster.run(&["put", "t", "r", "c", "y"]).ok();
+    let all = cluster.run(&["observe", "status"]).ok();
+    let row: Vec<&str> = all.lines().nth(1).expect("a row").split("  ").collect();
+    assert!(
+        all.starts_with("TABLE") && all.lines().count() == 2,
+        "{all}"
+    );
+    assert_eq!((row[0].trim(), row.last()), ("t", Some(&"0")), "{all}");
+    let of_table = cluster.run(&["observe", "status", "t", "-o", "json"]).ok();
+    let of_table: Value = serde_json::from_str(&of_table).expect("JSON");
+    assert_eq!(
+        (&of_table["column"], &of_table["waiting"]),
+        (&"c".into(), &1.into())
+    );
 }
 
 /// A cluster with the observed column `c` of table `t`, and a client of it.
@@ -429,5 +444,103 @@ fn a_change_reaches_its_observer_soon() {
     });
     wait_for("the cluster to be there still", || {
         (cluster.run(&["status"]).code() == 0).then_some(())
+    });
+}
+
+/// What it changes to while a handler runs is another run's.
+#[test]
+fn a_cell_that_changes_faster_than_its_handler_runs_is_run_for() {
+    let cluster = Cluster::threads();
+    block_on(async {
+        let client = observed(&cluster).await;
+        let slow = |change: percolator_client::Change, txn: OpenTxn| async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            txn.put("t", &change.row, "seen", change.value.unwrap_or_default())?;
+            Ok(())
+        };
+        let worker = Observer::new("t", "c", slow).start(&client).await;
+        let worker = worker.expect("a worker");
+        let mut writes = 0;
+        while worker.counts().committed < 5 {
+            let value = writes.to_string();
+            let put = |txn: OpenTxn| {
+                let value = value.clone();
+                async move { txn.put("t", "hot", "c", value) }
+            };
+            client.transact(put).await.expect("written");
+            writes += 1;
+            assert!(writes < 20_000, "{:?}", worker.counts());
+        }
+        idle(&client).await;
+        let counts = worker.stop().await;
+        eprintln!("{writes} writes: {counts:?}");
+        let txn = client.begin().await.expect("a transaction");
+        let seen = txn.get("t", "hot", "seen").await.expect("read");
+        let last = Bytes::from((writes - 1).to_string());
+        assert_eq!(seen, Some(last));
+    });
+}
+
+#[test]
+fn a_worker_whose_table_is_deleted_ends() {
+    let cluster = Cluster::threads();
+    block_on(async {
+        let client = observed(&cluster).await;
+        let observer = Observer::new("t", "c", |_, _| async { Ok(()) });
+        let worker = observer.start(&client).await.expect("a worker");
+        let program = cluster
+            .command(&["observe", "run", "t", "c", "--exec", "true"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        cluster.run(&["table", "delete", "t", "--yes"]).ok();
+        assert_eq!(worker.ended().await, "table t was deleted");
+        let ended = program.wait_with_output().expect("it ends");
+        assert!(!ended.status.success());
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(
+            said.contains("table t was deleted") || said.contains("no table"),
+            "{said}"
+        );
+    });
+}
+
+#[test]
+fn a_letter_that_was_written_again_meanwhile_stays() {
+    let cluster = Cluster::threads();
+    block_on(async {
+        let client = observed(&cluster).await;
+        let letters = async |before: Option<&percolator_client::DeadLetter>| {
+            let fails = Observer::new("t", "c", |_, _| async { Err("it rains".into()) });
+            let options = ObserverOptions {
+                attempts_max: 1,
+                ..ObserverOptions::default()
+            };
+            let worker = fails.with_options(options).start(&client).await;
+            let worker = worker.expect("a worker");
+            let put = |txn: OpenTxn| async move { txn.put("t", "r", "c", "x") };
+            client.transact(put).await.expect("written");
+            loop {
+                let letters = client.dead_letters("t", "c").await.expect("letters");
+                match letters.first() {
+                    Some(letter) if Some(letter) != before => {
+                        worker.stop().await;
+                        return letter.clone();
+                    }
+                    _ => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        let first = letters(None).await;
+        let second = letters(Some(&first)).await;
+        client.retry_dead_letter(&first).await.expect("tried again");
+        let left = client.dead_letters("t", "c").await.expect("letters");
+        assert_eq!(left, std::slice::from_ref(&second));
+        client
+            .retry_dead_letter(&second)
+            .await
+            .expect("tried again");
+        let left = client.dead_letters("t", "c").await.expect("letters");
+        assert_eq!(left, []);
     });
 }

@@ -237,7 +237,7 @@ async fn write(client: &Client, documents: &Documents, gone: &[String]) -> Resul
 async fn agree(client: &Client, documents: &Documents) -> anyhow::Result<()> {
     for column in OBSERVED {
         // What waits here makes more for the columns behind it.
-        while client.observed("documents", column).await?.waiting > 0 {
+        while !client.observed("documents", column).await?.is_idle() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }

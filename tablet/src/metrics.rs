@@ -43,6 +43,7 @@ pub(crate) struct Metrics {
     sync_seconds: Gauge,
     locks: IntGauge,
     notifications: IntGauge,
+    notification_oldest: Gauge,
     tablets: IntGaugeVec,
     table_tablets: IntGaugeVec,
     tables: Mutex<Bounded>,
@@ -96,6 +97,7 @@ impl Metrics {
             sync_seconds: set.seconds(names::SYNC_SECONDS)?,
             locks: set.gauge(names::LOCKS)?,
             notifications: set.gauge(names::NOTIFICATIONS)?,
+            notification_oldest: set.seconds(names::NOTIFICATION_OLDEST)?,
             tablets: set.gauges(names::TABLETS)?,
             table_tablets: set.gauges(names::TABLE_TABLETS)?,
             tables: Mutex::new(Bounded::of(&names::TABLE_TABLETS)),
@@ -176,7 +178,9 @@ impl Metrics {
         bytes("rows", facts.queued_bytes);
         bytes("disk", facts.decided_bytes);
         self.locks.set(whole(facts.locks as u64));
-        self.notifications.set(whole(facts.notifications as u64));
+        let (waiting, oldest) = facts.notifications;
+        self.notifications.set(whole(waiting));
+        self.notification_oldest.set(seconds(oldest));
         let (hits, misses) = facts.cache;
         keep_up(&self.cache_lookups.with_label_values(&["hit"]), hits);
         keep_up(&self.cache_lookups.with_label_values(&["miss"]), misses);

@@ -4,12 +4,12 @@
 use bytes::Bytes;
 use percolator_engine::{Column, Direction};
 use percolator_protocol::actions::{
-    self, NotNotified, Prewrite, acknowledges, change, changed_at, is_acknowledged, may_acknowledge,
+    self, NotNotified, Prewrite, acknowledges, change, changed_at, may_acknowledge,
 };
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{
     Cell, Chain, Effect, Lock, LockKind, Mutation, Notification, OBSERVED_COLUMN_BYTES_MAX, Tablet,
-    Timestamp, acknowledged_column, escape, key,
+    Timestamp, WriteKind, ack_column, acknowledged_column, escape, key,
 };
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
@@ -155,10 +155,13 @@ fn acknowledge(
     // The same transaction may have changed the cell, which its snapshot has not seen.
     let changes_again = decision.notified.changed.contains(&cell_key);
     if let Some(waiting) = waiting(state, &cell_key)?
-        && is_acknowledged(&waiting, start_ts)
         && (!changes_again || mutants::on(Mutant::AckHidesLaterChange))
     {
-        decision.batch.delete(Column::Notify, cell_key.clone());
+        let batch = &mut decision.batch;
+        match actions::left(waiting, start_ts) {
+            Some(left) => batch.put(Column::Notify, cell_key.clone(), left.encode()),
+            None => batch.delete(Column::Notify, cell_key.clone()),
+        }
     }
     decision.notified.acknowledged.push(cell_key);
     Ok(())
@@ -288,9 +291,35 @@ pub(crate) fn weak(
         {
             return Err(not_observed(&cell.column));
         }
+        if has_been_seen(state, &cell, at)? {
+            continue;
+        }
         put(state, &mut decision, &cell_key, change(at, None))?;
     }
     Ok(decision)
+}
+
+/// Whether a run that began at or behind `at` has acknowledged changes of the cell: this is the copy of a request that was carried
+/// out before.
+fn has_been_seen(state: &State, cell: &Cell, at: Timestamp) -> Result<bool, Error> {
+    let acknowledgements = Cell {
+        column: ack_column(&cell.column),
+        ..cell.clone()
+    };
+    let cell_key = store::cell_key(&acknowledgements);
+    let newest = key::version(cell_key.clone(), Timestamp::MAX);
+    let mut behind = key::version(cell_key, at);
+    behind.push(0);
+    let records = state
+        .engine
+        .scan(Column::Write, &newest, &behind, Direction::Forward)?;
+    for pair in records {
+        let (_, write) = store::version_record(pair?)?;
+        if write.kind == WriteKind::Lock && write.start_ts >= at {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn not_observed(column: &[u8]) -> Refusal {
@@ -305,6 +334,8 @@ fn not_observed(column: &[u8]) -> Refusal {
 pub(crate) struct FoundNotifications {
     /// The keys of their cells.
     pub(crate) keys: Vec<Bytes>,
+    /// Where to go on: enough was looked at before all was.
+    pub(crate) resume: Option<Bytes>,
     pub(crate) response: v1::NotificationsResponse,
 }
 
@@ -318,11 +349,15 @@ pub(crate) fn find(
     is_leased: impl Fn(&[u8]) -> bool,
 ) -> Result<FoundNotifications, Refusal> {
     let tablet = state.tablets.serving(asked)?;
+    let mut found = FoundNotifications::default();
+    if request.columns {
+        found.response.observed_columns = state.observed.columns(tablet.id);
+        return Ok(found);
+    }
     if !state.observed.has(tablet.id, &request.column) {
         return Err(not_observed(&request.column));
     }
     let rows = Range::of(tablet);
-    let mut found = FoundNotifications::default();
     if request.count {
         count(state, &rows, &request.column, &mut found.response)?;
     }
@@ -340,6 +375,7 @@ pub(crate) fn find(
             let (cell_key, record) = pair.map_err(Error::from)?;
             let enough = found.keys.len() >= request.limit as usize || looked_at >= LOOKED_AT_MAX;
             if enough {
+                found.resume = Some(cell_key);
                 return Ok(found);
             }
             looked_at += 1;
@@ -351,6 +387,7 @@ pub(crate) fn find(
             found.response.notifications.push(v1::NotificationInfo {
                 row: cell.row,
                 changed_at: notification.changed_at.as_u64(),
+                first_at: notification.first_at.as_u64(),
                 chain: (notification.chain.depth > 0).then(|| (&notification.chain).into()),
             });
             found.keys.push(cell_key);
@@ -408,27 +445,39 @@ fn count(
             break;
         }
         if key::decode_cell(&cell_key)?.column == column {
-            let changed_at = Notification::decode(record)?.changed_at.as_u64();
+            let first_at = Notification::decode(record)?.first_at.as_u64();
             response.waiting += 1;
             response.oldest = match response.oldest {
-                0 => changed_at,
-                oldest => oldest.min(changed_at),
+                0 => first_at,
+                oldest => oldest.min(first_at),
             };
         }
     }
     Ok(())
 }
 
-/// How many notifications this server has, up to [`SHOWN_MAX`]; for metrics.
-pub(crate) fn waiting_about(state: &State) -> usize {
+/// How many notifications this server has, up to [`SHOWN_MAX`], and when the first change of these was made, zero if there is none;
+/// for metrics.
+pub(crate) fn waiting_about(state: &State) -> (u64, Timestamp) {
+    let mut about = (0, Timestamp::ZERO);
     if state.observed.is_empty() {
-        return 0;
+        return about;
     }
     let pairs = state
         .engine
         .scan(Column::Notify, &[], &[], Direction::Forward);
     // An engine that can't be read is found where it matters.
-    pairs.map_or(0, |pairs| pairs.take(SHOWN_MAX).flatten().count())
+    let pairs = pairs.into_iter().flatten().take(SHOWN_MAX).flatten();
+    for (_, record) in pairs {
+        let (waiting, oldest) = &mut about;
+        *waiting += 1;
+        if let Ok(Notification { first_at, .. }) = Notification::decode(record)
+            && (*oldest == Timestamp::ZERO || first_at < *oldest)
+        {
+            *oldest = first_at;
+        }
+    }
+    about
 }
 
 /// Reads a request for weak notifications.

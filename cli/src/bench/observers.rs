@@ -149,7 +149,7 @@ async fn start_worker(
 
 /// Until nothing waits.
 async fn until_idle(client: &Client) -> anyhow::Result<()> {
-    while client.observed(TABLE, OBSERVED).await?.waiting > 0 {
+    while !client.observed(TABLE, OBSERVED).await?.is_idle() {
         tokio::time::sleep(ASK_EVERY).await;
     }
     Ok(())

@@ -35,10 +35,35 @@ impl Program {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
+            .process_group(0)
             .spawn()
             .map_err(|error| format!("sh can't be run: {error}"))?;
+        let mut group = Group::of(&child);
         let ran = tokio::time::timeout(self.timeout, converse(&mut child, &change, &txn)).await;
+        if child.id().is_none() {
+            // It has ended by itself, and its number may soon be another's.
+            group.0 = None;
+        }
         ran.map_err(|_| format!("it took longer than {:?}", self.timeout))?
+    }
+}
+
+/// What a program has started is killed with it, or the parts of a pipeline would go on.
+struct Group(Option<rustix::process::Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        let pid = child.id().and_then(|id| i32::try_from(id).ok());
+        Self(pid.and_then(rustix::process::Pid::from_raw))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // There is none any more where everything has ended.
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
     }
 }
 

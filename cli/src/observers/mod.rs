@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_client::{
-    Change, Client, DeadLetter, Error, HandlerError, Observer, ObserverOptions, OpenTxn, escape,
+    Change, Client, DeadLetter, Error, HandlerError, ObservedStatus, Observer, ObserverOptions,
+    OpenTxn, escape,
 };
 use serde_json::json;
 
@@ -33,13 +34,13 @@ Examples:
   percolator observe retry documents text")]
 pub(crate) enum Command {
     Run(RunArgs),
-    /// How many changes wait, for how long the oldest has, and which were given up.
+    /// Which columns are observed, how many changes wait, for how long the oldest has, and which were given up.
     ///
     /// Ends with 7 where some were given up.
     #[command(
-        after_help = "Examples:\n  percolator observe status documents text\n  percolator observe status documents text -o json"
+        after_help = "Examples:\n  percolator observe status                       all observed columns\n  percolator observe status documents text\n  percolator observe status documents text -o json"
     )]
-    Status(ColumnArgs),
+    Status(StatusArgs),
     /// Run again for the changes that were given up.
     #[command(
         after_help = "Examples:\n  percolator observe retry documents text\n  percolator observe retry documents text --row doc7"
@@ -61,6 +62,18 @@ pub(crate) struct ColumnArgs {
     table: String,
     /// The column.
     column: Escaped,
+    #[command(flatten)]
+    waiting: Waiting,
+}
+
+/// What is asked about.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatusArgs {
+    /// The table. Default: all.
+    #[arg(add = crate::complete::tables())]
+    table: Option<String>,
+    /// The column, whose changes that were given up are listed, too. Default: all that are observed.
+    column: Option<Escaped>,
     #[command(flatten)]
     waiting: Waiting,
 }
@@ -174,7 +187,8 @@ impl Command {
     pub(crate) fn waiting(&self) -> Waiting {
         match self {
             Self::Run(args) => args.column.waiting,
-            Self::Status(column) | Self::Retry { column, .. } => column.waiting,
+            Self::Status(args) => args.waiting,
+            Self::Retry { column, .. } => column.waiting,
         }
     }
 }
@@ -186,7 +200,12 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => work(client, args, output).await,
-        Command::Status(column) => status(client, &column, output).await,
+        Command::Status(StatusArgs {
+            table: Some(table),
+            column: Some(column),
+            ..
+        }) => status(client, &table, &column.0, output).await,
+        Command::Status(args) => overview(client, args.table, output).await,
         Command::Retry { column, row } => retry(client, &column, row, output).await,
     }
 }
@@ -225,9 +244,9 @@ async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<
             tokio::time::sleep(LOOK_EVERY).await;
             // Who isn't there is asked again.
             match client.observed(&table, &column).await {
-                Ok(status) if status.waiting == 0 => return Ok(()),
+                Ok(status) if status.is_idle() => return Ok(()),
                 // It is observed no more.
-                Err(error @ Error::Invalid(_)) => return Err(error),
+                Err(error @ (Error::Invalid(_) | Error::UnknownTable { .. })) => return Err(error),
                 _ => {}
             }
         }
@@ -235,6 +254,7 @@ async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<
     let ended = tokio::select! {
         () = percolator_server::signals::shutdown() => Ok(()),
         ended = idle, if args.until_idle => ended,
+        why = worker.ended() => Err(Error::Invalid(why)),
     };
     let counts = worker.stop().await;
     ended?;
@@ -253,24 +273,80 @@ async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-async fn status(client: &Client, asked: &ColumnArgs, output: Output) -> anyhow::Result<ExitCode> {
-    let (table, column) = (&asked.table, &asked.column.0);
+/// All observed columns, of one table or of all.
+async fn overview(
+    client: &Client,
+    table: Option<String>,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let tables = match table {
+        Some(table) => vec![table],
+        None => client
+            .tables()
+            .await?
+            .into_iter()
+            .map(|it| it.name)
+            .collect(),
+    };
+    let head = ["TABLE", "COLUMN", "WAITING", "OLDEST", "GIVEN UP"];
+    let (mut rows, mut given_up) = (vec![head.map(String::from).to_vec()], 0);
+    for table in tables {
+        for column in client.observed_columns(&table).await? {
+            let status = client.observed(&table, &column).await?;
+            let letters = client.dead_letters(&table, &column).await?;
+            given_up += letters.len();
+            if output.format == Format::Json {
+                output.line(&status_json(&table, &column, &status, &letters))?;
+                continue;
+            }
+            let more = if status.more { "+" } else { "" };
+            let lag = status.oldest.map_or(String::from("-"), |_| {
+                format!("{:.1} s", status.lag().as_secs_f64())
+            });
+            rows.push(vec![
+                table.clone(),
+                escape(&column),
+                format!("{}{more}", status.waiting),
+                lag,
+                letters.len().to_string(),
+            ]);
+        }
+    }
+    if output.format != Format::Json {
+        output.line(&columns(&rows))?;
+    }
+    Ok(answered(given_up == 0))
+}
+
+fn status_json(
+    table: &str,
+    column: &[u8],
+    status: &ObservedStatus,
+    letters: &[DeadLetter],
+) -> String {
+    let json = json!({
+        "table": table,
+        "waiting": status.waiting,
+        "waiting_at_least": status.more,
+        "lag_ms": u64::try_from(status.lag().as_millis()).unwrap_or(u64::MAX),
+        "dead_letters": letters.iter().map(letter_json).collect::<Vec<_>>(),
+    });
+    with_bytes(json, &[("column", column)]).to_string()
+}
+
+async fn status(
+    client: &Client,
+    table: &str,
+    column: &[u8],
+    output: Output,
+) -> anyhow::Result<ExitCode> {
     let status = client.observed(table, column).await?;
     let letters = client.dead_letters(table, column).await?;
-    let lag_ms = u64::try_from(status.lag().as_millis()).unwrap_or(u64::MAX);
     if output.format == Format::Json {
-        let json = json!({
-            "table": table,
-            "waiting": status.waiting,
-            "waiting_at_least": status.more,
-            "lag_ms": lag_ms,
-            "dead_letters": letters.iter().map(letter_json).collect::<Vec<_>>(),
-        });
-        let json = with_bytes(json, &[("column", &column[..])]);
-        output.line(&json.to_string())?;
+        output.line(&status_json(table, column, &status, &letters))?;
         return Ok(answered(letters.is_empty()));
     }
-    let more = if status.more { "more than " } else { "" };
+    let more = if status.more { "at least " } else { "" };
     output.line(&format!(
         "{more}{} changes wait, the oldest for {:.1} s; {} were given up",
         status.waiting,

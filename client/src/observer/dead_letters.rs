@@ -126,9 +126,15 @@ impl Client {
         )
         .await?;
         let row = letter_row(&letter.table, &letter.column, &letter.row);
+        let changed_at = letter.changed_at.to_string();
         self.transact(|txn| {
-            let row = row.clone();
+            let (row, changed_at) = (row.clone(), changed_at.clone());
             async move {
+                let now = txn.get(DEAD_LETTERS, &row, CHANGED_AT).await?;
+                if now.as_deref() != Some(changed_at.as_bytes()) {
+                    // The change was tried again meanwhile, and given up again: that letter stays.
+                    return Ok(());
+                }
                 for column in [REASON, ATTEMPTS, CHANGED_AT] {
                     txn.delete(DEAD_LETTERS, &row, column)?;
                 }

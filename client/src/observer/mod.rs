@@ -80,7 +80,8 @@ pub struct ObserverOptions {
     pub backoff: Duration,
     /// The longest pause. Default: 10 s.
     pub backoff_max: Duration,
-    /// How long a change that was given to this worker isn't given to others: when the worker dies, others take it after that.
+    /// How long a change that was given to this worker isn't given to others: it is renewed as long as the worker has the change, and
+    /// when the worker dies, others take it after that.
     /// Default: 10 s; at most 60 s.
     pub lease: Duration,
     /// Runs in a chain, one because of what the other wrote. A change behind so many becomes a dead letter instead of a run: a
@@ -204,6 +205,13 @@ impl ObserverWorker {
     /// Why servers could not be asked for changes the last time that they could not.
     pub fn last_error(&self) -> Option<String> {
         self.last_error.borrow().clone()
+    }
+
+    /// Until the worker has ended by itself, because its table was deleted: why.
+    pub async fn ended(&self) -> String {
+        let mut stopped = self.stopped.clone();
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+        self.last_error().unwrap_or_default()
     }
 
     /// Begins nothing more, and waits for the runs that have begun. Changes that it was given and has not begun are returned:

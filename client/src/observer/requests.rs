@@ -1,5 +1,6 @@
 //! What is asked of tablets about observed columns.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -39,6 +40,11 @@ pub struct ObservedStatus {
 }
 
 impl ObservedStatus {
+    /// Whether nothing waits.
+    pub fn is_idle(&self) -> bool {
+        self.waiting == 0 && !self.more
+    }
+
     /// How long the oldest change has waited.
     pub fn lag(&self) -> Duration {
         let oldest = self.oldest.unwrap_or(self.now).physical_ms();
@@ -143,6 +149,29 @@ impl Client {
         })
         .await?;
         Ok(changes)
+    }
+
+    /// The observed columns of a table, in order.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTable`], [`Error::Timeout`].
+    pub async fn observed_columns(&self, table: &str) -> Result<Vec<Bytes>, Error> {
+        let ask = |_: Option<&v1::CellName>| {
+            Ask::Notifications(v1::NotificationsRequest {
+                columns: true,
+                ..v1::NotificationsRequest::default()
+            })
+        };
+        let mut columns = BTreeSet::new();
+        self.at_all_tablets(table, "asking for observed columns", &ask, |body| {
+            let Body::Notifications(found) = body else {
+                return Err(unexpected());
+            };
+            columns.extend(found.observed_columns);
+            Ok(None)
+        })
+        .await?;
+        Ok(columns.into_iter().collect())
     }
 
     /// What waits for observers of a column.

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use percolator_protocol::types::{Chain, Timestamp, escape};
+use percolator_wire::{Malformed, v1};
 
 use super::dead_letters;
+use super::requests::chain;
 use super::worker::Shared;
 use super::{Change, Counters, HandlerError};
 use crate::doom::Doom;
@@ -22,6 +24,8 @@ pub(super) struct Run {
     pub(super) shared: Arc<Shared>,
     pub(super) row: Bytes,
     pub(super) changed_at: Timestamp,
+    /// When the first of several changes was made that are run for at once.
+    first_at: Timestamp,
     pub(super) chain: Chain,
 }
 
@@ -32,13 +36,28 @@ enum RunEnd {
     Overtaken,
     Unknown,
     /// Another transaction, a server, or a change since: it is no fault of the handler.
-    Again(Error),
+    /// Whether it has waited already, for its turn.
+    Again(Error, bool),
     Failed(HandlerError),
     /// It has not begun: too many runs are before it in its chain.
     TooDeep,
 }
 
 impl Run {
+    /// Runs for what a server has sent.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub(super) fn of(shared: &Arc<Shared>, found: v1::NotificationInfo) -> Result<Self, Malformed> {
+        Ok(Self {
+            shared: shared.clone(),
+            row: found.row,
+            changed_at: Timestamp::from_u64(found.changed_at),
+            first_at: Timestamp::from_u64(found.first_at),
+            chain: chain(found.chain)?,
+        })
+    }
+
     /// Runs the handler until it has committed, or is given up.
     pub(super) async fn until_it_ends(self) {
         let shared = &*self.shared;
@@ -58,21 +77,24 @@ impl Run {
                 RunEnd::Committed(commit_ts) => {
                     let lag_ms = commit_ts
                         .physical_ms()
-                        .saturating_sub(self.changed_at.physical_ms());
+                        .saturating_sub(self.first_at.physical_ms());
                     counters.lag_ms.store(lag_ms, Ordering::Relaxed);
                     return self.done(&counters.committed, "committed");
                 }
                 RunEnd::Overtaken => return self.overtaken(),
                 RunEnd::Unknown => return self.done(&counters.unknown, "unknown"),
-                RunEnd::Again(error) => {
-                    // It has waited for its turn where it was a conflict, but for that with a later change of the cell.
-                    let is_late = matches!(error, Error::Conflict(Conflict::NotNotified { .. }));
-                    if is_late || !error.retryable() {
+                RunEnd::Again(error, has_waited) => {
+                    let row = escape(&self.row);
+                    tracing::debug!(table = shared.observer.table, %row, %error, "runs again");
+                    if !has_waited {
                         backoff.wait(transport).await;
                     }
                 }
                 RunEnd::Failed(error) => {
                     failures += 1;
+                    let row = escape(&self.row);
+                    let table = &shared.observer.table;
+                    tracing::warn!(table, %row, failures, %error, "the handler failed");
                     if failures >= options.attempts_max
                         && self.give_up(failures, &error.to_string()).await
                     {
@@ -139,12 +161,12 @@ impl Run {
         let observer = &self.shared.observer;
         let txn = match self.shared.client.begin().await {
             Ok(txn) => txn,
-            Err(error) => return RunEnd::Again(error),
+            Err(error) => return RunEnd::Again(error, false),
         };
         if let Some(metrics) = self.shared.client.router.metrics()
             && !std::mem::replace(has_begun, true)
         {
-            metrics.run_began(self.changed_at, txn.start_ts());
+            metrics.run_began(self.first_at, txn.start_ts());
         }
         let mut change = Change {
             table: observer.table.clone(),
@@ -160,7 +182,7 @@ impl Run {
         };
         change.value = match acknowledged.await {
             Ok(value) => value,
-            Err(error) => return RunEnd::Again(error),
+            Err(error) => return RunEnd::Again(error, false),
         };
         let inner = txn.inner.clone();
         let handler = AssertUnwindSafe(async {
@@ -179,11 +201,11 @@ impl Run {
             txn.rollback();
             // A conflict that the handler has met is none of its faults, whatever it made of it.
             if Doom::behind(None, inner.doom()).is_some() {
-                attempts.after_end(&inner, None).await;
-                return RunEnd::Again(Error::Ended);
+                let has_waited = attempts.after_end(&inner, None).await;
+                return RunEnd::Again(Error::Ended, has_waited);
             }
             return match error.downcast::<Error>() {
-                Ok(error) if is_passing(&error) => RunEnd::Again(*error),
+                Ok(error) if is_passing(&error) => RunEnd::Again(*error, false),
                 Ok(error) => RunEnd::Failed(error),
                 Err(error) => RunEnd::Failed(error),
             };
@@ -195,10 +217,12 @@ impl Run {
             })) => RunEnd::Overtaken,
             Err(Error::Unknown { .. }) => RunEnd::Unknown,
             Err(error) if error.retryable() => {
-                attempts.after_end(&inner, Some(&error)).await;
-                RunEnd::Again(error)
+                // Not for a turn where a change came that the snapshot has not seen.
+                let is_late = matches!(error, Error::Conflict(Conflict::NotNotified { .. }));
+                let has_waited = attempts.after_end(&inner, Some(&error)).await;
+                RunEnd::Again(error, has_waited && !is_late)
             }
-            Err(error) if is_passing(&error) => RunEnd::Again(error),
+            Err(error) if is_passing(&error) => RunEnd::Again(error, false),
             Err(error) => RunEnd::Failed(Box::new(error)),
         }
     }

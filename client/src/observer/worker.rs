@@ -1,19 +1,21 @@
-//! A worker: asks every tablet of the table for changes, one waiting request each, and runs the handler for what they send.
+//! A worker: asks every tablet of the table for changes, one waiting request each, and runs the handler for what they send. As long
+//! as it has a change, it has the server give it to nobody else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use percolator_protocol::types::{TableId, Timestamp};
+use parking_lot::Mutex;
+use percolator_protocol::types::{TableId, escape};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::requests::{chain, millis, seen};
+use super::requests::{millis, seen};
 use super::run::Run;
 use super::{Counters, Observer, ObserverWorker};
 use crate::attempts::Attempt;
@@ -33,6 +35,8 @@ const LISTED_EVERY: Duration = Duration::from_secs(5);
 const LOCKS_EVERY: Duration = Duration::from_secs(2);
 /// Before a tablet is asked again that could not be asked.
 const PAUSE: Duration = Duration::from_millis(20);
+/// So many times in the time of a lease it is begun anew.
+const RENEWALS: u32 = 3;
 /// Before a refusal is asked for again.
 const PAUSE_REFUSED: Duration = Duration::from_secs(1);
 /// Most runs at a time, and changes of one request.
@@ -49,9 +53,13 @@ pub(super) struct Shared {
     pub(super) stopping: watch::Receiver<bool>,
     table: TableId,
     free: Arc<Semaphore>,
+    /// The rows whose changes it has, and what came for them since.
+    held: Mutex<BTreeMap<Bytes, Option<v1::NotificationInfo>>>,
     /// Its number, by which servers know what it waits for.
     id: u64,
     last_error: watch::Sender<Option<String>>,
+    /// The table is.
+    gone: watch::Sender<bool>,
 }
 
 /// See [`Observer::start`].
@@ -79,8 +87,10 @@ pub(super) async fn start(observer: Observer, client: &Client) -> Result<Observe
         stopping: is_stopping,
         table,
         free: Arc::new(Semaphore::new(options.concurrency)),
+        held: Mutex::default(),
         id: client.router.transport.random().max(1),
         last_error,
+        gone: watch::Sender::new(false),
         observer,
     });
     let transport = client.router.transport.clone();
@@ -98,21 +108,100 @@ pub(super) async fn start(observer: Observer, client: &Client) -> Result<Observe
 
 impl Shared {
     async fn run(self: &Arc<Self>) {
-        self.ask_all().await;
-        // Those that have begun.
-        let all = u32::try_from(self.observer.options.concurrency).unwrap_or(u32::MAX);
-        let _ = self.free.acquire_many(all).await;
+        let work = async {
+            self.ask_all().await;
+            // Those that have begun.
+            let all = u32::try_from(self.observer.options.concurrency).unwrap_or(u32::MAX);
+            let _ = self.free.acquire_many(all).await;
+        };
+        tokio::select! {
+            biased;
+            () = work => {}
+            () = self.renew_leases() => {}
+        }
     }
 
-    /// Until the worker is stopped, or dropped.
+    /// Has servers begin the leases of what the worker has anew, again and again.
+    async fn renew_leases(&self) {
+        let router = &self.client.router;
+        let lease = self.observer.options.lease;
+        if lease.is_zero() {
+            return std::future::pending().await;
+        }
+        loop {
+            router.transport.sleep(lease / RENEWALS).await;
+            let rows: Vec<Bytes> = self.held.lock().keys().cloned().collect();
+            let deadline = router.deadline(PATIENCE);
+            let mut by_tablet = BTreeMap::new();
+            for row in rows {
+                if let Ok(tablet) = router.place(&Wanted::of(self.table, &row), deadline).await {
+                    let (_, rows) = by_tablet.entry(tablet.id).or_insert((tablet, Vec::new()));
+                    rows.push(row);
+                }
+            }
+            for (tablet, rows) in by_tablet.into_values() {
+                let ask = Ask::Notifications(v1::NotificationsRequest {
+                    column: self.observer.column.clone(),
+                    lease_ms: millis(lease),
+                    renewed: rows,
+                    ..v1::NotificationsRequest::default()
+                });
+                // If it can't be asked, others may run for the same: one of the runs commits.
+                let _ = router.send_to(&tablet, ask, deadline).await;
+            }
+        }
+    }
+
+    /// Takes these changes, and gives those back whose rows are not run for already: what came for these is run for then.
+    fn hold(&self, found: Vec<v1::NotificationInfo>) -> Vec<v1::NotificationInfo> {
+        let mut held = self.held.lock();
+        let is_new = |change: &v1::NotificationInfo| match held.get_mut(&change.row) {
+            Some(since) => {
+                *since = Some(change.clone());
+                false
+            }
+            None => held.insert(change.row.clone(), None).is_none(),
+        };
+        found.into_iter().filter(is_new).collect()
+    }
+
+    /// The runs for the row's change have ended; what came for it since.
+    fn release(&self, row: &Bytes) -> Option<v1::NotificationInfo> {
+        let mut held = self.held.lock();
+        let since = held.get_mut(row)?.take();
+        if since.is_none() {
+            held.remove(row);
+        }
+        since
+    }
+
+    /// Until the worker is stopped, or dropped, or its table is gone.
     async fn stopped(&self) {
-        // An error says that it was dropped.
-        let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
+        let (mut stopping, mut gone) = (self.stopping.clone(), self.gone.subscribe());
+        tokio::select! {
+            biased;
+            // An error says that it was dropped.
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+            _ = gone.wait_for(|gone| *gone) => {}
+        }
+    }
+
+    /// Servers could not be asked.
+    fn fails(&self, why: String) {
+        let is_news = self.last_error.send_if_modified(|last| {
+            let is_news = last.as_ref() != Some(&why);
+            *last = Some(why.clone());
+            is_news
+        });
+        if is_news {
+            let (table, column) = (&self.observer.table, escape(&self.observer.column));
+            tracing::warn!(table, %column, why, "changes can't be asked for");
+        }
     }
 
     /// Whether the worker is stopped, or dropped.
     pub(super) fn is_stopping(&self) -> bool {
-        *self.stopping.borrow() || self.stopping.has_changed().is_err()
+        *self.stopping.borrow() || self.stopping.has_changed().is_err() || *self.gone.borrow()
     }
 
     /// Asks every tablet until the worker stops. What servers send then is returned to them.
@@ -155,8 +244,14 @@ impl Shared {
                     tablets.push(tablet);
                 }
                 Err(no_place) => {
-                    self.last_error.send_replace(Some(no_place.0));
-                    router.transport.sleep(PAUSE).await;
+                    if !router.knows_table(self.table, deadline).await {
+                        let why = format!("table {} was deleted", self.observer.table);
+                        self.last_error.send_replace(Some(why));
+                        self.gone.send_replace(true);
+                    } else {
+                        self.fails(no_place.0);
+                        router.transport.sleep(PAUSE).await;
+                    }
                     return tablets;
                 }
             }
@@ -190,17 +285,22 @@ impl Shared {
             let deadline = router.deadline(WAIT + PATIENCE);
             match self.answer(&tablet, ask, deadline).await {
                 Attempt::Done(Body::Notifications(found)) => {
+                    let has_none = found.notifications.is_empty() && found.locked_rows.is_empty();
+                    if has_none && transport.now() < now + PAUSE {
+                        // As many as may wait there do.
+                        transport.sleep(PAUSE).await;
+                    }
                     self.begin_all(found.notifications).await;
                     if !found.locked_rows.is_empty() && !self.is_stopping() {
                         self.resolve(found.locked_rows).await;
                     }
                 }
                 Attempt::Busy(why) => {
-                    self.last_error.send_replace(Some(why));
+                    self.fails(why);
                     transport.sleep(PAUSE).await;
                 }
                 Attempt::Invalid(why) => {
-                    self.last_error.send_replace(Some(why));
+                    self.fails(why);
                     transport.sleep(PAUSE_REFUSED).await;
                     break;
                 }
@@ -227,7 +327,7 @@ impl Shared {
             txn.batch_get(&cells).await
         };
         if let Err(error) = read.await {
-            self.last_error.send_replace(Some(error.to_string()));
+            self.fails(error.to_string());
         }
     }
 
@@ -254,7 +354,7 @@ impl Shared {
 
     /// Begins a run for each change, and returns those that it may not begin any more.
     async fn begin_all(self: &Arc<Self>, found: Vec<v1::NotificationInfo>) {
-        let mut found = found.into_iter();
+        let mut found = self.hold(found).into_iter();
         while let Some(change) = found.next() {
             let free = tokio::select! {
                 biased;
@@ -262,10 +362,10 @@ impl Shared {
                 free = self.free.clone().acquire_owned() => free.ok(),
             };
             let Some(permit) = free else {
-                let rows = std::iter::once(change)
-                    .chain(found)
-                    .map(|change| change.row);
-                return self.give_back(rows.collect()).await;
+                let rows = std::iter::once(change).chain(found);
+                let rows: Vec<Bytes> = rows.map(|change| change.row).collect();
+                self.held.lock().retain(|row, _| !rows.contains(row));
+                return self.give_back(rows).await;
             };
             self.begin(change, permit);
         }
@@ -291,24 +391,24 @@ impl Shared {
 
     /// Begins a run.
     fn begin(self: &Arc<Self>, found: v1::NotificationInfo, permit: OwnedSemaphorePermit) {
-        let chain = match chain(found.chain) {
-            Ok(chain) => chain,
-            Err(malformed) => {
-                self.last_error.send_replace(Some(malformed.to_string()));
-                return;
-            }
-        };
-        let run = Run {
-            shared: self.clone(),
-            row: found.row,
-            changed_at: Timestamp::from_u64(found.changed_at),
-            chain,
-        };
+        let shared = self.clone();
         self.client.router.transport.spawn(Box::pin(async move {
-            let running = run.shared.client.clone();
-            let running = running.router.metrics().map(|it| &it.observer_running);
+            let running = shared.client.router.metrics();
+            let running = running.map(|it| &it.observer_running);
             running.inspect(|running| running.inc());
-            run.until_it_ends().await;
+            let mut next = Some(found);
+            while let Some(found) = next {
+                let row = found.row.clone();
+                if shared.is_stopping() {
+                    shared.give_back(vec![row.clone()]).await;
+                } else {
+                    match Run::of(&shared, found) {
+                        Ok(run) => run.until_it_ends().await,
+                        Err(malformed) => shared.fails(malformed.to_string()),
+                    }
+                }
+                next = shared.release(&row);
+            }
             running.inspect(|running| running.dec());
             drop(permit);
         }));

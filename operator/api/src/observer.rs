@@ -29,9 +29,10 @@ pub struct Observer {
     /// Default: the servers' image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// How many workers, from 0 to 100; they share the changes. Default: 1.
-    #[serde(default = "one")]
-    pub replicas: u32,
+    /// How many workers, from 0 to 100; they share the changes. Left out: the Deployment begins with 1, and the operator leaves its
+    /// number to others, as a HorizontalPodAutoscaler. Default: left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
     /// Runs at a time, of each worker, from 1 to 1000. Default: 4.
     #[serde(default = "four")]
     pub concurrency: u32,
@@ -72,10 +73,6 @@ pub struct SecretKey {
     pub key: String,
 }
 
-fn one() -> u32 {
-    1
-}
-
 fn four() -> u32 {
     4
 }
@@ -83,10 +80,6 @@ fn four() -> u32 {
 fn five() -> u32 {
     5
 }
-
-/// A worker has a change for longer than a run of its handler may take, if that may be.
-const LEASE_BEYOND_MS: u64 = 5_000;
-const LEASE_MS_MAX: u64 = 60_000;
 
 fn half_a_minute() -> Duration {
     Duration::from_millis(30_000)
@@ -109,11 +102,6 @@ impl Observer {
             format!("--concurrency={}", self.concurrency),
             format!("--attempts={}", self.attempts),
             format!("--timeout={}ms", self.timeout.as_millis()),
-            // Other workers get a change that this one has for so long.
-            format!(
-                "--lease={}ms",
-                (self.timeout.as_millis() + LEASE_BEYOND_MS).min(LEASE_MS_MAX)
-            ),
         ];
         if let Some(command) = &self.exec {
             arguments.push(format!("--exec={command}"));

@@ -43,7 +43,7 @@ pub(super) fn observers(
             let deployment = format!("{name}-{}", names::observer(&observer.name));
             let live = observed.get(Kind::Deployment, &deployment);
             let live = live.filter(|live| observed::is_ours(live, cluster));
-            let status = workload(live, Some(observer.replicas));
+            let status = workload(live, observer.replicas);
             (observer.name.clone(), status)
         })
         .collect()

@@ -18,9 +18,7 @@ pub use commit::{CommitRejection, commit};
 pub use gc::{Collected, gc};
 pub use get::{Read, Snapshot, get};
 pub use keep_alive::keep_alive;
-pub use notify::{
-    NotNotified, acknowledges, change, changed_at, is_acknowledged, may_acknowledge, notify,
-};
+pub use notify::{NotNotified, acknowledges, change, changed_at, left, may_acknowledge, notify};
 pub use one_phase::{OnePhaseRejection, one_phase};
 pub use prewrite::{Prewrite, PrewriteRejection, min_commit_ts, prewrite};
 pub use resolve::resolve;

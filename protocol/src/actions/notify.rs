@@ -6,12 +6,12 @@
 //! The transaction of an observer acknowledges it by a lock (`get_for_update`) of a hidden cell of the same row, see
 //! [`ack_column`](crate::types::ack_column). A lock conflicts with other locks, shows no value to readers, and is collected
 //! as other records are. The rules are:
-//! - It is prewritten only if a notification waits that its snapshot has seen ([`may_acknowledge`]).
-//! - When it commits, the notification goes if and only if its snapshot has seen it ([`is_acknowledged`]).
+//! - It is prewritten only if a change waits that its snapshot has seen ([`may_acknowledge`]).
+//! - When it commits, the notification goes if its snapshot has seen the last change. Otherwise that one waits on ([`left`]).
 //!
-//! So at most one transaction commits for a notification: of two at a time one conflicts on the hidden cell, and one that
-//! begins after the other has committed finds no notification. And none is lost: a change that the snapshot has not seen
-//! leaves the notification where it is.
+//! So at most one transaction commits for a change: of two at a time one conflicts on the hidden cell, and one that begins after
+//! the other has committed needs a change that the other has not seen. And none is lost: what the snapshot has not seen waits on.
+//! A cell that changes all the time holds no run up: what it changes to while a run goes on is another run's.
 //!
 //! The observer reads the changed cell at its snapshot before it commits. After that no commit of that cell comes at or below
 //! the snapshot, so that no notification does either.
@@ -19,7 +19,7 @@
 use crate::mutants::{self, Mutant};
 use crate::types::{Chain, Effect, Notification, Timestamp, WriteKind};
 
-/// No notification waits that the snapshot of an acknowledging transaction has seen.
+/// No change waits that the snapshot of an acknowledging transaction has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotNotified {
     /// When the cell changed after the snapshot, if it did. `None`: nothing waits, so another transaction has acknowledged it.
@@ -45,13 +45,14 @@ fn record(effects: &[Effect], is_it: impl Fn(WriteKind) -> bool) -> Option<Times
     })
 }
 
-/// What waits after this change of the cell, beside what waited before: several changes are one notification, of the last one,
-/// and with the longest of their chains. So a loop of observers is found also if others change its cells.
+/// What waits after this change of the cell, beside what waited before: several changes are one notification, from the first to the
+/// last one, and with the longest of their chains. So a loop of observers is found also if others change its cells.
 pub fn notify(waiting: Option<Notification>, change: Notification) -> Notification {
     let Some(waiting) = waiting else {
         return change;
     };
     Notification {
+        first_at: waiting.first_at.min(change.first_at),
         changed_at: waiting.changed_at.max(change.changed_at),
         chain: waiting.chain.deeper(change.chain),
     }
@@ -60,6 +61,7 @@ pub fn notify(waiting: Option<Notification>, change: Notification) -> Notificati
 /// The change that a commit makes of an observed cell. `chain`: that of its transaction.
 pub fn change(changed_at: Timestamp, chain: Option<&Chain>) -> Notification {
     Notification {
+        first_at: changed_at,
         changed_at,
         chain: chain.cloned().unwrap_or_default(),
     }
@@ -73,7 +75,7 @@ pub fn may_acknowledge(
     waiting: Option<&Notification>,
     start_ts: Timestamp,
 ) -> Result<(), NotNotified> {
-    let changed_at = waiting.map(|waiting| waiting.changed_at);
+    let changed_at = waiting.map(|waiting| waiting.first_at);
     if changed_at.is_some_and(|changed_at| changed_at <= start_ts)
         || mutants::on(Mutant::AckNotChecked)
     {
@@ -82,9 +84,16 @@ pub fn may_acknowledge(
     Err(NotNotified { changed_at })
 }
 
-/// Whether what waits goes with the commit of an acknowledgement by a transaction that began at `start_ts`.
-pub fn is_acknowledged(waiting: &Notification, start_ts: Timestamp) -> bool {
-    waiting.changed_at <= start_ts || mutants::on(Mutant::AckHidesLaterChange)
+/// What waits on behind the commit of an acknowledgement by a transaction that began at `start_ts`: if anything, the last change.
+/// Of those between, a run that sees the last one sees what they came to.
+pub fn left(waiting: Notification, start_ts: Timestamp) -> Option<Notification> {
+    if waiting.changed_at <= start_ts || mutants::on(Mutant::AckHidesLaterChange) {
+        return None;
+    }
+    Some(Notification {
+        first_at: waiting.changed_at,
+        ..waiting
+    })
 }
 
 #[cfg(test)]
@@ -122,11 +131,34 @@ mod tests {
     }
 
     #[test]
-    fn several_changes_are_one_notification_of_the_last() {
+    fn several_changes_are_one_notification_from_the_first_to_the_last() {
         let notified = |before, changed_at| Some(notify(before, change(ts(changed_at), None)));
         assert_eq!(notified(None, 5), waiting(5));
-        assert_eq!(notified(waiting(5), 9), waiting(9));
-        assert_eq!(notified(waiting(9), 5), waiting(9));
+        assert_eq!(notified(waiting(5), 9), Some(several(5, 9)));
+        assert_eq!(notified(waiting(9), 5), Some(several(5, 9)));
+        assert_eq!(notified(Some(several(5, 9)), 7), Some(several(5, 9)));
+    }
+
+    fn several(first: u64, last: u64) -> Notification {
+        Notification {
+            first_at: ts(first),
+            ..change(ts(last), None)
+        }
+    }
+
+    /// A run goes on while the cell changes, and commits.
+    #[test]
+    fn a_cell_that_changes_all_the_time_is_run_for() {
+        let mut waits = several(5, 5);
+        for begins in [6, 16, 26] {
+            // Another one that sees nothing new is refused.
+            assert!(may_acknowledge(Some(&waits), ts(begins - 2)).is_err());
+            waits = notify(Some(waits), change(ts(begins + 5), None));
+            waits = notify(Some(waits), change(ts(begins + 9), None));
+            assert_eq!(may_acknowledge(Some(&waits), ts(begins)), Ok(()));
+            waits = left(waits, ts(begins)).expect("what it has not seen");
+            assert_eq!(waits, several(begins + 9, begins + 9));
+        }
     }
 
     #[test]
@@ -137,9 +169,9 @@ mod tests {
             Some(change(ts(5), Some(&second))),
             change(ts(9), Some(&first)),
         );
-        assert_eq!(long, change(ts(9), Some(&second)));
-        let by_a_writer = notify(Some(long.clone()), change(ts(10), None));
-        assert_eq!(by_a_writer, change(ts(10), Some(&second)));
+        assert_eq!(long.chain, second);
+        let by_a_writer = notify(Some(long), change(ts(10), None));
+        assert_eq!(by_a_writer.chain, second);
         assert_eq!(notify(None, change(ts(11), None)).chain, Chain::default());
     }
 
@@ -153,8 +185,8 @@ mod tests {
         assert_eq!(may_acknowledge(waiting(7).as_ref(), ts(6)), Err(later));
         let nothing = NotNotified { changed_at: None };
         assert_eq!(may_acknowledge(None, ts(6)), Err(nothing));
-        let goes =
-            |changed: u64, start: u64| is_acknowledged(&change(ts(changed), None), ts(start));
-        assert!(goes(5, 5) && goes(5, 6) && !goes(7, 6));
+        let left = |changed: u64, start: u64| left(change(ts(changed), None), ts(start));
+        assert_eq!((left(5, 5), left(5, 6)), (None, None));
+        assert_eq!(left(7, 6), waiting(7));
     }
 }

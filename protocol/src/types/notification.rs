@@ -6,9 +6,11 @@ use super::limits::COLUMN_BYTES_MAX;
 use super::varint::{Reader, put_u64};
 use super::{Chain, DecodeError, Timestamp};
 
-/// A change that no observer has acknowledged; stored under the key of its cell.
+/// Changes of a cell that no observer has acknowledged; stored under its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
+    /// The first of them was not before this, and some of them by then: a run that begins later sees something new.
+    pub first_at: Timestamp,
     /// When the cell changed last.
     pub changed_at: Timestamp,
     /// The runs of observers that the change comes from; of several changes, the longest.
@@ -18,8 +20,13 @@ pub struct Notification {
 impl Notification {
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(9);
+        let mut out = Vec::with_capacity(10);
         put_u64(&mut out, self.changed_at.as_u64());
+        let before = self
+            .changed_at
+            .as_u64()
+            .saturating_sub(self.first_at.as_u64());
+        put_u64(&mut out, before);
         if self.chain.depth > 0 {
             self.chain.put(&mut out);
         }
@@ -32,14 +39,18 @@ impl Notification {
     /// The bytes are not of that form.
     pub fn decode(record: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(record, "notification");
-        let changed_at = Timestamp::from_u64(reader.u64()?);
+        let (changed_at, before) = (reader.u64()?, reader.u64()?);
         let chain = if reader.is_empty() {
             Chain::default()
         } else {
             Chain::read(&mut reader)?
         };
         reader.end()?;
-        Ok(Self { changed_at, chain })
+        Ok(Self {
+            first_at: Timestamp::from_u64(changed_at.saturating_sub(before)),
+            changed_at: Timestamp::from_u64(changed_at),
+            chain,
+        })
     }
 }
 
@@ -74,6 +85,7 @@ mod tests {
             (u64::MAX, Chain::default()),
         ] {
             let notification = Notification {
+                first_at: Timestamp::from_u64(number / 3),
                 changed_at: Timestamp::from_u64(number),
                 chain,
             };

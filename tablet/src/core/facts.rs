@@ -26,7 +26,7 @@ pub(crate) struct Facts {
     /// Cells that are locked, about.
     pub(crate) locks: usize,
     /// Changes that no observer has acknowledged; not all are counted.
-    pub(crate) notifications: usize,
+    pub(crate) notifications: (u64, Timestamp),
     /// Reads of cells whose newest version was in memory, and others.
     pub(crate) cache: (u64, u64),
     /// Memory of the newest versions.

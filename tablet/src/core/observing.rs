@@ -37,11 +37,13 @@ pub(super) struct Observing {
     ends: BTreeSet<(Duration, Bytes)>,
     /// Behind which key the last answer ended, by tablet and column: the next one begins there.
     cursors: HashMap<(u64, Bytes), Bytes>,
-    /// Behind which key the next scan of a tablet's locks begins.
-    lock_cursors: HashMap<u64, Bytes>,
+    /// Behind which key the next scan of a tablet's locks begins, by tablet and column.
+    lock_cursors: HashMap<(u64, Bytes), Bytes>,
     waiting: Vec<WaitingRequest>,
-    /// Tablets whose cells have changed, or whose leases have ended, since the requests that wait were looked at.
-    touched: BTreeSet<u64>,
+    /// Columns of tablets whose cells have changed, or whose leases have ended, since the requests that wait were looked at.
+    touched: BTreeSet<(u64, Bytes)>,
+    /// Those whose entries were not all looked at, since the tablet has many: at the next tick it goes on there.
+    unfinished: BTreeSet<(u64, Bytes)>,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,11 @@ struct WaitingRequest {
     asked: v1::TabletRef,
     request: v1::NotificationsRequest,
     until: Duration,
+}
+
+/// What the request waits for.
+fn place(waiting: &WaitingRequest) -> (u64, Bytes) {
+    (waiting.asked.id, waiting.request.column.clone())
 }
 
 impl Observing {
@@ -128,7 +135,7 @@ impl Core {
         }
     }
 
-    /// Ends the leases of what the worker returns. If it stops, its requests that wait are answered: what they would be sent
+    /// Begins the leases anew of what the worker still has, and ends those of what it returns. If it stops, its requests that wait are answered: what they would be sent
     /// later would be leased to nobody.
     fn release(
         &mut self,
@@ -136,14 +143,21 @@ impl Core {
         request: &v1::NotificationsRequest,
         out: &mut Vec<Reply>,
     ) -> Result<(), Refusal> {
-        if !request.returned.is_empty() {
+        if !request.returned.is_empty() || !request.renewed.is_empty() {
             let table = self.state.tablets.serving(asked)?.table;
-            let rows = request.returned.iter();
-            let keys = rows.map(|row| Bytes::from(key::cell(table, row, &request.column)));
-            let keys: Vec<Bytes> = keys.collect();
-            keys.iter().for_each(|key| self.observing.release(key));
-            self.touch(&keys);
-            self.wake_observers(out);
+            let cell_key = |row: &Bytes| Bytes::from(key::cell(table, row, &request.column));
+            let lease = Duration::from_millis(request.lease_ms.into());
+            for row in &request.renewed {
+                self.observing.lease(cell_key(row), lease);
+            }
+            for row in &request.returned {
+                self.observing.release(&cell_key(row));
+            }
+            if !request.returned.is_empty() {
+                let touched = (asked.id, request.column.clone());
+                self.observing.touched.insert(touched);
+                self.wake_observers(out);
+            }
         }
         if request.stops && request.worker != 0 {
             let is_its = |it: &mut WaitingRequest| {
@@ -203,9 +217,13 @@ impl Core {
             &after.unwrap_or_default(),
             |cell_key| leases.contains_key(cell_key),
         )?;
-        if let Some(last) = found.keys.last() {
-            let behind = Bytes::from([&last[..], b"\0"].concat());
-            self.observing.cursors.insert(place, behind);
+        if found.resume.is_some() && found.keys.is_empty() {
+            self.observing.unfinished.insert(place.clone());
+        }
+        let behind = |last: &Bytes| Bytes::from([&last[..], b"\0"].concat());
+        // Also if nothing was found, or others' entries would hide those behind them for ever.
+        if let Some(next) = found.resume.or_else(|| found.keys.last().map(behind)) {
+            self.observing.cursors.insert(place.clone(), next);
         }
         let lease = Duration::from_millis(request.lease_ms.into());
         for cell_key in found.keys {
@@ -213,7 +231,7 @@ impl Core {
         }
         let mut response = found.response;
         if request.locked {
-            let cursor = self.observing.lock_cursors.entry(asked.id).or_default();
+            let cursor = self.observing.lock_cursors.entry(place).or_default();
             let (rows, next) = notify::locked(&self.state, asked, &request.column, cursor)?;
             response.locked_rows = rows;
             *cursor = next;
@@ -262,23 +280,27 @@ impl Core {
         for cell_key in keys {
             // A key that can't be read is found when it is looked for.
             let tablet = self.state.observed.tablet_of(&self.state.tablets, cell_key);
-            self.observing.touched.extend(tablet.ok().flatten());
+            if let (Ok(Some(tablet)), Ok(cell)) = (tablet, key::decode_cell(cell_key)) {
+                self.observing.touched.insert((tablet, cell.column));
+            }
         }
     }
 
     /// The requests that wait for this tablet are to be looked at.
     pub(super) fn touch_tablet(&mut self, tablet: u64) {
-        self.observing.touched.insert(tablet);
+        let waiting = self.observing.waiting.iter();
+        let its = waiting.filter(|it| it.asked.id == tablet).map(place);
+        self.observing.touched.extend(its);
     }
 
-    /// Looks at the requests that wait for tablets that were touched.
+    /// Looks at the requests that wait for what was touched.
     pub(super) fn wake_observers(&mut self, out: &mut Vec<Reply>) {
         if self.observing.touched.is_empty() {
             return;
         }
         let touched = std::mem::take(&mut self.observing.touched);
         for waiting in std::mem::take(&mut self.observing.waiting) {
-            let again = if touched.contains(&waiting.asked.id) {
+            let again = if touched.contains(&place(&waiting)) {
                 self.serve_notifications(waiting, out)
             } else {
                 Some(waiting)
@@ -296,14 +318,16 @@ impl Core {
         let is_served = |asked: &v1::TabletRef| tablets.serving(asked).is_ok();
         let now = self.observing.now;
         let over = |waiting: &WaitingRequest| waiting.until <= now || !is_served(&waiting.asked);
-        let ids: Vec<u64> = self
+        let places: Vec<_> = self
             .observing
             .waiting
             .iter()
             .filter(|waiting| over(waiting))
-            .map(|waiting| waiting.asked.id)
+            .map(place)
             .collect();
-        self.observing.touched.extend(ids);
+        self.observing.touched.extend(places);
+        let unfinished = std::mem::take(&mut self.observing.unfinished);
+        self.observing.touched.extend(unfinished);
         self.wake_observers(out);
         let state = &self.state;
         self.observing
@@ -311,6 +335,6 @@ impl Core {
             .retain(|(tablet, _), _| state.tablets.get(*tablet).is_some());
         self.observing
             .lock_cursors
-            .retain(|tablet, _| state.tablets.get(*tablet).is_some());
+            .retain(|(tablet, _), _| state.tablets.get(*tablet).is_some());
     }
 }

@@ -165,6 +165,10 @@ declarations! {
         "percolator_tablet_notifications",
         "Changes of observed columns that no observer has acknowledged. At most 4096 are counted; `percolator observe status` counts more.",
     );
+    NOTIFICATION_OLDEST: Metric::gauge(
+        "percolator_tablet_notification_oldest_timestamp_seconds",
+        "When the change was made, of those that are counted, that has waited longest for an observer, by the oracle's time; 0: none waits.",
+    );
     LOCKS_MET: Metric::counter(
         "percolator_tablet_locks_met_total",
         "Locks of others that were in the way of reads or of writes.",

@@ -89,6 +89,17 @@ pub(crate) const BOARDS: &[Board] = &[
         ],
     },
     Board {
+        uid: "percolator-observers",
+        title: "Percolator: observers",
+        panels: &[
+            panel("How many changes wait for observers?", "short", &[("sum by (instance) (percolator_tablet_notifications{%})", "{{instance}}")], "PercolatorObserversBehind"),
+            panel("How long has the oldest of them waited?", "s", &[("max(time() - (percolator_tablet_notification_oldest_timestamp_seconds{%} > 0)) or vector(0)", "oldest")], "PercolatorObserversBehind").bad_from(300.0),
+            panel("How long after its change does a run begin?", "s", &[("histogram_quantile(0.5, sum by (le) (rate(percolator_client_observer_lag_seconds_bucket{%}[$__rate_interval])))", "half of them"), ("histogram_quantile(0.99, sum by (le) (rate(percolator_client_observer_lag_seconds_bucket{%}[$__rate_interval])))", "99 of 100")], "PercolatorObserversBehind"),
+            panel("How do workers get on with changes?", "ops", &[("sum by (end) (rate(percolator_client_observer_runs_total{%}[$__rate_interval]))", "{{end}}"), ("sum(rate(percolator_client_observer_retries_total{%}[$__rate_interval]))", "begun again")], "PercolatorObserverDeadLetters"),
+            panel("For how many changes do observers run just now?", "short", &[("sum by (instance) (percolator_client_observer_running{%})", "{{instance}}")], "PercolatorObserversBehind"),
+        ],
+    },
+    Board {
         uid: "percolator-oracle",
         title: "Percolator: timestamp oracle",
         panels: &[

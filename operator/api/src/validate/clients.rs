@@ -78,7 +78,7 @@ pub(super) fn check_observer(path: &str, observer: &Observer, problems: &mut Pro
         }
     }
     for (field, count, least, most) in [
-        ("replicas", observer.replicas, 0, WORKERS_MAX),
+        ("replicas", observer.replicas.unwrap_or(0), 0, WORKERS_MAX),
         ("concurrency", observer.concurrency, 1, RUNS_MAX),
         ("attempts", observer.attempts, 1, RUNS_MAX),
     ] {

@@ -21,16 +21,20 @@ impl Builder<'_> {
 
     fn observer(&self, observer: &Observer) -> Object {
         let component = names::observer(&observer.name);
+        let mut body = json!({"spec": {
+            "revisionHistoryLimit": 3,
+            "selector": {"matchLabels": names::component_selector(self.name, &component)},
+            "template": self.observer_template(observer, &component),
+        }});
+        // Without it the field is others' to set, as an autoscaler's.
+        if let Some(replicas) = observer.replicas {
+            body["spec"]["replicas"] = json!(replicas);
+        }
         self.object(
             Kind::Deployment,
             &format!("{}-{component}", self.name),
             names::component_labels(self.name, &component),
-            json!({"spec": {
-                "replicas": observer.replicas,
-                "revisionHistoryLimit": 3,
-                "selector": {"matchLabels": names::component_selector(self.name, &component)},
-                "template": self.observer_template(observer, &component),
-            }}),
+            body,
         )
     }
 
