@@ -2,7 +2,7 @@
 //! cut off, and to the end. And everything restarts, one after the other, without a transfer that fails.
 
 use percolator_e2e::application::Application;
-use percolator_e2e::{Kube, Namespace, kill_operators, nodes, say, small, wait};
+use percolator_e2e::{Kube, Namespace, OPERATOR, kill_operators, kubectl, nodes, say, small, wait};
 use serde_json::{Value, json};
 
 /// Cuts the table into so many tablets that each server has some.
@@ -112,6 +112,13 @@ fn take_back(space: &Namespace) {
     assert_eq!(space.lives("demo"), lives, "nobody was taken away");
 }
 
+/// Where the operators' pods are, as far as they have a node.
+fn nodes_of_operators() -> Result<Vec<String>, String> {
+    let names = "jsonpath={.items[*].spec.nodeName}";
+    let nodes = kubectl(&["-n", OPERATOR, "get", "pods", "-o", names])?;
+    Ok(nodes.split_whitespace().map(str::to_owned).collect())
+}
+
 /// Half of the servers go, while a node with one of them is cut off for some time, and the operator is killed.
 fn take_away(space: &Namespace) {
     let going: Vec<u32> = (FEW..MANY).collect();
@@ -119,6 +126,17 @@ fn take_away(space: &Namespace) {
     // The bank is on the first one.
     let node = nodes.iter().copied().find(|node| *node > 1);
     let node = node.expect("servers are spread over nodes");
+    // The operator has to be in reach, and the next one too, before Kubernetes notices that the node isn't.
+    let name = format!("node-{node}");
+    kubectl(&["cordon", &name]).expect("a node that gets no pods");
+    if nodes_of_operators().is_ok_and(|nodes| nodes.contains(&name)) {
+        kill_operators();
+        wait("an operator in reach", || {
+            let nodes = nodes_of_operators()?;
+            let is_in_reach = !nodes.is_empty() && !nodes.contains(&name);
+            is_in_reach.then_some(()).ok_or(format!("{nodes:?}"))
+        });
+    }
     let (cut, others): (Vec<_>, Vec<_>) = going.iter().zip(nodes).partition(|it| it.1 == node);
     let numbers = |of: Vec<(&u32, u32)>| of.into_iter().map(|it| *it.0).collect::<Vec<_>>();
     let (cut, others) = (numbers(cut), numbers(others));
@@ -135,6 +153,7 @@ fn take_away(space: &Namespace) {
         "none of them goes before all are drained"
     );
     drop(off);
+    kubectl(&["uncordon", &name]).expect("a node that gets pods");
     space.wait_until_up_to_date("demo");
     wait_for_each(space, "drains", &going, is_drained);
     assert_eq!(servers_there(space), FEW as usize);
