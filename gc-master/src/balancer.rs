@@ -31,7 +31,7 @@ pub const SPLIT_LOAD: u64 = 1_000;
 const PAUSE: Duration = Duration::from_millis(500);
 /// A tablet that was moved is not moved for balance within this.
 const MOVED_REST: Duration = Duration::from_secs(600);
-/// A move that was refused is tried again after this, and so is a split.
+/// A move that a server has refused is tried there again after this, and so is a split.
 const REFUSED_REST: Duration = Duration::from_secs(10);
 /// After a move, servers report new sizes within this.
 const SIZES_LAG: Duration = Duration::from_secs(2);
@@ -44,8 +44,10 @@ const LOAD_LAG: Duration = Duration::from_secs(20);
 pub(crate) struct Balancer {
     /// Moves that the master has begun, by tablet.
     moves: BTreeMap<u64, MoveUnderWay>,
-    /// Tablets that are left where they are until then.
-    rests: BTreeMap<u64, Rest>,
+    /// Tablets that are left where they are until then, unless their server is drained.
+    rests: BTreeMap<u64, Duration>,
+    /// Servers that have refused a tablet, which is not offered there again until then: another one may get it.
+    refusals: BTreeMap<(u64, String), Duration>,
     /// When these may be asked to be split or merged again.
     splits: BTreeMap<u64, Duration>,
     /// How much tablets were used where they were before a move, and until when that counts.
@@ -71,21 +73,10 @@ struct MoveUnderWay {
     is_emptied: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Rest {
-    until: Duration,
-    /// Also for a server that is drained.
-    from_all: bool,
-}
-
 impl Balancer {
     /// The tablet was moved by a person, or by the master: it stays for a while, unless its server is drained.
     fn moved(&mut self, now: Duration, tablet: u64) {
-        let rest = Rest {
-            until: now + MOVED_REST,
-            from_all: false,
-        };
-        self.rests.insert(tablet, rest);
+        self.rests.insert(tablet, now + MOVED_REST);
     }
 
     /// Whether the tablet is on its way, was so lately, or is cut.
@@ -107,13 +98,12 @@ impl Balancer {
         self.splits.extend(tablets.map(|tablet| (tablet, until)));
     }
 
-    /// A move of the tablet was refused.
-    fn refused(&mut self, now: Duration, tablet: u64) {
-        let rest = Rest {
-            until: now + REFUSED_REST,
-            from_all: true,
-        };
-        self.rests.insert(tablet, rest);
+    /// A move of the tablet to this server was refused.
+    fn refused(&mut self, now: Duration, tablet: u64, to: &str) {
+        let until = now + REFUSED_REST;
+        let rest = self.rests.entry(tablet).or_default();
+        *rest = until.max(*rest);
+        self.refusals.insert((tablet, to.to_owned()), until);
     }
 }
 
@@ -288,7 +278,8 @@ impl Directory {
             return;
         }
         self.balancer.next = now + PAUSE;
-        self.balancer.rests.retain(|_, rest| now < rest.until);
+        self.balancer.rests.retain(|_, until| now < *until);
+        self.balancer.refusals.retain(|_, until| now < *until);
         self.balancer.splits.retain(|_, until| now < *until);
         let loads_before = &mut self.balancer.loads_before;
         loads_before.retain(|_, (_, until)| now < *until);
@@ -356,12 +347,12 @@ impl Directory {
                     self.balancer.loads_before.insert(tablet, before);
                 }
                 Err(refusal) => {
+                    self.balancer.refused(now, tablet, &under_way.to);
                     self.effects.notes.push(Note::MoveEnded {
                         tablet,
                         to: under_way.to,
                         cause: refusal.to_string(),
                     });
-                    self.balancer.refused(now, tablet);
                 }
             }
             self.balancer.sizes_lag_until = now + SIZES_LAG;
@@ -404,7 +395,7 @@ impl Directory {
                 };
                 self.balancer.moves.insert(tablet, under_way);
             }
-            Err(_) => self.balancer.refused(now, tablet),
+            Err(_) => self.balancer.refused(now, tablet, &to),
         }
     }
 
@@ -459,11 +450,11 @@ impl Directory {
         let movable = |server: &str| {
             let tablets = self.tablets.of_owner(server);
             let may_move = |(id, tablet): &(u64, &Placement)| {
-                let rest = self.balancer.rests.get(id);
+                let rests = self.balancer.rests.contains_key(id);
                 let is_ready = |table| state.tables.get(&table).map(|table| table.state);
                 !self.balancer.moves.contains_key(id)
                     && !arrivals.contains_key(id)
-                    && rest.is_none_or(|rest| drains.contains(server) && !rest.from_all)
+                    && (!rests || drains.contains(server))
                     && is_ready(tablet.table) == Some(TableState::Ready)
                     && tablet.made
                     && tablet.listed
@@ -480,7 +471,12 @@ impl Directory {
             };
             tablets.filter(may_move).map(weighed).collect()
         };
-        balance::plan(servers.into_values().collect(), balances, movable)
+        let refusals = &self.balancer.refusals;
+        let refuses = |to: &str, tablet| {
+            !refusals.is_empty() && refusals.contains_key(&(tablet, to.to_owned()))
+        };
+        let servers = servers.into_values().collect();
+        balance::plan(servers, balances, movable, refuses)
     }
 
     /// Adds the load to what servers weigh. What it weighs.

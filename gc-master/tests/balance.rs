@@ -28,7 +28,9 @@ fn settle(world: &mut World, most: Duration) -> usize {
     while world.now < until {
         world.beat_all();
         for command in world.sent.split_off(done) {
-            if let Action::Import { tablet, from, .. } = &command.action {
+            if let Action::Import { tablet, from, .. } = &command.action
+                && !world.refusing.contains_key(&command.server)
+            {
                 let owner = from.server.as_ref().unwrap().server.clone();
                 let had = world.servers.get_mut(&owner).unwrap();
                 let Some(mut tablet) = had.remove(&tablet.id) else {
@@ -326,6 +328,39 @@ fn a_server_is_drained_only_if_the_others_have_room() {
     world.free.insert("tablet-1".into(), 250 << 20);
     assert_eq!(settle(&mut world, Duration::from_secs(20)), 1);
     assert!(left(&world, "tablet-0").drained || left(&world, "tablet-0").tablets == 0);
+}
+
+#[test]
+fn what_the_lightest_server_refuses_goes_to_another_one() {
+    let mut world = World::new(3);
+    world.create("accounts", &["f", "m"]).unwrap();
+    let size = |tablet_id, bytes| v1::TabletSizes {
+        tablets: vec![v1::TabletSize {
+            tablet_id,
+            bytes,
+            ..v1::TabletSize::default()
+        }],
+    };
+    world.sizes.insert("tablet-0".into(), size(1, 1 << 20));
+    world.sizes.insert("tablet-1".into(), size(2, 100 << 20));
+    world.sizes.insert("tablet-2".into(), size(3, 1 << 20));
+    let why = "rows are still to be removed".to_owned();
+    world.refusing.insert("tablet-2".into(), why);
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    let asked = world.sent.len();
+    assert_eq!(settle(&mut world, Duration::from_secs(8)), 1);
+    let servers = world.sent[asked..].iter().map(|it| &*it.server);
+    assert_eq!(servers.collect::<Vec<_>>(), ["tablet-2", "tablet-1"]);
+    assert!(left(&world, "tablet-0").drained);
+    // Where all refuse, they are asked again after a while, and not all the time.
+    world.drain("tablet-0", false).unwrap();
+    world.drain("tablet-1", true).unwrap();
+    world.refusing.insert("tablet-0".into(), "its disk is full".into());
+    let asked = world.sent.len();
+    assert_eq!(settle(&mut world, Duration::from_secs(25)), 0);
+    let attempts = world.sent.len() - asked;
+    assert!((8..=12).contains(&attempts), "{attempts}");
 }
 
 #[test]

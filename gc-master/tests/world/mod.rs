@@ -47,6 +47,8 @@ pub(crate) struct World {
     /// Which start of a server it is; of those that are left out, the first one.
     pub(crate) incarnations: BTreeMap<String, u64>,
     pub(crate) down: Vec<String>,
+    /// Servers that get no tablet from others, and say why.
+    pub(crate) refusing: BTreeMap<String, String>,
     pub(crate) now: Duration,
     pub(crate) oracle_ms: u64,
     pub(crate) notes: Vec<Note>,
@@ -92,6 +94,7 @@ impl World {
             stopping: BTreeSet::new(),
             incarnations: BTreeMap::new(),
             down: Vec::new(),
+            refusing: BTreeMap::new(),
             now: Duration::ZERO,
             oracle_ms: 1_800_000_000_000,
             notes: Vec::new(),
@@ -395,7 +398,11 @@ impl World {
                 tablets.insert(*sibling, second);
             }
             // It takes a while: see `World::hand_over`.
-            Action::Import { .. } => {}
+            Action::Import { .. } => {
+                if let Some(why) = self.refusing.get(&command.server) {
+                    return Err(why.clone());
+                }
+            }
             Action::Merge { first, second } => {
                 let gone = tablets.remove(&second.0).ok_or("it is gone")?;
                 let whole = tablets.get_mut(&first.0).ok_or("it is gone")?;
