@@ -168,11 +168,10 @@ impl Directory {
         self.live.get(server).map_or(0, |live| live.incarnation)
     }
 
-    /// Whether a heartbeat came within three intervals.
+    /// Whether a heartbeat came within three intervals, which did not say that the server ends.
     pub fn is_alive(&self, server: &str, now: Duration) -> bool {
-        self.live
-            .get(server)
-            .is_some_and(|live| now.saturating_sub(live.heard_at) < self.silence_max())
+        let live = self.live.get(server).filter(|live| !live.has_left);
+        live.is_some_and(|live| now.saturating_sub(live.heard_at) < self.silence_max())
     }
 
     /// Tablets that the server had and has not reported for a while, in order: see [`Note::Missing`](crate::Note).

@@ -115,6 +115,34 @@ fn a_server_that_stops_gives_its_tablets_to_others_before() {
 }
 
 #[test]
+fn a_server_that_has_ended_gets_no_tablets() {
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world.stopping.insert("tablet-1".into());
+    assert_eq!(settle(&mut world, Duration::from_secs(20)), 1);
+    assert!(may_stop(&mut world, "tablet-1"));
+    // It was heard a moment ago, and has fewer tablets than any other.
+    let last = percolator_gc_master::Heartbeat {
+        stopping: false,
+        leaving: true,
+        ..world.heartbeat_of("tablet-1")
+    };
+    world.directory.heartbeat(world.now, last).unwrap();
+    assert!(!left(&world, "tablet-1").alive);
+    world.create("other", &[]).unwrap();
+    assert_eq!(counts(&world)["tablet-1"], 0);
+    // Nor is it one that takes the tablets of the next server that stops.
+    assert!(may_stop(&mut world, "tablet-0"));
+    // Its next start is.
+    world.stopping.clear();
+    world.incarnations.insert("tablet-1".into(), 2);
+    world.beat("tablet-1").unwrap();
+    assert!(left(&world, "tablet-1").alive);
+    assert!(!may_stop(&mut world, "tablet-0"));
+}
+
+#[test]
 fn a_server_that_stops_waits_for_what_it_has_handed_over() {
     let mut world = balancing(2);
     world.create("accounts", &["m"]).unwrap();
