@@ -216,8 +216,9 @@ impl Directory {
     }
 
     /// Whether nothing keeps a server that was told to end: others have its tablets and have reported them, or no other server
-    /// takes any, or they stay where they are.
-    pub(crate) fn may_stop(&self, now: Duration, server: &str) -> bool {
+    /// takes any, or they stay where they are. `knows_drain`: as of [`Self::note_drained`]; a command to get a tablet may be on its
+    /// way to one that doesn't know it.
+    pub(crate) fn may_stop(&self, now: Duration, server: &str, knows_drain: bool) -> bool {
         let Some(live) = self.live.get(server).filter(|live| live.stopping) else {
             return false;
         };
@@ -228,8 +229,9 @@ impl Directory {
         if self.check_settled(now).is_err() {
             return false;
         }
-        let has_none =
-            self.owns_none(server, live) && self.settled_moves(server).len() == live.departed.len();
+        let has_none = knows_drain
+            && self.owns_none(server, live)
+            && self.settled_moves(server).len() == live.departed.len();
         let takes = |name: &str| self.is_alive(name, now) && !self.drains(name);
         let servers = self.state.as_ref().map(DirectoryState::tablet_servers);
         has_none || !servers.into_iter().flatten().any(takes)

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Deletion, Departed, Manifest, Refusal, SILENCE_MAX, Settings, server_info,
+    Action, Deletion, Departed, HEARTBEAT_INTERVAL, Manifest, Refusal, SILENCE_MAX, Settings,
+    server_info,
 };
 use percolator_wire::v1;
 use world::World;
@@ -160,6 +161,37 @@ fn a_server_that_stops_waits_for_what_it_has_handed_over() {
     assert!(!beat(&mut world));
     world.beat("tablet-0").unwrap();
     assert!(beat(&mut world));
+}
+
+#[test]
+fn a_server_that_is_about_to_get_a_tablet_does_not_stop_before() {
+    let mut world = balancing(2);
+    world.create("accounts", &CUTS).unwrap();
+    world.servers.insert("tablet-2".into(), BTreeMap::new());
+    let hear = |world: &mut World, server: &str| {
+        let beat = world.heartbeat_of(server);
+        world.directory.heartbeat(world.now, beat).unwrap()
+    };
+    // It is asked to get a tablet, and has not heard that yet.
+    for _ in 0..3 {
+        for server in ["tablet-0", "tablet-1", "tablet-2"] {
+            hear(&mut world, server);
+        }
+        world.members.insert("tablet-2".into());
+        world.now += HEARTBEAT_INTERVAL;
+    }
+    let commands = world.directory.take_effects().commands;
+    let mut imports = commands.iter().filter(|it| it.server == "tablet-2");
+    assert!(
+        imports.any(|it| matches!(it.action, Action::Import { .. })),
+        "{commands:?}"
+    );
+    world.stopping.insert("tablet-2".into());
+    let heard = hear(&mut world, "tablet-2");
+    assert!(heard.draining && !heard.may_stop, "{heard:?}");
+    // Since then it refuses, and it has none.
+    world.draining.insert("tablet-2".into());
+    assert!(hear(&mut world, "tablet-2").may_stop);
 }
 
 #[test]
