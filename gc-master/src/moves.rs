@@ -18,11 +18,20 @@ use crate::state::{Placement, TableState};
 #[derive(Debug)]
 pub struct Moving {
     request: v1::MoveTabletRequest,
-    /// What was told to the server that gets it: the tablet's epoch, and which start of its owner.
-    told: Option<(u64, u64)>,
+    /// What the server that gets it was asked. It is asked again when something of that has changed.
+    attempt: Option<Attempt>,
     /// When that was answered: what the server says of the tablet later is about this attempt.
     since: Option<Duration>,
     until: Option<Duration>,
+}
+
+/// What the command to get a tablet depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attempt {
+    epoch: u64,
+    owner_incarnation: u64,
+    /// Another start of the server that gets the tablet may know nothing of it.
+    target_incarnation: u64,
 }
 
 impl Moving {
@@ -30,7 +39,7 @@ impl Moving {
     pub fn new(request: v1::MoveTabletRequest) -> Self {
         Self {
             request,
-            told: None,
+            attempt: None,
             since: None,
             until: None,
         }
@@ -77,15 +86,19 @@ impl Moving {
         let until = *self.until.get_or_insert(now + WAIT_MAX);
         let in_flight = directory.in_flight.contains(&(to.clone(), id));
         if tablet.owner != *to && !in_flight {
-            let incarnation = directory.incarnation(&tablet.owner);
-            if self.told == Some((tablet.epoch, incarnation)) {
+            let attempt = Attempt {
+                epoch: tablet.epoch,
+                owner_incarnation: directory.incarnation(&tablet.owner),
+                target_incarnation: directory.incarnation(to),
+            };
+            if self.attempt == Some(attempt) {
                 self.since.get_or_insert(now);
                 directory.check_arrival(to, id, tablet.epoch, self.since)?;
             } else {
                 let action = directory.import(now, id, &tablet, to)?;
                 directory.failures.remove(&(to.clone(), id));
                 if directory.ask(to, action) {
-                    self.told = Some((tablet.epoch, incarnation));
+                    self.attempt = Some(attempt);
                     self.since = None;
                 }
             }

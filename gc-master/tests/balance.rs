@@ -556,6 +556,33 @@ fn neighbours_that_are_small_for_long_become_one() {
 }
 
 #[test]
+fn a_server_that_forgets_a_move_when_it_starts_again_is_asked_again() {
+    let mut world = World::new(2);
+    world.create("accounts", &[]).unwrap();
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    world.beat_all();
+    let imports = |world: &World| {
+        let sent = world.sent.iter();
+        sent.filter(|it| matches!(it.action, Action::Import { .. }))
+            .count()
+    };
+    assert_eq!(imports(&world), 1);
+    // It is back before it counts as down, and has neither the tablet nor a reason.
+    world.incarnations.insert("tablet-1".into(), 2);
+    let next = percolator_gc_master::Heartbeat {
+        replaces: vec![1],
+        ..world.heartbeat_of("tablet-1")
+    };
+    world.directory.heartbeat(world.now, next).unwrap();
+    world.carry_out();
+    for _ in 0..4 {
+        world.beat_all();
+    }
+    assert_eq!(imports(&world), 2);
+}
+
+#[test]
 fn a_move_to_a_server_that_dies_goes_elsewhere() {
     let mut world = World::new(3);
     world.create("accounts", &[]).unwrap();
