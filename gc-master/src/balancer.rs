@@ -108,48 +108,53 @@ impl Balancer {
 }
 
 impl Directory {
-    /// Says whether a tablet server is to have no tablets, durably.
+    /// Says whether tablet servers are to have no tablets, durably: of all of them, or of none.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchServer`], [`Refusal::NowhereToDrain`], [`Refusal::NoRoomToDrain`], [`Refusal::NoState`].
-    pub fn drain_server(
+    /// [`Refusal::NoSuchServer`], [`Refusal::NowhereToDrain`], [`Refusal::NoRoomToDrain`], [`Refusal::Settling`],
+    /// [`Refusal::NoState`].
+    pub fn drain_servers(
         &mut self,
         now: Duration,
-        server: &str,
+        servers: &[String],
         drain: bool,
     ) -> Result<(), Refusal> {
-        self.check_tablet_server(server)?;
+        for server in servers {
+            self.check_tablet_server(server)?;
+        }
         let state = self.state()?;
-        let takes = |name: &&str| *name != server && !state.is_draining(name);
+        let goes = |name: &str| servers.iter().any(|it| it == name);
+        let takes = |name: &&str| !goes(name) && !state.is_draining(name);
         if drain && !state.tablet_servers().iter().any(takes) {
             return Err(Refusal::NowhereToDrain {
-                server: server.to_owned(),
+                servers: servers.join(", "),
             });
         }
-        if drain && !state.is_draining(server) {
-            self.check_room(server)?;
+        if drain && servers.iter().any(|server| !state.is_draining(server)) {
+            self.check_settled(now)?;
+            self.check_room(servers)?;
         }
-        let state = self.state()?;
-        if state.is_draining(server) != drain {
-            self.set_drain(server, if drain { Drain::Draining } else { Drain::Off });
+        for server in servers {
+            if self.state()?.is_draining(server) != drain {
+                self.set_drain(server, if drain { Drain::Draining } else { Drain::Off });
+            }
         }
         self.balancer.next = now;
         Ok(())
     }
 
-    /// Whether the others have room for the server's tablets, and for those of others that are drained, as far as they say how
-    /// much they have.
-    fn check_room(&self, server: &str) -> Result<(), Refusal> {
+    /// Whether the others have room for the tablets of these servers, and for those of others that are drained, as far as they
+    /// say how much they have. One that was not heard has none.
+    fn check_room(&self, servers: &[String]) -> Result<(), Refusal> {
         let state = self.state()?;
-        let goes = |name: &&str| *name == server || state.is_draining(name);
+        let goes = |name: &&str| servers.iter().any(|it| it == name) || state.is_draining(name);
         let (go, stay): (Vec<&str>, Vec<&str>) = state.tablet_servers().into_iter().partition(goes);
         let bytes = go.into_iter().map(|name| self.bytes_of(name)).sum();
-        let rooms = stay.into_iter();
-        let rooms = rooms.map(|name| self.live.get(name).and_then(Live::room));
-        let room = rooms.sum::<Option<u64>>();
+        let rooms = stay.into_iter().filter_map(|name| self.live.get(name));
+        let room = rooms.map(Live::room).sum::<Option<u64>>();
         match room.filter(|room| bytes > *room) {
             Some(room) => Err(Refusal::NoRoomToDrain {
-                server: server.to_owned(),
+                servers: servers.join(", "),
                 bytes,
                 room,
             }),

@@ -185,19 +185,31 @@ pub fn server(directory: &Directory, now: Duration, name: &str) -> Result<v1::Se
     Ok(server_info(directory, now, name, server))
 }
 
-/// Drains a tablet server, or ends that, as somebody asks for it.
+/// Drains tablet servers, or ends that, as somebody asks for it.
 ///
 /// # Errors
-/// Those of [`Directory::drain_server`].
-pub fn drain_server(
+/// Those of [`Directory::drain_servers`].
+pub fn drain_servers(
     directory: &mut Directory,
     now: Duration,
-    request: &v1::DrainServerRequest,
-) -> Result<v1::DrainServerResponse, Refusal> {
-    directory.drain_server(now, &request.server, request.drain)?;
-    let server = server(directory, now, &request.server)?;
-    Ok(v1::DrainServerResponse {
-        server: Some(server),
+    request: &v1::DrainServersRequest,
+) -> Result<v1::DrainServersResponse, Refusal> {
+    match directory.drain_servers(now, &request.servers, request.drain) {
+        Ok(()) => {}
+        // The operator tells it from other refusals.
+        Err(refusal @ Refusal::NoRoomToDrain { .. }) => {
+            return Ok(v1::DrainServersResponse {
+                servers: Vec::new(),
+                no_room: refusal.to_string(),
+            });
+        }
+        Err(refusal) => return Err(refusal),
+    }
+    let servers = request.servers.iter();
+    let servers = servers.map(|name| server(directory, now, name));
+    Ok(v1::DrainServersResponse {
+        servers: servers.collect::<Result<_, _>>()?,
+        no_room: String::new(),
     })
 }
 

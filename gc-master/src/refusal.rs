@@ -196,16 +196,16 @@ pub enum Refusal {
     )]
     Draining { server: String },
     #[error(
-        "{server} can't be drained: the cluster has no other tablet server for its tablets. Add one, or \
+        "{servers} can't be drained: the cluster has no other tablet server for the tablets. Add one, or \
          `percolator server undrain` one"
     )]
-    NowhereToDrain { server: String },
+    NowhereToDrain { servers: String },
     #[error(
-        "{server} can't be drained: with its tablets {bytes} bytes are to be moved, and the other tablet servers have room for {room} together. \
+        "{servers} can't be drained: {bytes} bytes are to be moved then, and the other tablet servers have room for {room} together. \
          Give them larger volumes, or add a server"
     )]
     NoRoomToDrain {
-        server: String,
+        servers: String,
         bytes: u64,
         room: u64,
     },

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use percolator_gc_master::{
     Action, Deletion, Departed, HEARTBEAT_INTERVAL, Manifest, Refusal, SILENCE_MAX, Settings,
-    server_info,
+    drain_servers, server_info,
 };
 use percolator_wire::v1;
 use world::World;
@@ -289,7 +289,7 @@ fn what_cannot_be_drained_is_refused() {
     let last = world.drain("tablet-1", true).unwrap_err();
     assert_eq!(
         last.to_string(),
-        "tablet-1 can't be drained: the cluster has no other tablet server for its tablets. Add one, or `percolator server \
+        "tablet-1 can't be drained: the cluster has no other tablet server for the tablets. Add one, or `percolator server \
          undrain` one"
     );
     // Nobody moves a tablet there by hand, and no table is made there.
@@ -371,14 +371,13 @@ fn a_server_is_drained_only_if_the_others_have_room() {
     world.sizes.insert("tablet-0".into(), sizes);
     world.free.insert("tablet-1".into(), 150 << 20);
     world.beat_all();
-    let refused = world.directory.drain_server(world.now, "tablet-0", true);
+    let refused = world.drain("tablet-0", true);
     let why = refused.unwrap_err().to_string();
     assert!(why.contains("room for 78643200 together"), "{why}");
     assert!(!left(&world, "tablet-0").draining);
     world.free.insert("tablet-1".into(), 250 << 20);
     world.beat_all();
-    let drained = world.directory.drain_server(world.now, "tablet-0", true);
-    drained.unwrap();
+    world.drain("tablet-0", true).unwrap();
     // The volume fills meanwhile: the tablet stays, until there is room again.
     world.free.insert("tablet-1".into(), 20 << 20);
     world.beat("tablet-1").unwrap();
@@ -388,6 +387,68 @@ fn a_server_is_drained_only_if_the_others_have_room() {
     world.free.insert("tablet-1".into(), 250 << 20);
     assert_eq!(settle(&mut world, Duration::from_secs(20)), 1);
     assert!(left(&world, "tablet-0").drained || left(&world, "tablet-0").tablets == 0);
+}
+
+#[test]
+fn several_servers_are_drained_together_or_not_at_all() {
+    let mut world = World::new(4);
+    world.create("accounts", &["f", "m", "t"]).unwrap();
+    let server = |number: u64| format!("tablet-{number}");
+    for number in 0..4 {
+        let sizes = v1::TabletSizes {
+            tablets: vec![v1::TabletSize {
+                tablet_id: number + 1,
+                bytes: 100 << 20,
+                ..v1::TabletSize::default()
+            }],
+        };
+        world.sizes.insert(server(number), sizes);
+        // Half of it is room for tablets.
+        world.free.insert(server(number), 300 << 20);
+    }
+    world.beat_all();
+    let draining = |world: &World| {
+        let servers = (0..4).map(server);
+        servers
+            .map(|name| left(world, &name).draining)
+            .collect::<Vec<_>>()
+    };
+    // Two of the three would have been taken one after the other.
+    let request = v1::DrainServersRequest {
+        servers: vec![server(1), server(2), server(3)],
+        drain: true,
+    };
+    let refused = drain_servers(&mut world.directory, world.now, &request).unwrap();
+    let why = "tablet-1, tablet-2, tablet-3 can't be drained: 314572800 bytes are to be moved";
+    assert!(refused.no_room.starts_with(why), "{}", refused.no_room);
+    let unknown = world.drain_all(&["tablet-3", "tablet-9"], true);
+    assert!(
+        matches!(unknown, Err(Refusal::NoSuchServer { .. })),
+        "{unknown:?}"
+    );
+    let all = world.drain_all(&["tablet-0", "tablet-1", "tablet-2", "tablet-3"], true);
+    assert!(matches!(all, Err(Refusal::NowhereToDrain { .. })), "{all:?}");
+    assert_eq!(draining(&world), [false; 4]);
+    world.drain_all(&["tablet-2", "tablet-3"], true).unwrap();
+    assert_eq!(draining(&world), [false, false, true, true]);
+    world.drain_all(&["tablet-2", "tablet-3"], false).unwrap();
+    assert_eq!(draining(&world), [false; 4]);
+
+    // A server that was not heard has no room, when it had time to say so.
+    world.down.push(server(3));
+    world.restart();
+    world.beat_all();
+    let settling = world.drain_all(&["tablet-1", "tablet-2"], true);
+    assert!(
+        matches!(settling, Err(Refusal::Settling { .. })),
+        "{settling:?}"
+    );
+    settle(&mut world, 2 * SILENCE_MAX);
+    let refused = world.drain_all(&["tablet-1", "tablet-2"], true);
+    assert!(
+        matches!(refused, Err(Refusal::NoRoomToDrain { .. })),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -587,8 +648,7 @@ fn a_move_to_a_server_that_dies_goes_elsewhere() {
     let mut world = World::new(3);
     world.create("accounts", &[]).unwrap();
     world.beat_all();
-    let drained = world.directory.drain_server(world.now, "tablet-0", true);
-    drained.unwrap();
+    world.drain("tablet-0", true).unwrap();
     world.beat_all();
     let first = world.sent.last().unwrap().server.clone();
     assert_eq!(first, "tablet-1");

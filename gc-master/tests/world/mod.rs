@@ -456,7 +456,13 @@ impl World {
 
     /// Says whether a server is to have no tablets.
     pub(crate) fn drain(&mut self, server: &str, drain: bool) -> Result<(), Refusal> {
-        let drained = self.directory.drain_server(self.now, server, drain);
+        self.drain_all(&[server], drain)
+    }
+
+    /// The same of several at a time.
+    pub(crate) fn drain_all(&mut self, servers: &[&str], drain: bool) -> Result<(), Refusal> {
+        let servers: Vec<String> = servers.iter().map(|it| (*it).to_owned()).collect();
+        let drained = self.directory.drain_servers(self.now, &servers, drain);
         self.carry_out();
         drained
     }
