@@ -234,7 +234,8 @@ impl Master for Service {
     ) -> Result<Response<v1::DrainServersResponse>, Status> {
         let request = request.into_inner();
         let runner = self.runner()?;
-        let drained = runner.step(|directory, now| convert::drain_servers(directory, now, &request));
+        let drained =
+            runner.step(|directory, now| convert::drain_servers(directory, now, &request));
         Ok(Response::new(drained.await??))
     }
 

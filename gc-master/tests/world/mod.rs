@@ -9,6 +9,7 @@ use std::time::Duration;
 use percolator_gc_master::{
     Action, Command, Deletion, Departed, Directory, DirectoryState, Done, HEARTBEAT_INTERVAL,
     Heartbeat, HeartbeatAnswer, Note, Refusal, Role, SILENCE_MAX, Settings, Start, TableState,
+    server_info,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
@@ -512,4 +513,51 @@ pub(crate) fn report(id: u64, table: u32, name: &str, rows: (&str, &str), epoch:
 /// A heartbeat of an oracle that belongs to no cluster yet.
 pub(crate) fn oracle(name: &str) -> Heartbeat {
     Heartbeat::first(Role::Oracle, name, format!("{name}:7401"))
+}
+
+/// A table of six tablets.
+pub(crate) const CUTS: [&str; 5] = ["c", "f", "i", "l", "o"];
+
+/// How many tablets each server has.
+pub(crate) fn counts(world: &World) -> BTreeMap<&str, usize> {
+    let servers = world.servers.iter();
+    servers
+        .map(|(name, tablets)| (name.as_str(), tablets.len()))
+        .collect()
+}
+
+/// Servers do what they are asked until nothing more is asked, for at most so long. How many tablets were moved.
+pub(crate) fn settle(world: &mut World, most: Duration) -> usize {
+    let (until, mut moves) = (world.now + most, 0);
+    let mut done = world.sent.len();
+    while world.now < until {
+        world.beat_all();
+        for command in world.sent.split_off(done) {
+            if let Action::Import { tablet, from, .. } = &command.action
+                && !world.refusing.contains_key(&command.server)
+            {
+                let owner = from.server.as_ref().unwrap().server.clone();
+                let had = world.servers.get_mut(&owner).unwrap();
+                let Some(mut tablet) = had.remove(&tablet.id) else {
+                    continue;
+                };
+                tablet.epoch += 1;
+                world.own(&command.server, tablet);
+                moves += 1;
+            }
+            world.sent.push(command);
+        }
+        done = world.sent.len();
+    }
+    moves
+}
+
+/// A new cluster with so many tablet servers, whose master balances them.
+pub(crate) fn balancing(servers: usize) -> World {
+    World::with(Settings::default(), servers)
+}
+
+/// What the master says of a tablet server.
+pub(crate) fn left(world: &World, server: &str) -> v1::ServerInfo {
+    server_info(&world.directory, world.now, server).unwrap()
 }

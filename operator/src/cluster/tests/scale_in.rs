@@ -267,7 +267,11 @@ fn servers_that_the_others_have_no_room_for_stay() {
             world.condition("Degraded"),
             reason(true, Reason::DrainBlocked)
         );
-        assert!(world.message("Degraded").contains("give them larger volumes"));
+        assert!(
+            world
+                .message("Degraded")
+                .contains("give them larger volumes")
+        );
     }
     // It is taken back, or there is room.
     world.scale(3);
