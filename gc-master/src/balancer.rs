@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::TabletState;
 use percolator_wire::v1;
 
@@ -20,7 +19,7 @@ use crate::merges::Merges;
 use crate::moves::Moving;
 use crate::pending::Pending;
 use crate::refusal::Refusal;
-use crate::state::{DirectoryState, Drain, Placement, Role, TableState};
+use crate::state::{Placement, Role, TableState};
 
 /// A tablet of more bytes is split, unless the manifest says otherwise.
 pub const SPLIT_BYTES: u64 = 256 << 20;
@@ -108,140 +107,6 @@ impl Balancer {
 }
 
 impl Directory {
-    /// Says whether tablet servers are to have no tablets, durably: of all of them, or of none.
-    ///
-    /// # Errors
-    /// [`Refusal::NoSuchServer`], [`Refusal::NowhereToDrain`], [`Refusal::NoRoomToDrain`], [`Refusal::Settling`],
-    /// [`Refusal::NoState`].
-    pub fn drain_servers(
-        &mut self,
-        now: Duration,
-        servers: &[String],
-        drain: bool,
-    ) -> Result<(), Refusal> {
-        for server in servers {
-            self.check_tablet_server(server)?;
-        }
-        let state = self.state()?;
-        let goes = |name: &str| servers.iter().any(|it| it == name);
-        let takes = |name: &&str| !goes(name) && !state.is_draining(name);
-        if drain && !state.tablet_servers().iter().any(takes) {
-            return Err(Refusal::NowhereToDrain {
-                servers: servers.join(", "),
-            });
-        }
-        if drain && servers.iter().any(|server| !state.is_draining(server)) {
-            self.check_settled(now)?;
-            self.check_room(servers)?;
-        }
-        for server in servers {
-            if self.state()?.is_draining(server) != drain {
-                self.set_drain(server, if drain { Drain::Draining } else { Drain::Off });
-            }
-        }
-        self.balancer.next = now;
-        Ok(())
-    }
-
-    /// Whether the others have room for the tablets of these servers, and for those of others that are drained, as far as they
-    /// say how much they have. One that was not heard has none.
-    fn check_room(&self, servers: &[String]) -> Result<(), Refusal> {
-        let state = self.state()?;
-        let goes = |name: &&str| servers.iter().any(|it| it == name) || state.is_draining(name);
-        let (go, stay): (Vec<&str>, Vec<&str>) = state.tablet_servers().into_iter().partition(goes);
-        let bytes = go.into_iter().map(|name| self.bytes_of(name)).sum();
-        let rooms = stay.into_iter().filter_map(|name| self.live.get(name));
-        let room = rooms.map(Live::room).sum::<Option<u64>>();
-        match room.filter(|room| bytes > *room) {
-            Some(room) => Err(Refusal::NoRoomToDrain {
-                servers: servers.join(", "),
-                bytes,
-                room,
-            }),
-            None => Ok(()),
-        }
-    }
-
-    fn set_drain(&mut self, server: &str, drain: Drain) {
-        if let Some(state) = &mut self.state
-            && let Some(known) = state.servers.get_mut(server)
-        {
-            self.dirty |= known.drain != drain;
-            known.drain = drain;
-        }
-    }
-
-    /// After a heartbeat: whether a server that is to have no tablets has none. Durable, as it may be gone when a later master is
-    /// asked. `knows_drain`: the server has said that it gets none any more. A list of before that may lack a tablet that it
-    /// has got since.
-    pub(crate) fn note_drained(&mut self, server: &str, knows_drain: bool) {
-        let drains = self.state.as_ref().map(|state| state.is_draining(server));
-        let (Some(live), Some(true)) = (self.live.get(server), drains) else {
-            return;
-        };
-        let has_rows = live.listed_rows > 0 && !mutants::on(Mutant::DrainedWithRows);
-        if has_rows || !self.owns_none(server, live) {
-            self.set_drain(server, Drain::Draining);
-        } else if knows_drain {
-            self.set_drain(server, Drain::Drained);
-        }
-    }
-
-    /// Whether the server owns no tablet, by its list, and gets none.
-    fn owns_none(&self, server: &str, live: &Live) -> bool {
-        live.lists_version != 0
-            && self.tablets.count_of_owner(server) == 0
-            && live.arriving.iter().all(|it| !it.failure.is_empty())
-    }
-
-    /// Whether there is such a tablet server.
-    pub(crate) fn check_tablet_server(&self, server: &str) -> Result<(), Refusal> {
-        let state = self.state()?;
-        let known = state.servers.get(server);
-        if known.is_some_and(|known| known.role == Role::Tablet) {
-            return Ok(());
-        }
-        let known = state.tablet_servers().into_iter();
-        Err(Refusal::NoSuchServer {
-            server: server.to_owned(),
-            known: known.collect::<Vec<_>>().join(", "),
-        })
-    }
-
-    /// Whether the server is to have no tablets: it is drained, or about to end.
-    pub(crate) fn drains(&self, server: &str) -> bool {
-        let state = self.state.as_ref();
-        state.is_some_and(|state| state.is_draining(server)) || self.empties(server)
-    }
-
-    /// Whether others get the tablets of this server because it is about to end. Without balance nobody would give it some later.
-    fn empties(&self, server: &str) -> bool {
-        let live = self.live.get(server);
-        live.is_some_and(|live| live.stopping) && self.balances()
-    }
-
-    /// Whether nothing keeps a server that was told to end: others have its tablets and have reported them, or no other server
-    /// takes any, or they stay where they are. `knows_drain`: as of [`Self::note_drained`]; a command to get a tablet may be on its
-    /// way to one that doesn't know it.
-    pub(crate) fn may_stop(&self, now: Duration, server: &str, knows_drain: bool) -> bool {
-        let Some(live) = self.live.get(server).filter(|live| live.stopping) else {
-            return false;
-        };
-        if !self.balances() {
-            return true;
-        }
-        // A master that has just begun doesn't know yet who is there.
-        if self.check_settled(now).is_err() {
-            return false;
-        }
-        let has_none = knows_drain
-            && self.owns_none(server, live)
-            && self.settled_moves(server).len() == live.departed.len();
-        let takes = |name: &str| self.is_alive(name, now) && !self.drains(name);
-        let servers = self.state.as_ref().map(DirectoryState::tablet_servers);
-        has_none || !servers.into_iter().flatten().any(takes)
-    }
-
     /// How many tablets the server owns; or how many rows it has of, by its last list, with those that others own now.
     pub(crate) fn tablets_at(&self, server: &str) -> u64 {
         let listed = self.live.get(server).map_or(0, |live| live.listed_rows);
@@ -306,7 +171,7 @@ impl Directory {
         }
     }
 
-    fn balances(&self) -> bool {
+    pub(crate) fn balances(&self) -> bool {
         self.manifest.balance.unwrap_or(self.settings.balance)
     }
 

@@ -17,6 +17,7 @@ mod convert;
 mod copies;
 mod core;
 mod cuts;
+mod drains;
 mod driver;
 mod events;
 mod facts;

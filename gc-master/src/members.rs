@@ -126,6 +126,11 @@ impl Live {
         self.lists_version = 0;
     }
 
+    /// Whether its list is known here, and it gets no tablets, as far as it says.
+    pub(crate) fn gets_none(&self) -> bool {
+        self.lists_version != 0 && self.arriving.iter().all(|it| !it.failure.is_empty())
+    }
+
     /// What it says of a tablet that it gets.
     pub(crate) fn arrival(&self, tablet: u64) -> Option<&v1::TabletArrival> {
         self.arriving.iter().find(|it| it.tablet_id == tablet)

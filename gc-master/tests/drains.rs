@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, Refusal, SILENCE_MAX, drain_servers,
+    Action, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Refusal,
+    SILENCE_MAX, drain_servers,
 };
 use percolator_wire::v1;
 use world::{CUTS, World, balancing, counts, left, settle};
@@ -47,6 +48,12 @@ fn a_server_that_is_drained_has_no_tablets_and_gets_none() {
     world.drain("tablet-0", false).unwrap();
     world.create("third", &[]).unwrap();
     assert_eq!(counts(&world)["tablet-0"], 1);
+}
+
+/// Lets the master hear a server, and do nothing yet of what comes of it.
+fn hear(world: &mut World, server: &str) -> HeartbeatAnswer {
+    let beat = world.heartbeat_of(server);
+    world.directory.heartbeat(world.now, beat).unwrap()
 }
 
 #[test]
@@ -123,10 +130,6 @@ fn a_server_that_is_about_to_get_a_tablet_does_not_stop_before() {
     let mut world = balancing(2);
     world.create("accounts", &CUTS).unwrap();
     world.servers.insert("tablet-2".into(), BTreeMap::new());
-    let hear = |world: &mut World, server: &str| {
-        let beat = world.heartbeat_of(server);
-        world.directory.heartbeat(world.now, beat).unwrap()
-    };
     // It is asked to get a tablet, and has not heard that yet.
     for _ in 0..3 {
         for server in ["tablet-0", "tablet-1", "tablet-2"] {
@@ -165,6 +168,63 @@ fn a_server_that_stops_does_not_wait_for_nothing() {
     world.beat_all();
     assert!(may_stop(&mut world, "tablet-1"));
     assert_eq!(settle(&mut world, Duration::from_secs(5)), 0);
+}
+
+#[test]
+fn a_server_that_stops_does_not_wait_for_what_stays() {
+    // Of a table that is being deleted.
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world.freeze("accounts").unwrap();
+    world.beat_all();
+    assert_eq!(counts(&world)["tablet-1"], 1);
+    assert!(!may_stop(&mut world, "tablet-1"), "it has not heard yet");
+    assert!(may_stop(&mut world, "tablet-1"));
+
+    // What it has lost.
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world.servers.get_mut("tablet-1").unwrap().clear();
+    settle(&mut world, 2 * SILENCE_MAX);
+    assert_eq!(left(&world, "tablet-1").lost_tablets, [2]);
+    may_stop(&mut world, "tablet-1");
+    assert!(may_stop(&mut world, "tablet-1"));
+
+    // What nobody has room for. It waits for as much as somebody has room for.
+    let mut world = balancing(2);
+    world.create("accounts", &["f", "m", "t"]).unwrap();
+    let size = |tablet_id, bytes| v1::TabletSize {
+        tablet_id,
+        bytes,
+        ..v1::TabletSize::default()
+    };
+    let sizes = v1::TabletSizes {
+        tablets: vec![size(2, 1 << 20), size(4, 100 << 20)],
+    };
+    world.sizes.insert("tablet-1".into(), sizes);
+    world.free.insert("tablet-0".into(), 50 << 20);
+    world.beat_all();
+    world.stopping.insert("tablet-1".into());
+    world.draining.insert("tablet-1".into());
+    assert!(!hear(&mut world, "tablet-1").may_stop);
+    assert_eq!(settle(&mut world, Duration::from_secs(5)), 1);
+    assert_eq!(counts(&world)["tablet-1"], 1);
+    assert!(may_stop(&mut world, "tablet-1"));
+}
+
+#[test]
+fn a_server_that_is_drained_and_stops_waits_without_balance_too() {
+    let mut world = World::new(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world.drain("tablet-1", true).unwrap();
+    world.stopping.insert("tablet-1".into());
+    world.draining.insert("tablet-1".into());
+    assert!(!hear(&mut world, "tablet-1").may_stop);
+    assert_eq!(settle(&mut world, Duration::from_secs(5)), 1);
+    assert!(may_stop(&mut world, "tablet-1"));
 }
 
 #[test]
