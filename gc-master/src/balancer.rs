@@ -138,10 +138,11 @@ impl Directory {
         load.unwrap_or_default().max(before.map_or(0, |it| it.0))
     }
 
-    /// A person moves this tablet: the master leaves it to them.
+    /// A person moves this tablet: the master leaves it to them. A split would end the copy.
     pub(crate) fn leave_to_person(&mut self, now: Duration, tablet: u64) {
         self.balancer.moves.remove(&tablet);
         self.balancer.moved(now, tablet);
+        self.balancer.rest_from_cuts(now, [tablet]);
     }
 
     /// Goes on with moves and splits, and begins some.
@@ -408,9 +409,11 @@ impl Directory {
         };
         let is_owner = tablet.owner == server && tablet.listed && self.is_alive(server, now);
         let is_inside = tablet.rows.start < row && tablet.rows.contains(&row);
+        // Also for a person, whose copy may take longer than anybody waits for it.
+        let arrives = self.arrivals().contains_key(&id);
         let table = self.table(tablet.table);
         let is_ready = table.is_some_and(|table| table.state == TableState::Ready);
-        if !is_owner || !is_inside || !is_ready {
+        if !is_owner || !is_inside || !is_ready || arrives {
             return;
         }
         let epoch = tablet.epoch;

@@ -5,7 +5,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_gc_master::{Action, Manifest, Settings};
+use percolator_gc_master::{Action, HEARTBEAT_INTERVAL, Heartbeat, Manifest, Moving, Settings};
 use percolator_wire::v1;
 use world::{CUTS, World, balancing, counts, settle};
 
@@ -128,6 +128,57 @@ fn a_tablet_that_is_too_large_is_split_where_its_server_says() {
             "accounts ready 2@1 [m..) tablet-0",
         ]
     );
+}
+
+#[test]
+fn a_tablet_that_a_person_moves_is_not_split_meanwhile() {
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    let large = v1::TabletSize {
+        tablet_id: 1,
+        bytes: 300 << 20,
+        split_at: "f".into(),
+    };
+    let sizes = v1::TabletSizes {
+        tablets: vec![large],
+    };
+    let request = v1::MoveTabletRequest {
+        tablet_id: 1,
+        server: "tablet-1".into(),
+    };
+    Moving::new(request)
+        .go_on(&mut world.directory, world.now)
+        .unwrap();
+    world.carry_out();
+    // Also when the server that gets it has not said so yet, and when it takes long.
+    world.sizes.insert("tablet-0".into(), sizes);
+    let arrival = |failure: &str| v1::TabletArrival {
+        tablet_id: 1,
+        epoch: 1,
+        failure: failure.into(),
+        from: "tablet-0".into(),
+        ..v1::TabletArrival::default()
+    };
+    let go_on = |world: &mut World, arriving: Vec<v1::TabletArrival>| {
+        for _ in 0..60 {
+            world.beat("tablet-0").unwrap();
+            let beat = Heartbeat {
+                arriving: arriving.clone(),
+                ..world.heartbeat_of("tablet-1")
+            };
+            world.directory.heartbeat(world.now, beat).unwrap();
+            world.carry_out();
+            world.now += HEARTBEAT_INTERVAL;
+            if arriving.is_empty() {
+                break;
+            }
+        }
+        let mut sent = world.sent.iter();
+        sent.any(|it| matches!(it.action, Action::Split { .. }))
+    };
+    assert!(!go_on(&mut world, Vec::new()));
+    assert!(!go_on(&mut world, vec![arrival("")]));
+    assert!(go_on(&mut world, vec![arrival("it stays")]));
 }
 
 #[test]
