@@ -21,7 +21,7 @@ Examples:
   percolator server drain tablet-2
   percolator server undrain tablet-2")]
 pub(crate) enum Command {
-    /// List tablet servers: whether they are up or drained, how many tablets they have, and how large these are.
+    /// List tablet servers: whether they are up, stopping or drained, how many tablets they have, and how large these are.
     #[command(after_help = "\
 Examples:
   percolator server list
@@ -154,6 +154,9 @@ fn waits_for(info: &ServerInfo) -> String {
 
 /// What a server is, in a word.
 pub(crate) fn state(info: &ServerInfo) -> &'static str {
+    if info.stopping {
+        return "stopping";
+    }
     match (info.alive, info.draining, info.drained) {
         (true, false, _) => "up",
         (false, false, _) => "down",
@@ -178,6 +181,7 @@ fn json(info: &ServerInfo) -> Value {
         "server": info.server,
         "address": info.address,
         "alive": info.alive,
+        "stopping": info.stopping,
         "draining": info.draining,
         "drained": info.drained,
         "tablets": info.tablets,

@@ -94,6 +94,8 @@ pub(crate) struct Planned {
     pub(crate) moves: Vec<PlannedMove>,
     /// Tablets that are to be split where their load is about half.
     pub(crate) splits: Vec<u64>,
+    /// Servers that are drained and have a tablet that no other server has room for.
+    pub(crate) without_room: BTreeSet<String>,
 }
 
 /// What is to be moved now, or split. `tablets`: those of a server that may be moved, and are not on their way; of few servers they are
@@ -120,6 +122,11 @@ pub(crate) fn plan(
             };
             // Another one may be small enough.
             let Some(target) = lightest(&servers, DRAIN_MOVES_MAX, may_get) else {
+                let mut takers = servers.iter().filter(|server| !server.drains).peekable();
+                if takers.peek().is_some() && takers.all(|server| !server.has_room(tablet.bytes)) {
+                    let without_room = &mut planned.without_room;
+                    without_room.insert(servers[source].name.clone());
+                }
                 continue;
             };
             moves.push(give(&mut servers, source, target, tablet));
@@ -284,7 +291,7 @@ mod tests {
         /// Until nothing is to be moved.
         fn settle(&mut self, balances: bool) {
             for _ in 0..100_000 {
-                let Planned { moves, splits } = self.plan(balances);
+                let Planned { moves, splits, .. } = self.plan(balances);
                 for tablet in &splits {
                     self.split(*tablet);
                 }
@@ -446,7 +453,11 @@ mod tests {
         let mut full = World::new(named(2).zip([vec![10], vec![]]));
         full.drains.insert("tablet-000".into());
         full.room.insert("tablet-001".into(), 9);
-        assert_eq!(full.plan(true), Planned::default());
+        let expected = Planned {
+            without_room: ["tablet-000".to_owned()].into(),
+            ..Planned::default()
+        };
+        assert_eq!(full.plan(true), expected);
     }
 
     #[test]

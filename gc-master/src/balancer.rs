@@ -32,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const MOVED_REST: Duration = Duration::from_secs(600);
 /// A move that a server has refused is tried there again after this, and so is a split.
 const REFUSED_REST: Duration = Duration::from_secs(10);
+/// That nobody has room for the tablets of a server that is drained is noted again after this.
+const NOTED_REST: Duration = Duration::from_secs(600);
 /// After a move, servers report new sizes within this.
 const SIZES_LAG: Duration = Duration::from_secs(2);
 
@@ -51,6 +53,8 @@ pub(crate) struct Balancer {
     splits: BTreeMap<u64, Duration>,
     /// How much tablets were used where they were before a move, and until when that counts.
     loads_before: BTreeMap<u64, (u64, Duration)>,
+    /// Servers that are drained and have a tablet that no other server has room for: when that may be noted again.
+    without_room: BTreeMap<String, Duration>,
     /// When servers are looked at again.
     next: Duration,
     /// Neighbours that are small.
@@ -154,6 +158,7 @@ impl Directory {
         self.balancer.rests.retain(|_, until| now < *until);
         self.balancer.refusals.retain(|_, until| now < *until);
         self.balancer.splits.retain(|_, until| now < *until);
+        self.balancer.without_room.retain(|_, until| now < *until);
         let loads_before = &mut self.balancer.loads_before;
         loads_before.retain(|_, (_, until)| now < *until);
         self.step_moves(now);
@@ -163,12 +168,28 @@ impl Directory {
             self.merge_small(now);
         }
         let calm = now >= self.balancer.sizes_lag_until;
-        let Planned { moves, splits } = self.plan(now, balances && calm);
+        let Planned {
+            moves,
+            splits,
+            without_room,
+        } = self.plan(now, balances && calm);
+        for server in without_room {
+            self.note_without_room(now, server);
+        }
         for planned in moves {
             self.begin_move(now, planned, None);
         }
         for tablet in splits {
             self.split_used(now, tablet);
+        }
+    }
+
+    fn note_without_room(&mut self, now: Duration, server: String) {
+        let noted = &mut self.balancer.without_room;
+        if !noted.contains_key(&server) {
+            noted.insert(server.clone(), now + NOTED_REST);
+            let note = Note::WithoutRoom { server };
+            self.effects.notes.push(note);
         }
     }
 

@@ -242,6 +242,7 @@ fn server_info(
         failures: failed.map_or(0, |failed| failed.times),
         leads_term: directory.leads_term(name),
         takeover_ms: directory.takeover_ms(name),
+        stopping: directory.is_stopping(name, now),
         draining: server.drain != Drain::Off,
         drained: server.drain == Drain::Drained,
         tablets: directory.tablets_at(name),
@@ -343,6 +344,7 @@ impl From<Refusal> for Status {
             | Refusal::NowhereToDrain { .. }
             | Refusal::NoRoomToDrain { .. }
             | Refusal::Draining { .. }
+            | Refusal::NoRoom { .. }
             | Refusal::Duplicate { .. }
             | Refusal::Replaced { .. }
             | Refusal::OlderFolder { .. } => Code::FailedPrecondition,
@@ -360,6 +362,7 @@ impl From<Refusal> for Status {
             | Refusal::Unplaced { .. }
             | Refusal::OwnerAway { .. }
             | Refusal::ServerAway { .. }
+            | Refusal::Stopping { .. }
             | Refusal::NotMoved { .. }
             | Refusal::NotCut { .. }
             | Refusal::UnmetTabletServers { .. } => Code::Unavailable,

@@ -111,7 +111,7 @@ impl Directory {
     }
 
     /// Whether others get the tablets of this server because it is about to end. Without balance nobody would give it some later.
-    fn empties(&self, server: &str) -> bool {
+    pub(crate) fn empties(&self, server: &str) -> bool {
         let live = self.live.get(server);
         live.is_some_and(|live| live.stopping) && self.balances()
     }
@@ -152,6 +152,32 @@ impl Directory {
         table != Some(TableState::Deleting)
             && !is_lost
             && takers.iter().any(|to| self.has_room(to, id, tablet))
+    }
+
+    /// Whether the server may get a tablet by hand.
+    pub(crate) fn check_may_get(
+        &self,
+        to: &str,
+        id: u64,
+        tablet: &Placement,
+    ) -> Result<(), Refusal> {
+        let server = || to.to_owned();
+        if self.state()?.is_draining(to) {
+            return Err(Refusal::Draining { server: server() });
+        }
+        if self.empties(to) {
+            return Err(Refusal::Stopping { server: server() });
+        }
+        if tablet.owner != to && !self.has_room(to, id, tablet) {
+            let room = self.live.get(to).and_then(Live::room);
+            return Err(Refusal::NoRoom {
+                tablet: id,
+                server: server(),
+                bytes: self.tablet_bytes(&tablet.owner, id),
+                room: room.unwrap_or_default(),
+            });
+        }
+        Ok(())
     }
 
     /// Whether the server has room for a tablet of another one, as far as it says: also for one that is on its way there, with all

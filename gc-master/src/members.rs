@@ -179,6 +179,12 @@ impl Directory {
         live.is_some_and(|live| now.saturating_sub(live.heard_at) < self.silence_max())
     }
 
+    /// Whether the server was told to end, and has not ended yet.
+    pub(crate) fn is_stopping(&self, server: &str, now: Duration) -> bool {
+        let live = self.live.get(server);
+        self.is_alive(server, now) && live.is_some_and(|live| live.stopping)
+    }
+
     /// Tablets that the server had and has not reported for a while, in order: see [`Note::Missing`](crate::Note).
     pub(crate) fn lost_tablets(&self, server: &str) -> Vec<u64> {
         let missing = self.live.get(server).map(|live| &live.missing);

@@ -23,6 +23,8 @@ pub struct Moving {
     /// When that was answered: what the server says of the tablet later is about this attempt.
     since: Option<Duration>,
     until: Option<Duration>,
+    /// It was looked whether the server may get the tablet, or the master itself has.
+    is_checked: bool,
 }
 
 /// What the command to get a tablet depends on.
@@ -42,6 +44,15 @@ impl Moving {
             attempt: None,
             since: None,
             until: None,
+            is_checked: false,
+        }
+    }
+
+    /// The same for somebody who waits until then at the most.
+    pub(crate) fn within(request: v1::MoveTabletRequest, until: Duration) -> Self {
+        Self {
+            until: Some(until),
+            ..Self::new(request)
         }
     }
 
@@ -54,6 +65,7 @@ impl Moving {
     pub(crate) fn of_master(request: v1::MoveTabletRequest) -> Self {
         Self {
             until: Some(Duration::MAX),
+            is_checked: true,
             ..Self::new(request)
         }
     }
@@ -62,7 +74,8 @@ impl Moving {
     ///
     /// # Errors
     /// [`Refusal::NoSuchTablet`], [`Refusal::NoSuchServer`], [`Refusal::NotReady`], [`Refusal::OwnerAway`],
-    /// [`Refusal::ServerAway`], [`Refusal::Draining`], [`Refusal::NotMoved`], and [`Refusal::Pending`] when it takes long.
+    /// [`Refusal::ServerAway`], [`Refusal::Draining`], [`Refusal::Stopping`], [`Refusal::NoRoom`], [`Refusal::NotMoved`], and
+    /// [`Refusal::Pending`] when it takes long.
     pub fn go_on(
         &mut self,
         directory: &mut Directory,
@@ -70,14 +83,12 @@ impl Moving {
     ) -> Result<Pending<v1::MoveTabletResponse>, Refusal> {
         let (id, to) = (self.request.tablet_id, &self.request.server);
         directory.check_tablet_server(to)?;
-        if self.until.is_none() {
-            if directory.drains(to) {
-                return Err(Refusal::Draining { server: to.clone() });
-            }
-            directory.leave_to_person(now, id);
-        }
         let tablet = directory.tablets.get(id).cloned();
         let tablet = tablet.ok_or(Refusal::NoSuchTablet { tablet: id })?;
+        if !std::mem::replace(&mut self.is_checked, true) {
+            directory.check_may_get(to, id, &tablet)?;
+            directory.leave_to_person(now, id);
+        }
         if tablet.owner == *to && tablet.listed {
             return Ok(Pending::Done(v1::MoveTabletResponse {
                 tablet: Some(convert::tablet_place(directory, id, &tablet)?),

@@ -300,6 +300,9 @@ impl Directory {
         let described: Vec<String> = servers
             .into_iter()
             .map(|server| match self.silence(server, now) {
+                Some(_) if self.is_stopping(server, now) => {
+                    format!("{server} (up, and about to end)")
+                }
                 Some(_) if self.is_alive(server, now) && self.drains(server) => {
                     format!("{server} (up, and drained)")
                 }

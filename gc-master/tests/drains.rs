@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Refusal,
-    SILENCE_MAX, drain_servers,
+    Action, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Merging, Moving,
+    Note, Refusal, SILENCE_MAX, drain_servers,
 };
 use percolator_wire::v1;
 use world::{CUTS, World, balancing, counts, left, settle};
@@ -312,7 +312,7 @@ fn what_cannot_be_drained_is_refused() {
         tablet_id: 2,
         server: "tablet-0".into(),
     };
-    let moving = percolator_gc_master::Moving::new(request).go_on(&mut world.directory, world.now);
+    let moving = Moving::new(request).go_on(&mut world.directory, world.now);
     assert!(
         matches!(moving, Err(Refusal::Draining { .. })),
         "{moving:?}"
@@ -354,9 +354,78 @@ fn a_server_is_drained_only_if_the_others_have_room() {
     let asked = world.sent.len();
     assert_eq!(settle(&mut world, Duration::from_secs(20)), 0);
     assert_eq!(world.sent.len(), asked);
+    let server = "tablet-0".to_owned();
+    assert_eq!(world.notes, [Note::WithoutRoom { server }], "once");
     world.free.insert("tablet-1".into(), 250 << 20);
     assert_eq!(settle(&mut world, Duration::from_secs(20)), 1);
     assert!(left(&world, "tablet-0").drained || left(&world, "tablet-0").tablets == 0);
+}
+
+#[test]
+fn a_server_that_has_no_room_or_stops_gets_nothing_by_hand() {
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    let size = |tablet_id, bytes| v1::TabletSizes {
+        tablets: vec![v1::TabletSize {
+            tablet_id,
+            bytes,
+            ..v1::TabletSize::default()
+        }],
+    };
+    world.sizes.insert("tablet-0".into(), size(1, 1 << 20));
+    world.sizes.insert("tablet-1".into(), size(2, 100 << 20));
+    world.free.insert("tablet-0".into(), 100 << 20);
+    world.beat_all();
+    let moving = |world: &mut World, tablet_id, server: &str| {
+        let request = v1::MoveTabletRequest {
+            tablet_id,
+            server: server.into(),
+        };
+        Moving::new(request).go_on(&mut world.directory, world.now)
+    };
+    let full = moving(&mut world, 2, "tablet-0").unwrap_err().to_string();
+    assert_eq!(
+        full,
+        "tablet-0 gets no tablet that it has no room for: tablet 2 has 104857600 bytes, and it has room for 52428800. Give it a \
+         larger volume"
+    );
+    // A copy that has filled its volume meanwhile is asked for again.
+    let arriving = Heartbeat {
+        arriving: vec![v1::TabletArrival {
+            tablet_id: 2,
+            epoch: 1,
+            from: "tablet-1".into(),
+            ..v1::TabletArrival::default()
+        }],
+        ..world.heartbeat_of("tablet-0")
+    };
+    world.directory.heartbeat(world.now, arriving).unwrap();
+    moving(&mut world, 2, "tablet-0").unwrap();
+    world.directory.take_effects();
+    world.beat("tablet-0").unwrap();
+
+    // Neighbours go together where there is room.
+    let mut merging = Merging::new(v1::MergeTableRequest {
+        table: "accounts".into(),
+        row: "m".into(),
+    });
+    merging.go_on(&mut world.directory, world.now).unwrap();
+    world.carry_out();
+    let sent = world.sent.last().unwrap();
+    assert!(
+        matches!(&sent.action, Action::Import { tablet, .. } if tablet.id == 1),
+        "{sent:?}"
+    );
+    assert_eq!(sent.server, "tablet-1");
+
+    world.stopping.insert("tablet-1".into());
+    world.beat("tablet-1").unwrap();
+    assert!(left(&world, "tablet-1").stopping);
+    let stopping = moving(&mut world, 1, "tablet-1");
+    assert!(
+        matches!(stopping, Err(Refusal::Stopping { .. })),
+        "{stopping:?}"
+    );
 }
 
 #[test]
