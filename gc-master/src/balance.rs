@@ -107,31 +107,8 @@ pub(crate) fn plan(
     refuses: impl Fn(&str, u64) -> bool,
 ) -> Planned {
     let mut planned = Planned::default();
+    empty_drained(&mut servers, &mut planned, &tablets, &refuses);
     let moves = &mut planned.moves;
-    for source in 0..servers.len() {
-        if !servers[source].drains {
-            continue;
-        }
-        let mut left = tablets(&servers[source].name);
-        left.sort_by_key(|tablet| (tablet.weight, tablet.id));
-        while servers[source].gives < DRAIN_MOVES_MAX
-            && let Some(tablet) = left.pop()
-        {
-            let may_get = |_, server: &ServerWeight| {
-                server.has_room(tablet.bytes) && !refuses(&server.name, tablet.id)
-            };
-            // Another one may be small enough.
-            let Some(target) = lightest(&servers, DRAIN_MOVES_MAX, may_get) else {
-                let mut takers = servers.iter().filter(|server| !server.drains).peekable();
-                if takers.peek().is_some() && takers.all(|server| !server.has_room(tablet.bytes)) {
-                    let without_room = &mut planned.without_room;
-                    without_room.insert(servers[source].name.clone());
-                }
-                continue;
-            };
-            moves.push(give(&mut servers, source, target, tablet));
-        }
-    }
     if !balances {
         return planned;
     }
@@ -186,6 +163,40 @@ pub(crate) fn plan(
         let to_split = heaviest(too_heavy.into_iter().filter(splits));
         planned.splits.extend(to_split.map(|tablet| tablet.id));
         exhausted.insert(source);
+    }
+}
+
+/// Plans moves from the servers that are drained.
+fn empty_drained(
+    servers: &mut [ServerWeight],
+    planned: &mut Planned,
+    tablets: impl Fn(&str) -> Vec<TabletWeight>,
+    refuses: impl Fn(&str, u64) -> bool,
+) {
+    for source in 0..servers.len() {
+        if !servers[source].drains {
+            continue;
+        }
+        let mut left = tablets(&servers[source].name);
+        left.sort_by_key(|tablet| (tablet.weight, tablet.id));
+        while servers[source].gives < DRAIN_MOVES_MAX
+            && let Some(tablet) = left.pop()
+        {
+            let may_get = |_, server: &ServerWeight| {
+                server.has_room(tablet.bytes) && !refuses(&server.name, tablet.id)
+            };
+            // Another one may be small enough.
+            let Some(target) = lightest(servers, DRAIN_MOVES_MAX, may_get) else {
+                let mut takers = servers.iter().filter(|server| !server.drains).peekable();
+                if takers.peek().is_some() && takers.all(|server| !server.has_room(tablet.bytes)) {
+                    let without_room = &mut planned.without_room;
+                    without_room.insert(servers[source].name.clone());
+                }
+                continue;
+            };
+            let given = give(servers, source, target, tablet);
+            planned.moves.push(given);
+        }
     }
 }
 
