@@ -544,6 +544,7 @@ fn a_server_that_forgets_a_move_when_it_starts_again_is_asked_again() {
     // It is back before it counts as down, and has neither the tablet nor a reason.
     world.incarnations.insert("tablet-1".into(), 2);
     let next = Heartbeat {
+        accepted: false,
         replaces: vec![1],
         ..world.heartbeat_of("tablet-1")
     };
