@@ -14,7 +14,6 @@ use crate::balance::{
 };
 use crate::core::Directory;
 use crate::events::{Action, Note};
-use crate::members::Live;
 use crate::merges::Merges;
 use crate::moves::Moving;
 use crate::pending::Pending;
@@ -80,6 +79,11 @@ impl Balancer {
     /// The tablet was moved by a person, or by the master: it stays for a while, unless its server is drained.
     fn moved(&mut self, now: Duration, tablet: u64) {
         self.rests.insert(tablet, now + MOVED_REST);
+    }
+
+    /// Which servers are to have no tablets has changed: they are looked at again now.
+    pub(crate) fn look_again(&mut self, now: Duration) {
+        self.next = now;
     }
 
     /// Whether the tablet is on its way, was so lately, or is cut.

@@ -42,7 +42,7 @@ impl Directory {
                 self.set_drain(server, if drain { Drain::Draining } else { Drain::Off });
             }
         }
-        self.balancer.next = now;
+        self.balancer.look_again(now);
         Ok(())
     }
 
