@@ -42,7 +42,9 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
         .downcast_ref::<E>()
         .or(in_other_words.map(|other| &other.error))
     {
-        Some(E::Invalid(_) | E::NoSnapshot { .. } | E::NoTransaction { .. }) => ExitCode::from(2),
+        Some(E::Invalid(_) | E::NoRoom(_) | E::NoSnapshot { .. } | E::NoTransaction { .. }) => {
+            ExitCode::from(2)
+        }
         Some(E::Conflict(_) | E::TooOld(_)) => ExitCode::from(3),
         Some(E::Unknown { .. }) => ExitCode::from(4),
         Some(E::Timeout { .. } | E::Unavailable(_) | E::ClusterReplaced(_)) => ExitCode::from(5),

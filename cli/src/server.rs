@@ -21,7 +21,7 @@ Examples:
   percolator server drain tablet-2
   percolator server undrain tablet-2")]
 pub(crate) enum Command {
-    /// List tablet servers: whether they are up or drained, how many tablets they have, and how large these are.
+    /// List tablet servers: whether they are up, stopping or drained, how many tablets they have, and how large these are.
     #[command(after_help = "\
 Examples:
   percolator server list
@@ -30,32 +30,37 @@ Examples:
         #[command(flatten)]
         waiting: Waiting,
     },
-    /// Move all tablets off a tablet server, and give it no new ones.
+    /// Move all tablets off tablet servers, and give them no new ones.
     ///
-    /// Transactions go on meanwhile. The command waits until the server has no tablet left; then it can be stopped for good. If
-    /// the command ends before that, the master goes on, and saying it again waits further. The server stays drained until
+    /// Transactions go on meanwhile. The command waits until the servers have no tablet left; then they can be stopped for good.
+    /// If the command ends before that, the master goes on, and saying it again waits further. The servers stay drained until
     /// `percolator server undrain`.
+    ///
+    /// If the other servers have no room for all tablets, none of those that are named is drained: so name all that are to go.
     ///
     /// It gives up when no tablet has left for as long as --patience says.
     #[command(after_help = "\
 Examples:
   percolator server drain tablet-2
+  percolator server drain tablet-2 tablet-3
   percolator server drain tablet-2 --no-wait       the master goes on by itself
   percolator server drain tablet-2 --patience 10m  large tablets take long")]
     Drain {
-        /// The server's name.
-        server: String,
-        /// Don't wait until the server has no tablet left.
+        /// The servers' names.
+        #[arg(required = true, value_name = "SERVER")]
+        servers: Vec<String>,
+        /// Don't wait until the servers have no tablet left.
         #[arg(long)]
         no_wait: bool,
         #[command(flatten)]
         waiting: Waiting,
     },
-    /// Let a tablet server that was drained have tablets again.
+    /// Let tablet servers that were drained have tablets again.
     #[command(after_help = "Examples:\n  percolator server undrain tablet-2")]
     Undrain {
-        /// The server's name.
-        server: String,
+        /// The servers' names.
+        #[arg(required = true, value_name = "SERVER")]
+        servers: Vec<String>,
         #[command(flatten)]
         waiting: Waiting,
     },
@@ -79,19 +84,21 @@ pub(crate) async fn run(
     match command {
         Command::List { .. } => list(client, output).await?,
         Command::Drain {
-            server,
+            servers,
             no_wait,
             waiting,
         } => {
-            let mut info = client.drain_server(&server, true).await?;
-            if !no_wait {
-                info = wait(client, info, waiting.patience, output).await?;
+            for mut info in client.drain_servers(&servers, true).await? {
+                if !no_wait {
+                    info = wait(client, info, waiting.patience, output).await?;
+                }
+                output.result(&line(&info), &json(&info))?;
             }
-            output.result(&line(&info), &json(&info))?;
         }
-        Command::Undrain { server, .. } => {
-            let info = client.drain_server(&server, false).await?;
-            output.result(&line(&info), &json(&info))?;
+        Command::Undrain { servers, .. } => {
+            for info in client.drain_servers(&servers, false).await? {
+                output.result(&line(&info), &json(&info))?;
+            }
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -147,6 +154,9 @@ fn waits_for(info: &ServerInfo) -> String {
 
 /// What a server is, in a word.
 pub(crate) fn state(info: &ServerInfo) -> &'static str {
+    if info.stopping {
+        return "stopping";
+    }
     match (info.alive, info.draining, info.drained) {
         (true, false, _) => "up",
         (false, false, _) => "down",
@@ -171,6 +181,7 @@ fn json(info: &ServerInfo) -> Value {
         "server": info.server,
         "address": info.address,
         "alive": info.alive,
+        "stopping": info.stopping,
         "draining": info.draining,
         "drained": info.drained,
         "tablets": info.tablets,

@@ -336,8 +336,8 @@ impl Client {
             .map(drop)
     }
 
-    /// Makes one tablet of the one that begins at this row and the one before it, which have to be at one server. If none
-    /// begins there, nothing changes.
+    /// Makes one tablet of the one that begins at this row and the one before it. If they are at two servers, one of them is
+    /// moved first. If none begins there, nothing changes.
     ///
     /// # Errors
     /// As [`Self::split_table`].
@@ -371,20 +371,33 @@ impl Client {
         }
     }
 
-    /// Says whether a tablet server is to have no tablets: with `drain`, the master moves them to other servers from now on and
-    /// gives it no new ones. Returns at once; [`Self::cluster`] says how many it has left. Transactions go on meanwhile.
+    /// Says whether these tablet servers are to have no tablets: with `drain`, the master moves them to other servers from now
+    /// on and gives these no new ones. It does so with all of them, or with none. Returns the servers at once, in this order;
+    /// [`Self::cluster`] says how many tablets they have left. Transactions go on meanwhile.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: there is no such tablet server, or no other one for its tablets. [`Error::Unavailable`].
-    pub async fn drain_server(&self, server: &str, drain: bool) -> Result<v1::ServerInfo, Error> {
-        let request = v1::DrainServerRequest {
-            server: server.to_owned(),
+    /// [`Error::Invalid`]: there is no such tablet server, or no other one for the tablets. [`Error::NoRoom`].
+    /// [`Error::Unavailable`].
+    pub async fn drain_servers(
+        &self,
+        servers: &[String],
+        drain: bool,
+    ) -> Result<Vec<v1::ServerInfo>, Error> {
+        let request = v1::DrainServersRequest {
+            servers: servers.to_vec(),
             drain,
         };
         let transport = &self.router.transport;
-        let asked = self.ask_until_answered(|_| false, || transport.drain_server(request.clone()));
+        let asked = self.ask_until_answered(|_| false, || transport.drain_servers(request.clone()));
         match asked.await {
-            Ok(response) => Ok(response.unwrap_or_default().server.unwrap_or_default()),
+            Ok(response) => {
+                let response = response.unwrap_or_default();
+                if response.no_room.is_empty() {
+                    Ok(response.servers)
+                } else {
+                    Err(Error::NoRoom(response.no_room))
+                }
+            }
             Err(MasterError::NotFound(why)) => Err(Error::Invalid(why)),
             Err(error) => Err(self.refused("", error)),
         }

@@ -72,6 +72,9 @@ pub enum Error {
     /// The call breaks a documented limit or form.
     #[error("invalid: {0}")]
     Invalid(String),
+    /// Tablet servers are not drained, because the others have not enough room for the tablets.
+    #[error("{0}")]
+    NoRoom(String),
     /// There's no such table.
     #[error("there is no table {name:?}; `percolator table list` shows what there is")]
     UnknownTable {
@@ -281,6 +284,7 @@ mod tests {
                 theirs: "another".into(),
             }),
             Error::Invalid(text()),
+            Error::NoRoom(text()),
             Error::UnknownTable { name: text() },
             Error::AlreadyExists(text()),
             Error::Ended,
@@ -302,6 +306,7 @@ mod tests {
                 | Error::Unavailable(_)
                 | Error::ClusterReplaced(_)
                 | Error::Invalid(_)
+                | Error::NoRoom(_)
                 | Error::UnknownTable { .. }
                 | Error::AlreadyExists(_)
                 | Error::Ended

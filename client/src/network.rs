@@ -519,14 +519,14 @@ impl Transport for Network {
         .boxed()
     }
 
-    fn drain_server(
+    fn drain_servers(
         &self,
-        request: v1::DrainServerRequest,
-    ) -> BoxFuture<'_, Result<v1::DrainServerResponse, MasterError>> {
+        request: v1::DrainServersRequest,
+    ) -> BoxFuture<'_, Result<v1::DrainServersResponse, MasterError>> {
         async move {
             let asked = self.master.ask(Repetition::Harmless, |mut client| {
                 let request = request.clone();
-                async move { client.drain_server(request).await }
+                async move { client.drain_servers(request).await }
             });
             asked.await
         }

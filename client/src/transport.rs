@@ -192,11 +192,11 @@ pub trait Transport: Send + Sync + 'static {
         &self,
         request: v1::MoveTabletRequest,
     ) -> BoxFuture<'_, Result<v1::MoveTabletResponse, MasterError>>;
-    /// Says whether a tablet server is to have no tablets.
-    fn drain_server(
+    /// Says whether tablet servers are to have no tablets.
+    fn drain_servers(
         &self,
-        request: v1::DrainServerRequest,
-    ) -> BoxFuture<'_, Result<v1::DrainServerResponse, MasterError>>;
+        request: v1::DrainServersRequest,
+    ) -> BoxFuture<'_, Result<v1::DrainServersResponse, MasterError>>;
     /// Another cluster has answered in the place of the client's.
     fn replaced(&self) -> Option<Replaced> {
         None

@@ -226,6 +226,7 @@ fn tablet_servers_come_and_go_and_restart_unnoticed() {
 
     say("a pod that is deleted hands its tablets over before it ends");
     let bank = Application::bank(&kube, &space, "demo", ACCOUNTS, CLIENTS, &[]);
+    wait_for_each(&space, "tablets that it can hand over", &[1], has_tablets);
     ends_without_tablets(&space, "demo-tablet-1");
     space.wait_until_up_to_date("demo");
 

@@ -94,34 +94,21 @@ pub(crate) struct Planned {
     pub(crate) moves: Vec<PlannedMove>,
     /// Tablets that are to be split where their load is about half.
     pub(crate) splits: Vec<u64>,
+    /// Servers that are drained and have a tablet that no other server has room for.
+    pub(crate) without_room: BTreeSet<String>,
 }
 
 /// What is to be moved now, or split. `tablets`: those of a server that may be moved, and are not on their way; of few servers they are
-/// asked for. `balances`: also from servers that are not drained.
+/// asked for. `refuses`: whether a server has refused a tablet lately. `balances`: also from servers that are not drained.
 pub(crate) fn plan(
     mut servers: Vec<ServerWeight>,
     balances: bool,
     tablets: impl Fn(&str) -> Vec<TabletWeight>,
+    refuses: impl Fn(&str, u64) -> bool,
 ) -> Planned {
     let mut planned = Planned::default();
+    empty_drained(&mut servers, &mut planned, &tablets, &refuses);
     let moves = &mut planned.moves;
-    for source in 0..servers.len() {
-        if !servers[source].drains {
-            continue;
-        }
-        let mut left = tablets(&servers[source].name);
-        left.sort_by_key(|tablet| (tablet.weight, tablet.id));
-        while servers[source].gives < DRAIN_MOVES_MAX
-            && let Some(tablet) = left.pop()
-        {
-            // Another one may be small enough.
-            let target = lightest(&servers, DRAIN_MOVES_MAX, tablet.bytes, &BTreeSet::new());
-            let Some(target) = target else {
-                continue;
-            };
-            moves.push(give(&mut servers, source, target, tablet));
-        }
-    }
     if !balances {
         return planned;
     }
@@ -132,7 +119,7 @@ pub(crate) fn plan(
         weights.map(|server| server.weight).sum::<u64>() / count
     };
     let mut exhausted = BTreeSet::new();
-    // Servers that have no room for what the heaviest one could give.
+    // Servers that have no room for what the heaviest one could give, or refuse it.
     let mut full = BTreeSet::new();
     loop {
         let stays = |(_, server): &(usize, &ServerWeight)| !server.drains;
@@ -140,7 +127,7 @@ pub(crate) fn plan(
         let source = source
             .filter(|(index, server)| server.gives < MOVES_MAX && !exhausted.contains(index))
             .max_by_key(|(index, server)| (server.weight, std::cmp::Reverse(*index)));
-        let target = lightest(&servers, MOVES_MAX, 0, &full);
+        let target = lightest(&servers, MOVES_MAX, |index, _| !full.contains(&index));
         let (Some((source, _)), Some(target)) = (source, target) else {
             return planned;
         };
@@ -155,13 +142,16 @@ pub(crate) fn plan(
         let left = left.filter(|tablet| !moved.contains(&tablet.id));
         let (fitting, too_heavy): (Vec<_>, Vec<_>) =
             left.partition(|tablet| tablet.weight <= difference - difference / 4);
-        let has_room = |tablet: &TabletWeight| servers[target].has_room(tablet.bytes);
-        let (with_room, without): (Vec<_>, Vec<_>) = fitting.into_iter().partition(has_room);
-        if with_room.is_empty() && !without.is_empty() {
+        let takes = |tablet: &TabletWeight| {
+            let target = &servers[target];
+            target.has_room(tablet.bytes) && !refuses(&target.name, tablet.id)
+        };
+        let (taken, left): (Vec<_>, Vec<_>) = fitting.into_iter().partition(takes);
+        if taken.is_empty() && !left.is_empty() {
             full.insert(target);
             continue;
         }
-        let evenest = with_room.into_iter().min_by_key(|tablet| {
+        let evenest = taken.into_iter().min_by_key(|tablet| {
             let after = difference.abs_diff(tablet.weight.saturating_mul(2));
             (after, tablet.id)
         });
@@ -176,24 +166,53 @@ pub(crate) fn plan(
     }
 }
 
+/// Plans moves from the servers that are drained.
+fn empty_drained(
+    servers: &mut [ServerWeight],
+    planned: &mut Planned,
+    tablets: impl Fn(&str) -> Vec<TabletWeight>,
+    refuses: impl Fn(&str, u64) -> bool,
+) {
+    for source in 0..servers.len() {
+        if !servers[source].drains {
+            continue;
+        }
+        let mut left = tablets(&servers[source].name);
+        left.sort_by_key(|tablet| (tablet.weight, tablet.id));
+        while servers[source].gives < DRAIN_MOVES_MAX
+            && let Some(tablet) = left.pop()
+        {
+            let may_get = |_, server: &ServerWeight| {
+                server.has_room(tablet.bytes) && !refuses(&server.name, tablet.id)
+            };
+            // Another one may be small enough.
+            let Some(target) = lightest(servers, DRAIN_MOVES_MAX, may_get) else {
+                let mut takers = servers.iter().filter(|server| !server.drains).peekable();
+                if takers.peek().is_some() && takers.all(|server| !server.has_room(tablet.bytes)) {
+                    let without_room = &mut planned.without_room;
+                    without_room.insert(servers[source].name.clone());
+                }
+                continue;
+            };
+            let given = give(servers, source, target, tablet);
+            planned.moves.push(given);
+        }
+    }
+}
+
 fn heaviest(tablets: impl Iterator<Item = TabletWeight>) -> Option<TabletWeight> {
     tablets.max_by_key(|tablet| (tablet.weight, std::cmp::Reverse(tablet.id)))
 }
 
-/// The server with the least that may get one more of so many bytes.
+/// The server with the least that may get one more.
 fn lightest(
     servers: &[ServerWeight],
     gets_max: usize,
-    bytes: u64,
-    without: &BTreeSet<usize>,
+    may_get: impl Fn(usize, &ServerWeight) -> bool,
 ) -> Option<usize> {
-    let may_get = |(index, server): &(usize, &ServerWeight)| {
-        !without.contains(index)
-            && !server.drains
-            && server.gets < gets_max
-            && server.has_room(bytes)
-    };
-    let servers = servers.iter().enumerate().filter(may_get);
+    let servers = servers.iter().enumerate().filter(|(index, server)| {
+        !server.drains && server.gets < gets_max && may_get(*index, server)
+    });
     let lightest = servers.min_by_key(|(index, server)| (server.weight, *index));
     lightest.map(|(index, _)| index)
 }
@@ -230,6 +249,8 @@ mod tests {
         drains: BTreeSet<String>,
         /// Bytes that these have for tablets.
         room: BTreeMap<String, u64>,
+        /// Servers that refuse every tablet.
+        refuse: BTreeSet<String>,
         /// Tablets that can be split by load.
         hot: BTreeSet<u64>,
         moves: usize,
@@ -273,13 +294,15 @@ mod tests {
                     })
                     .collect()
             };
-            plan(servers.collect(), balances, of_server)
+            plan(servers.collect(), balances, of_server, |server, _| {
+                self.refuse.contains(server)
+            })
         }
 
         /// Until nothing is to be moved.
         fn settle(&mut self, balances: bool) {
             for _ in 0..100_000 {
-                let Planned { moves, splits } = self.plan(balances);
+                let Planned { moves, splits, .. } = self.plan(balances);
                 for tablet in &splits {
                     self.split(*tablet);
                 }
@@ -382,9 +405,10 @@ mod tests {
             }]
         };
         let servers = |gives, gets| vec![server("a", 100, gives, 0), server("b", 0, 0, gets)];
-        assert_eq!(plan(servers(1, 1), true, tablets).moves.len(), 1);
+        let takes_all = |_: &str, _| false;
+        assert_eq!(plan(servers(1, 1), true, tablets, takes_all).moves.len(), 1);
         for servers in [servers(MOVES_MAX, 0), servers(0, MOVES_MAX)] {
-            assert_eq!(plan(servers, true, tablets), Planned::default());
+            assert_eq!(plan(servers, true, tablets, takes_all), Planned::default());
         }
     }
 
@@ -440,7 +464,27 @@ mod tests {
         let mut full = World::new(named(2).zip([vec![10], vec![]]));
         full.drains.insert("tablet-000".into());
         full.room.insert("tablet-001".into(), 9);
-        assert_eq!(full.plan(true), Planned::default());
+        let expected = Planned {
+            without_room: ["tablet-000".to_owned()].into(),
+            ..Planned::default()
+        };
+        assert_eq!(full.plan(true), expected);
+    }
+
+    #[test]
+    fn what_a_server_refuses_goes_to_another_one() {
+        for drains in [true, false] {
+            let mut world = World::new(named(3).zip([vec![10; 9], vec![], vec![12, 12]]));
+            world.refuse.insert("tablet-001".into());
+            if drains {
+                world.drains.insert("tablet-000".into());
+            }
+            world.settle(!drains);
+            let weights = world.weights();
+            assert_eq!(weights[1], 0, "{weights:?}");
+            assert!(weights[2] > 24, "{weights:?}");
+            assert!(!drains || weights[0] == 0, "{weights:?}");
+        }
     }
 
     /// 10,000 tablets of many sizes on 100 servers: at the end they are even, no tablet was moved twice, and few more were moved

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::TabletState;
 use percolator_wire::v1;
 
@@ -15,12 +14,11 @@ use crate::balance::{
 };
 use crate::core::Directory;
 use crate::events::{Action, Note};
-use crate::members::Live;
 use crate::merges::Merges;
 use crate::moves::Moving;
 use crate::pending::Pending;
 use crate::refusal::Refusal;
-use crate::state::{DirectoryState, Drain, Placement, Role, TableState};
+use crate::state::{Placement, Role, TableState};
 
 /// A tablet of more bytes is split, unless the manifest says otherwise.
 pub const SPLIT_BYTES: u64 = 256 << 20;
@@ -31,8 +29,10 @@ pub const SPLIT_LOAD: u64 = 1_000;
 const PAUSE: Duration = Duration::from_millis(500);
 /// A tablet that was moved is not moved for balance within this.
 const MOVED_REST: Duration = Duration::from_secs(600);
-/// A move that was refused is tried again after this, and so is a split.
+/// A move that a server has refused is tried there again after this, and so is a split.
 const REFUSED_REST: Duration = Duration::from_secs(10);
+/// That nobody has room for the tablets of a server that is drained is noted again after this.
+const NOTED_REST: Duration = Duration::from_secs(600);
 /// After a move, servers report new sizes within this.
 const SIZES_LAG: Duration = Duration::from_secs(2);
 
@@ -44,12 +44,16 @@ const LOAD_LAG: Duration = Duration::from_secs(20);
 pub(crate) struct Balancer {
     /// Moves that the master has begun, by tablet.
     moves: BTreeMap<u64, MoveUnderWay>,
-    /// Tablets that are left where they are until then.
-    rests: BTreeMap<u64, Rest>,
+    /// Tablets that are left where they are until then, unless their server is drained.
+    rests: BTreeMap<u64, Duration>,
+    /// Servers that have refused a tablet, which is not offered there again until then: another one may get it.
+    refusals: BTreeMap<(u64, String), Duration>,
     /// When these may be asked to be split or merged again.
     splits: BTreeMap<u64, Duration>,
     /// How much tablets were used where they were before a move, and until when that counts.
     loads_before: BTreeMap<u64, (u64, Duration)>,
+    /// Servers that are drained and have a tablet that no other server has room for: when that may be noted again.
+    without_room: BTreeMap<String, Duration>,
     /// When servers are looked at again.
     next: Duration,
     /// Neighbours that are small.
@@ -71,21 +75,15 @@ struct MoveUnderWay {
     is_emptied: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Rest {
-    until: Duration,
-    /// Also for a server that is drained.
-    from_all: bool,
-}
-
 impl Balancer {
     /// The tablet was moved by a person, or by the master: it stays for a while, unless its server is drained.
     fn moved(&mut self, now: Duration, tablet: u64) {
-        let rest = Rest {
-            until: now + MOVED_REST,
-            from_all: false,
-        };
-        self.rests.insert(tablet, rest);
+        self.rests.insert(tablet, now + MOVED_REST);
+    }
+
+    /// Which servers are to have no tablets has changed: they are looked at again now.
+    pub(crate) fn look_again(&mut self, now: Duration) {
+        self.next = now;
     }
 
     /// Whether the tablet is on its way, was so lately, or is cut.
@@ -107,144 +105,16 @@ impl Balancer {
         self.splits.extend(tablets.map(|tablet| (tablet, until)));
     }
 
-    /// A move of the tablet was refused.
-    fn refused(&mut self, now: Duration, tablet: u64) {
-        let rest = Rest {
-            until: now + REFUSED_REST,
-            from_all: true,
-        };
-        self.rests.insert(tablet, rest);
+    /// A move of the tablet to this server was refused.
+    fn refused(&mut self, now: Duration, tablet: u64, to: &str) {
+        let until = now + REFUSED_REST;
+        let rest = self.rests.entry(tablet).or_default();
+        *rest = until.max(*rest);
+        self.refusals.insert((tablet, to.to_owned()), until);
     }
 }
 
 impl Directory {
-    /// Says whether a tablet server is to have no tablets, durably.
-    ///
-    /// # Errors
-    /// [`Refusal::NoSuchServer`], [`Refusal::NowhereToDrain`], [`Refusal::NoRoomToDrain`], [`Refusal::NoState`].
-    pub fn drain_server(
-        &mut self,
-        now: Duration,
-        server: &str,
-        drain: bool,
-    ) -> Result<(), Refusal> {
-        self.check_tablet_server(server)?;
-        let state = self.state()?;
-        let takes = |name: &&str| *name != server && !state.is_draining(name);
-        if drain && !state.tablet_servers().iter().any(takes) {
-            return Err(Refusal::NowhereToDrain {
-                server: server.to_owned(),
-            });
-        }
-        if drain && !state.is_draining(server) {
-            self.check_room(server)?;
-        }
-        let state = self.state()?;
-        if state.is_draining(server) != drain {
-            self.set_drain(server, if drain { Drain::Draining } else { Drain::Off });
-        }
-        self.balancer.next = now;
-        Ok(())
-    }
-
-    /// Whether the others have room for the server's tablets, and for those of others that are drained, as far as they say how
-    /// much they have.
-    fn check_room(&self, server: &str) -> Result<(), Refusal> {
-        let state = self.state()?;
-        let goes = |name: &&str| *name == server || state.is_draining(name);
-        let (go, stay): (Vec<&str>, Vec<&str>) = state.tablet_servers().into_iter().partition(goes);
-        let bytes = go.into_iter().map(|name| self.bytes_of(name)).sum();
-        let rooms = stay.into_iter();
-        let rooms = rooms.map(|name| self.live.get(name).and_then(Live::room));
-        let room = rooms.sum::<Option<u64>>();
-        match room.filter(|room| bytes > *room) {
-            Some(room) => Err(Refusal::NoRoomToDrain {
-                server: server.to_owned(),
-                bytes,
-                room,
-            }),
-            None => Ok(()),
-        }
-    }
-
-    fn set_drain(&mut self, server: &str, drain: Drain) {
-        if let Some(state) = &mut self.state
-            && let Some(known) = state.servers.get_mut(server)
-        {
-            self.dirty |= known.drain != drain;
-            known.drain = drain;
-        }
-    }
-
-    /// After a heartbeat: whether a server that is to have no tablets has none. Durable, as it may be gone when a later master is
-    /// asked. `knows_drain`: the server has said that it gets none any more. A list of before that may lack a tablet that it
-    /// has got since.
-    pub(crate) fn note_drained(&mut self, server: &str, knows_drain: bool) {
-        let drains = self.state.as_ref().map(|state| state.is_draining(server));
-        let (Some(live), Some(true)) = (self.live.get(server), drains) else {
-            return;
-        };
-        let has_rows = live.listed_rows > 0 && !mutants::on(Mutant::DrainedWithRows);
-        if has_rows || !self.owns_none(server, live) {
-            self.set_drain(server, Drain::Draining);
-        } else if knows_drain {
-            self.set_drain(server, Drain::Drained);
-        }
-    }
-
-    /// Whether the server owns no tablet, by its list, and gets none.
-    fn owns_none(&self, server: &str, live: &Live) -> bool {
-        live.lists_version != 0
-            && self.tablets.count_of_owner(server) == 0
-            && live.arriving.iter().all(|it| !it.failure.is_empty())
-    }
-
-    /// Whether there is such a tablet server.
-    pub(crate) fn check_tablet_server(&self, server: &str) -> Result<(), Refusal> {
-        let state = self.state()?;
-        let known = state.servers.get(server);
-        if known.is_some_and(|known| known.role == Role::Tablet) {
-            return Ok(());
-        }
-        let known = state.tablet_servers().into_iter();
-        Err(Refusal::NoSuchServer {
-            server: server.to_owned(),
-            known: known.collect::<Vec<_>>().join(", "),
-        })
-    }
-
-    /// Whether the server is to have no tablets: it is drained, or about to end.
-    pub(crate) fn drains(&self, server: &str) -> bool {
-        let state = self.state.as_ref();
-        state.is_some_and(|state| state.is_draining(server)) || self.empties(server)
-    }
-
-    /// Whether others get the tablets of this server because it is about to end. Without balance nobody would give it some later.
-    fn empties(&self, server: &str) -> bool {
-        let live = self.live.get(server);
-        live.is_some_and(|live| live.stopping) && self.balances()
-    }
-
-    /// Whether nothing keeps a server that was told to end: others have its tablets and have reported them, or no other server
-    /// takes any, or they stay where they are.
-    pub(crate) fn may_stop(&self, now: Duration, server: &str) -> bool {
-        let Some(live) = self.live.get(server).filter(|live| live.stopping) else {
-            return false;
-        };
-        if !self.balances() {
-            return true;
-        }
-        // A master that has just begun doesn't know yet who is there.
-        if self.check_settled(now).is_err() {
-            return false;
-        }
-        let has_none =
-            self.owns_none(server, live) && self.settled_moves(server).len() == live.departed.len();
-        let takes = |name: &str| self.is_alive(name, now) && !self.drains(name);
-        let servers = self.state.as_ref().map(DirectoryState::tablet_servers);
-        has_none || !servers.into_iter().flatten().any(takes)
-    }
-
     /// How many tablets the server owns; or how many rows it has of, by its last list, with those that others own now.
     pub(crate) fn tablets_at(&self, server: &str) -> u64 {
         let listed = self.live.get(server).map_or(0, |live| live.listed_rows);
@@ -276,10 +146,11 @@ impl Directory {
         load.unwrap_or_default().max(before.map_or(0, |it| it.0))
     }
 
-    /// A person moves this tablet: the master leaves it to them.
+    /// A person moves this tablet: the master leaves it to them. A split would end the copy.
     pub(crate) fn leave_to_person(&mut self, now: Duration, tablet: u64) {
         self.balancer.moves.remove(&tablet);
         self.balancer.moved(now, tablet);
+        self.balancer.rest_from_cuts(now, [tablet]);
     }
 
     /// Goes on with moves and splits, and begins some.
@@ -288,8 +159,10 @@ impl Directory {
             return;
         }
         self.balancer.next = now + PAUSE;
-        self.balancer.rests.retain(|_, rest| now < rest.until);
+        self.balancer.rests.retain(|_, until| now < *until);
+        self.balancer.refusals.retain(|_, until| now < *until);
         self.balancer.splits.retain(|_, until| now < *until);
+        self.balancer.without_room.retain(|_, until| now < *until);
         let loads_before = &mut self.balancer.loads_before;
         loads_before.retain(|_, (_, until)| now < *until);
         self.step_moves(now);
@@ -299,7 +172,14 @@ impl Directory {
             self.merge_small(now);
         }
         let calm = now >= self.balancer.sizes_lag_until;
-        let Planned { moves, splits } = self.plan(now, balances && calm);
+        let Planned {
+            moves,
+            splits,
+            without_room,
+        } = self.plan(now, balances && calm);
+        for server in without_room {
+            self.note_without_room(now, server);
+        }
         for planned in moves {
             self.begin_move(now, planned, None);
         }
@@ -308,7 +188,16 @@ impl Directory {
         }
     }
 
-    fn balances(&self) -> bool {
+    fn note_without_room(&mut self, now: Duration, server: String) {
+        let noted = &mut self.balancer.without_room;
+        if !noted.contains_key(&server) {
+            noted.insert(server.clone(), now + NOTED_REST);
+            let note = Note::WithoutRoom { server };
+            self.effects.notes.push(note);
+        }
+    }
+
+    pub(crate) fn balances(&self) -> bool {
         self.manifest.balance.unwrap_or(self.settings.balance)
     }
 
@@ -356,12 +245,12 @@ impl Directory {
                     self.balancer.loads_before.insert(tablet, before);
                 }
                 Err(refusal) => {
+                    self.balancer.refused(now, tablet, &under_way.to);
                     self.effects.notes.push(Note::MoveEnded {
                         tablet,
                         to: under_way.to,
                         cause: refusal.to_string(),
                     });
-                    self.balancer.refused(now, tablet);
                 }
             }
             self.balancer.sizes_lag_until = now + SIZES_LAG;
@@ -404,7 +293,7 @@ impl Directory {
                 };
                 self.balancer.moves.insert(tablet, under_way);
             }
-            Err(_) => self.balancer.refused(now, tablet),
+            Err(_) => self.balancer.refused(now, tablet, &to),
         }
     }
 
@@ -459,11 +348,11 @@ impl Directory {
         let movable = |server: &str| {
             let tablets = self.tablets.of_owner(server);
             let may_move = |(id, tablet): &(u64, &Placement)| {
-                let rest = self.balancer.rests.get(id);
+                let rests = self.balancer.rests.contains_key(id);
                 let is_ready = |table| state.tables.get(&table).map(|table| table.state);
                 !self.balancer.moves.contains_key(id)
                     && !arrivals.contains_key(id)
-                    && rest.is_none_or(|rest| drains.contains(server) && !rest.from_all)
+                    && (!rests || drains.contains(server))
                     && is_ready(tablet.table) == Some(TableState::Ready)
                     && tablet.made
                     && tablet.listed
@@ -480,7 +369,12 @@ impl Directory {
             };
             tablets.filter(may_move).map(weighed).collect()
         };
-        balance::plan(servers.into_values().collect(), balances, movable)
+        let refusals = &self.balancer.refusals;
+        let refuses = |to: &str, tablet| {
+            !refusals.is_empty() && refusals.contains_key(&(tablet, to.to_owned()))
+        };
+        let servers = servers.into_values().collect();
+        balance::plan(servers, balances, movable, refuses)
     }
 
     /// Adds the load to what servers weigh. What it weighs.
@@ -540,9 +434,11 @@ impl Directory {
         };
         let is_owner = tablet.owner == server && tablet.listed && self.is_alive(server, now);
         let is_inside = tablet.rows.start < row && tablet.rows.contains(&row);
+        // Also for a person, whose copy may take longer than anybody waits for it.
+        let arrives = self.arrivals().contains_key(&id);
         let table = self.table(tablet.table);
         let is_ready = table.is_some_and(|table| table.state == TableState::Ready);
-        if !is_owner || !is_inside || !is_ready {
+        if !is_owner || !is_inside || !is_ready || arrives {
             return;
         }
         let epoch = tablet.epoch;

@@ -185,19 +185,31 @@ pub fn server(directory: &Directory, now: Duration, name: &str) -> Result<v1::Se
     Ok(server_info(directory, now, name, server))
 }
 
-/// Drains a tablet server, or ends that, as somebody asks for it.
+/// Drains tablet servers, or ends that, as somebody asks for it.
 ///
 /// # Errors
-/// Those of [`Directory::drain_server`].
-pub fn drain_server(
+/// Those of [`Directory::drain_servers`].
+pub fn drain_servers(
     directory: &mut Directory,
     now: Duration,
-    request: &v1::DrainServerRequest,
-) -> Result<v1::DrainServerResponse, Refusal> {
-    directory.drain_server(now, &request.server, request.drain)?;
-    let server = server(directory, now, &request.server)?;
-    Ok(v1::DrainServerResponse {
-        server: Some(server),
+    request: &v1::DrainServersRequest,
+) -> Result<v1::DrainServersResponse, Refusal> {
+    match directory.drain_servers(now, &request.servers, request.drain) {
+        Ok(()) => {}
+        // The operator tells it from other refusals.
+        Err(refusal @ Refusal::NoRoomToDrain { .. }) => {
+            return Ok(v1::DrainServersResponse {
+                servers: Vec::new(),
+                no_room: refusal.to_string(),
+            });
+        }
+        Err(refusal) => return Err(refusal),
+    }
+    let servers = request.servers.iter();
+    let servers = servers.map(|name| server(directory, now, name));
+    Ok(v1::DrainServersResponse {
+        servers: servers.collect::<Result<_, _>>()?,
+        no_room: String::new(),
     })
 }
 
@@ -230,6 +242,7 @@ fn server_info(
         failures: failed.map_or(0, |failed| failed.times),
         leads_term: directory.leads_term(name),
         takeover_ms: directory.takeover_ms(name),
+        stopping: directory.is_stopping(name, now),
         draining: server.drain != Drain::Off,
         drained: server.drain == Drain::Drained,
         tablets: directory.tablets_at(name),
@@ -331,6 +344,7 @@ impl From<Refusal> for Status {
             | Refusal::NowhereToDrain { .. }
             | Refusal::NoRoomToDrain { .. }
             | Refusal::Draining { .. }
+            | Refusal::NoRoom { .. }
             | Refusal::Duplicate { .. }
             | Refusal::Replaced { .. }
             | Refusal::OlderFolder { .. } => Code::FailedPrecondition,
@@ -348,6 +362,7 @@ impl From<Refusal> for Status {
             | Refusal::Unplaced { .. }
             | Refusal::OwnerAway { .. }
             | Refusal::ServerAway { .. }
+            | Refusal::Stopping { .. }
             | Refusal::NotMoved { .. }
             | Refusal::NotCut { .. }
             | Refusal::UnmetTabletServers { .. } => Code::Unavailable,

@@ -287,7 +287,7 @@ impl Directory {
             self.balance(now);
             self.note_drained(&server, knows_drain);
             self.say_what_is_missing(&server, &mut heard);
-            heard.may_stop = self.may_stop(now, &server);
+            heard.may_stop = self.may_stop(now, &server, knows_drain);
         }
         heard.interval = match role {
             // It waits for what others have of its tablets.

@@ -170,6 +170,8 @@ impl Merging {
         directory: &mut Directory,
         now: Duration,
     ) -> Result<Pending<v1::MergeTableResponse>, Refusal> {
+        // The move before it has no time of its own.
+        let until = *self.asked.until.get_or_insert(now + WAIT_MAX);
         let table = directory.ready_table(&self.table)?;
         check_cuts(&[self.row.to_vec()])?;
         let (second, right) = directory.placed(table, &self.row)?;
@@ -187,7 +189,7 @@ impl Merging {
             });
         };
         if left.owner != right.owner || !left.listed || !right.listed {
-            return self.move_together(directory, now, (first, &left), (second, &right));
+            return self.move_together(directory, (now, until), (first, &left), (second, &right));
         }
         for id in [first, second] {
             directory.leave_to_person(now, id);
@@ -202,15 +204,22 @@ impl Merging {
         self.asked.wait(directory, now, (first, &left), "merged")
     }
 
-    /// Moves the second one to the server of the first, or the other way if that one is drained.
+    /// Moves the second one to the server of the first, or the other way if that one may not get it. It takes until then at the
+    /// most.
     fn move_together(
         &mut self,
         directory: &mut Directory,
-        now: Duration,
+        (now, until): (Duration, Duration),
         (first, left): (u64, &Placement),
         (second, right): (u64, &Placement),
     ) -> Result<Pending<v1::MergeTableResponse>, Refusal> {
-        let goes_back = directory.drains(&left.owner) && !directory.drains(&right.owner);
+        let may_get = |to: &str, id, tablet| directory.check_may_get(to, id, tablet).is_ok();
+        let is_under_way = |id, to: &str| self.moving.as_ref().is_some_and(|it| it.is_of(id, to));
+        // Not both at a time.
+        let goes_back = is_under_way(first, &right.owner)
+            || (!is_under_way(second, &left.owner)
+                && !may_get(&left.owner, second, right)
+                && may_get(&right.owner, first, left));
         let (goes, stays, server) = if goes_back {
             (first, second, &right.owner)
         } else {
@@ -226,10 +235,11 @@ impl Merging {
             .take()
             .filter(|it| it.is_of(goes, server))
             .unwrap_or_else(|| {
-                Moving::new(v1::MoveTabletRequest {
+                let request = v1::MoveTabletRequest {
                     tablet_id: goes,
                     server: server.clone(),
-                })
+                };
+                Moving::within(request, until)
             });
         let moving = self.moving.insert(moving);
         match moving.go_on(directory, now)? {

@@ -388,6 +388,12 @@ pub enum Note {
         to: String,
         cause: String,
     },
+    /// Told once in ten minutes.
+    #[error(
+        "{server} is to have no tablets, and no other server has room for one that it has left: give the others larger volumes, \
+         or add a server"
+    )]
+    WithoutRoom { server: String },
     /// Told once for each change of the cause.
     #[error(
         "{server} has not carried out a command for tablet {tablet}, it is asked again: {cause}"

@@ -17,6 +17,7 @@ mod convert;
 mod copies;
 mod core;
 mod cuts;
+mod drains;
 mod driver;
 mod events;
 mod facts;
@@ -56,7 +57,7 @@ mod tables;
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
 pub use balancer::{SPLIT_BYTES, SPLIT_LOAD};
 pub use convert::{
-    directory as directory_response, drain_server, gc_status, server as server_info,
+    directory as directory_response, drain_servers, gc_status, server as server_info,
 };
 pub use cuts::{Merging, Splitting};
 pub use driver::drive;

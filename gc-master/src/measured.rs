@@ -77,6 +77,6 @@ measured! {
     split_table: SplitTableRequest => SplitTableResponse;
     merge_table: MergeTableRequest => MergeTableResponse;
     move_tablet: MoveTabletRequest => MoveTabletResponse;
-    drain_server: DrainServerRequest => DrainServerResponse;
+    drain_servers: DrainServersRequest => DrainServersResponse;
     rebuild: RebuildRequest => RebuildResponse;
 }

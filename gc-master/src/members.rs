@@ -126,6 +126,11 @@ impl Live {
         self.lists_version = 0;
     }
 
+    /// Whether its list is known here, and it gets no tablets, as far as it says.
+    pub(crate) fn gets_none(&self) -> bool {
+        self.lists_version != 0 && self.arriving.iter().all(|it| !it.failure.is_empty())
+    }
+
     /// What it says of a tablet that it gets.
     pub(crate) fn arrival(&self, tablet: u64) -> Option<&v1::TabletArrival> {
         self.arriving.iter().find(|it| it.tablet_id == tablet)
@@ -168,11 +173,16 @@ impl Directory {
         self.live.get(server).map_or(0, |live| live.incarnation)
     }
 
-    /// Whether a heartbeat came within three intervals.
+    /// Whether a heartbeat came within three intervals, which did not say that the server ends.
     pub fn is_alive(&self, server: &str, now: Duration) -> bool {
-        self.live
-            .get(server)
-            .is_some_and(|live| now.saturating_sub(live.heard_at) < self.silence_max())
+        let live = self.live.get(server).filter(|live| !live.has_left);
+        live.is_some_and(|live| now.saturating_sub(live.heard_at) < self.silence_max())
+    }
+
+    /// Whether the server was told to end, and has not ended yet.
+    pub(crate) fn is_stopping(&self, server: &str, now: Duration) -> bool {
+        let live = self.live.get(server);
+        self.is_alive(server, now) && live.is_some_and(|live| live.stopping)
     }
 
     /// Tablets that the server had and has not reported for a while, in order: see [`Note::Missing`](crate::Note).

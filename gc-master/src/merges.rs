@@ -10,7 +10,6 @@ use percolator_protocol::types::TabletState;
 use crate::balance::PlannedMove;
 use crate::core::Directory;
 use crate::events::Action;
-use crate::members::Live;
 use crate::state::{Placement, TableState};
 
 /// Neighbours are merged when they have been small for so long, unless a master is started with another time.
@@ -159,11 +158,9 @@ impl Directory {
         }
         let owner = left.owner.clone();
         if owner != right.owner {
-            let bytes = self.tablet_bytes(&right.owner, second);
-            let room = self.live.get(&owner).and_then(Live::room);
             let may_get = self.is_alive(&owner, now)
                 && !self.drains(&owner)
-                && room.is_none_or(|room| bytes <= room);
+                && self.has_room(&owner, second, right);
             if may_get && self.balancer.merging_moves() < MOVES_MAX {
                 let planned = PlannedMove {
                     tablet: second,

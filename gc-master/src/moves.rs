@@ -18,11 +18,22 @@ use crate::state::{Placement, TableState};
 #[derive(Debug)]
 pub struct Moving {
     request: v1::MoveTabletRequest,
-    /// What was told to the server that gets it: the tablet's epoch, and which start of its owner.
-    told: Option<(u64, u64)>,
+    /// What the server that gets it was asked. It is asked again when something of that has changed.
+    attempt: Option<Attempt>,
     /// When that was answered: what the server says of the tablet later is about this attempt.
     since: Option<Duration>,
     until: Option<Duration>,
+    /// It was looked whether the server may get the tablet, or the master itself has.
+    is_checked: bool,
+}
+
+/// What the command to get a tablet depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Attempt {
+    epoch: u64,
+    owner_incarnation: u64,
+    /// Another start of the server that gets the tablet may know nothing of it.
+    target_incarnation: u64,
 }
 
 impl Moving {
@@ -30,9 +41,18 @@ impl Moving {
     pub fn new(request: v1::MoveTabletRequest) -> Self {
         Self {
             request,
-            told: None,
+            attempt: None,
             since: None,
             until: None,
+            is_checked: false,
+        }
+    }
+
+    /// The same for somebody who waits until then at the most.
+    pub(crate) fn within(request: v1::MoveTabletRequest, until: Duration) -> Self {
+        Self {
+            until: Some(until),
+            ..Self::new(request)
         }
     }
 
@@ -45,6 +65,7 @@ impl Moving {
     pub(crate) fn of_master(request: v1::MoveTabletRequest) -> Self {
         Self {
             until: Some(Duration::MAX),
+            is_checked: true,
             ..Self::new(request)
         }
     }
@@ -53,7 +74,8 @@ impl Moving {
     ///
     /// # Errors
     /// [`Refusal::NoSuchTablet`], [`Refusal::NoSuchServer`], [`Refusal::NotReady`], [`Refusal::OwnerAway`],
-    /// [`Refusal::ServerAway`], [`Refusal::Draining`], [`Refusal::NotMoved`], and [`Refusal::Pending`] when it takes long.
+    /// [`Refusal::ServerAway`], [`Refusal::Draining`], [`Refusal::Stopping`], [`Refusal::NoRoom`], [`Refusal::NotMoved`], and
+    /// [`Refusal::Pending`] when it takes long.
     pub fn go_on(
         &mut self,
         directory: &mut Directory,
@@ -61,14 +83,12 @@ impl Moving {
     ) -> Result<Pending<v1::MoveTabletResponse>, Refusal> {
         let (id, to) = (self.request.tablet_id, &self.request.server);
         directory.check_tablet_server(to)?;
-        if self.until.is_none() {
-            if directory.drains(to) {
-                return Err(Refusal::Draining { server: to.clone() });
-            }
-            directory.leave_to_person(now, id);
-        }
         let tablet = directory.tablets.get(id).cloned();
         let tablet = tablet.ok_or(Refusal::NoSuchTablet { tablet: id })?;
+        if !std::mem::replace(&mut self.is_checked, true) {
+            directory.check_may_get(to, id, &tablet)?;
+            directory.leave_to_person(now, id);
+        }
         if tablet.owner == *to && tablet.listed {
             return Ok(Pending::Done(v1::MoveTabletResponse {
                 tablet: Some(convert::tablet_place(directory, id, &tablet)?),
@@ -77,15 +97,19 @@ impl Moving {
         let until = *self.until.get_or_insert(now + WAIT_MAX);
         let in_flight = directory.in_flight.contains(&(to.clone(), id));
         if tablet.owner != *to && !in_flight {
-            let incarnation = directory.incarnation(&tablet.owner);
-            if self.told == Some((tablet.epoch, incarnation)) {
+            let attempt = Attempt {
+                epoch: tablet.epoch,
+                owner_incarnation: directory.incarnation(&tablet.owner),
+                target_incarnation: directory.incarnation(to),
+            };
+            if self.attempt == Some(attempt) {
                 self.since.get_or_insert(now);
                 directory.check_arrival(to, id, tablet.epoch, self.since)?;
             } else {
                 let action = directory.import(now, id, &tablet, to)?;
                 directory.failures.remove(&(to.clone(), id));
                 if directory.ask(to, action) {
-                    self.told = Some((tablet.epoch, incarnation));
+                    self.attempt = Some(attempt);
                     self.since = None;
                 }
             }

@@ -195,17 +195,30 @@ pub enum Refusal {
         "{server} is drained and gets no tablets: `percolator server undrain {server}` lets it have some again"
     )]
     Draining { server: String },
+    /// It may have some again when it has started again.
+    #[error("{server} is about to end and gets no tablets until it has started again")]
+    Stopping { server: String },
     #[error(
-        "{server} can't be drained: the cluster has no other tablet server for its tablets. Add one, or \
+        "{server} gets no tablet that it has no room for: tablet {tablet} has {bytes} bytes, and it has room for {room}. Give it a \
+         larger volume"
+    )]
+    NoRoom {
+        tablet: u64,
+        server: String,
+        bytes: u64,
+        room: u64,
+    },
+    #[error(
+        "{servers} can't be drained: the cluster has no other tablet server for the tablets. Add one, or \
          `percolator server undrain` one"
     )]
-    NowhereToDrain { server: String },
+    NowhereToDrain { servers: String },
     #[error(
-        "{server} can't be drained: with its tablets {bytes} bytes are to be moved, and the other tablet servers have room for {room} together. \
+        "{servers} can't be drained: {bytes} bytes are to be moved then, and the other tablet servers have room for {room} together. \
          Give them larger volumes, or add a server"
     )]
     NoRoomToDrain {
-        server: String,
+        servers: String,
         bytes: u64,
         room: u64,
     },

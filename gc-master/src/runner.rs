@@ -401,6 +401,7 @@ fn log(note: &Note) {
             }
         }
         Note::MoveEnded { .. }
+        | Note::WithoutRoom { .. }
         | Note::Conflict { .. }
         | Note::Missing { .. }
         | Note::Failed { .. } => {

@@ -228,13 +228,14 @@ impl Master for Service {
             .await
     }
 
-    async fn drain_server(
+    async fn drain_servers(
         &self,
-        request: Request<v1::DrainServerRequest>,
-    ) -> Result<Response<v1::DrainServerResponse>, Status> {
+        request: Request<v1::DrainServersRequest>,
+    ) -> Result<Response<v1::DrainServersResponse>, Status> {
         let request = request.into_inner();
         let runner = self.runner()?;
-        let drained = runner.step(|directory, now| convert::drain_server(directory, now, &request));
+        let drained =
+            runner.step(|directory, now| convert::drain_servers(directory, now, &request));
         Ok(Response::new(drained.await??))
     }
 

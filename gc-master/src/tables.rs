@@ -300,10 +300,13 @@ impl Directory {
         let described: Vec<String> = servers
             .into_iter()
             .map(|server| match self.silence(server, now) {
-                Some(silence) if silence < self.silence_max() && self.drains(server) => {
+                Some(_) if self.is_stopping(server, now) => {
+                    format!("{server} (up, and about to end)")
+                }
+                Some(_) if self.is_alive(server, now) && self.drains(server) => {
                     format!("{server} (up, and drained)")
                 }
-                Some(silence) if silence < self.silence_max() => format!("{server} (up)"),
+                Some(_) if self.is_alive(server, now) => format!("{server} (up)"),
                 Some(silence) => format!("{server} (last heard {} s ago)", silence.as_secs()),
                 None => format!("{server} (not heard since the master's start)"),
             })

@@ -1,254 +1,13 @@
-//! Servers that are drained, servers that are uneven, and tablets that have become too large: what the master does by itself.
+//! Servers that are uneven, and tablets that have become too large or small: what the master does by itself.
 
 mod world;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_gc_master::{
-    Action, Deletion, Departed, Manifest, Refusal, SILENCE_MAX, Settings, server_info,
-};
+use percolator_gc_master::{Action, HEARTBEAT_INTERVAL, Heartbeat, Manifest, Moving, Settings};
 use percolator_wire::v1;
-use world::World;
-
-const CUTS: [&str; 5] = ["c", "f", "i", "l", "o"];
-
-/// How many tablets each server has.
-fn counts(world: &World) -> BTreeMap<&str, usize> {
-    let servers = world.servers.iter();
-    servers
-        .map(|(name, tablets)| (name.as_str(), tablets.len()))
-        .collect()
-}
-
-/// Servers do what they are asked until nothing more is asked, for at most so long. How many tablets were moved.
-fn settle(world: &mut World, most: Duration) -> usize {
-    let (until, mut moves) = (world.now + most, 0);
-    let mut done = world.sent.len();
-    while world.now < until {
-        world.beat_all();
-        for command in world.sent.split_off(done) {
-            if let Action::Import { tablet, from, .. } = &command.action {
-                let owner = from.server.as_ref().unwrap().server.clone();
-                let had = world.servers.get_mut(&owner).unwrap();
-                let Some(mut tablet) = had.remove(&tablet.id) else {
-                    continue;
-                };
-                tablet.epoch += 1;
-                world.own(&command.server, tablet);
-                moves += 1;
-            }
-            world.sent.push(command);
-        }
-        done = world.sent.len();
-    }
-    moves
-}
-
-fn balancing(servers: usize) -> World {
-    World::with(Settings::default(), servers)
-}
-
-fn left(world: &World, server: &str) -> v1::ServerInfo {
-    server_info(&world.directory, world.now, server).unwrap()
-}
-
-#[test]
-fn a_server_that_is_drained_has_no_tablets_and_gets_none() {
-    let mut world = World::new(3);
-    world.create("accounts", &CUTS).unwrap();
-    world.beat_all();
-    assert_eq!(left(&world, "tablet-0").tablets, 2);
-    for _ in 0..2 {
-        world.drain("tablet-0", true).unwrap();
-    }
-    assert!(left(&world, "tablet-0").draining);
-    // Also one that is made meanwhile goes elsewhere, and a new master knows of it.
-    world.create("other", &["m"]).unwrap();
-    world.restart();
-    assert_eq!(settle(&mut world, Duration::from_secs(20)), 2);
-    assert_eq!(counts(&world)["tablet-0"], 0);
-    let info = left(&world, "tablet-0");
-    assert_eq!((info.tablets, info.drained, info.alive), (0, true, true));
-    // A master that starts when it is gone knows that nothing was on it.
-    world.down.push("tablet-0".into());
-    world.restart();
-    settle(&mut world, Duration::from_secs(10));
-    let info = left(&world, "tablet-0");
-    assert!(info.drained && !info.alive, "{info:?}");
-    world.down.clear();
-    world.beat_all();
-    world.assert_agreement("drained");
-    // Again with tablets, if it may have some.
-    world.drain("tablet-0", false).unwrap();
-    world.create("third", &[]).unwrap();
-    assert_eq!(counts(&world)["tablet-0"], 1);
-}
-
-/// Lets the server know that it was told to end, and says whether it may.
-fn may_stop(world: &mut World, server: &str) -> bool {
-    world.stopping.insert(server.to_owned());
-    world.beat(server).unwrap().may_stop
-}
-
-#[test]
-fn a_server_that_stops_gives_its_tablets_to_others_before() {
-    let mut world = balancing(3);
-    world.create("accounts", &CUTS).unwrap();
-    world.beat_all();
-    assert_eq!(counts(&world)["tablet-2"], 2);
-    world.stopping.insert("tablet-2".into());
-    assert_eq!(settle(&mut world, Duration::from_secs(20)), 2);
-    // Neither does it get any, nor is it to be drained for longer than this start of it.
-    world.create("other", &["m"]).unwrap();
-    assert_eq!(counts(&world)["tablet-2"], 0);
-    assert!(may_stop(&mut world, "tablet-2"));
-    let info = left(&world, "tablet-2");
-    assert!(!info.draining && !info.drained, "{info:?}");
-    // Its next start gets some at once: none of those that were moved off has to rest.
-    world.stopping.clear();
-    world.beat("tablet-2").unwrap();
-    settle(&mut world, Duration::from_secs(20));
-    assert_eq!(counts(&world)["tablet-2"], 2, "{:?}", counts(&world));
-}
-
-#[test]
-fn a_server_that_stops_waits_for_what_it_has_handed_over() {
-    let mut world = balancing(2);
-    world.create("accounts", &["m"]).unwrap();
-    world.beat_all();
-    assert!(!may_stop(&mut world, "tablet-1"));
-    let departed = world.hand_over(2, "tablet-1", "tablet-0");
-    let beat = |world: &mut World| {
-        let beat = percolator_gc_master::Heartbeat {
-            departed: vec![departed.clone()],
-            ..world.heartbeat_of("tablet-1")
-        };
-        world.directory.heartbeat(world.now, beat).unwrap().may_stop
-    };
-    // The other one may not have heard that the tablet is its own: only this one can tell.
-    assert!(!beat(&mut world));
-    world.beat("tablet-0").unwrap();
-    assert!(beat(&mut world));
-}
-
-#[test]
-fn a_server_that_stops_does_not_wait_for_nothing() {
-    let mut world = balancing(3);
-    world.create("accounts", &CUTS).unwrap();
-    world.beat_all();
-    world.drain("tablet-0", true).unwrap();
-    // The last one takes them.
-    assert!(!may_stop(&mut world, "tablet-1"));
-    assert!(may_stop(&mut world, "tablet-2"));
-    assert!(may_stop(&mut world, "tablet-1"));
-    // Without balance nobody would give it tablets again.
-    let mut world = World::new(3);
-    world.create("accounts", &CUTS).unwrap();
-    world.beat_all();
-    assert!(may_stop(&mut world, "tablet-1"));
-    assert_eq!(settle(&mut world, Duration::from_secs(5)), 0);
-}
-
-#[test]
-fn a_master_that_begins_does_not_let_a_server_stop_before_it_knows_the_others() {
-    let mut world = balancing(3);
-    world.create("accounts", &CUTS).unwrap();
-    world.beat_all();
-    world.restart();
-    assert!(!may_stop(&mut world, "tablet-2"), "it is heard first");
-    assert_eq!(settle(&mut world, Duration::from_secs(20)), 2);
-    assert!(may_stop(&mut world, "tablet-2"));
-}
-
-#[test]
-fn a_list_of_before_the_drain_does_not_count() {
-    let mut world = World::new(2);
-    world.drain("tablet-0", true).unwrap();
-    // It may have got a tablet since its last list: it says that it gets none any more when it has heard of the drain.
-    assert!(!left(&world, "tablet-0").drained);
-    world.beat("tablet-0").unwrap();
-    assert!(!left(&world, "tablet-0").drained);
-    world.beat("tablet-0").unwrap();
-    assert!(left(&world, "tablet-0").drained);
-}
-
-#[test]
-fn a_server_is_not_drained_before_it_says_so() {
-    let mut world = World::new(2);
-    world.create("accounts", &["m"]).unwrap();
-    world.beat_all();
-    world.drain("tablet-0", true).unwrap();
-    // It is down, and a master that starts doesn't know what is on it.
-    world.down.push("tablet-0".into());
-    world.restart();
-    settle(&mut world, Duration::from_secs(10));
-    let info = left(&world, "tablet-0");
-    assert!(info.draining && !info.drained, "{info:?}");
-    // It has handed its tablet over, of which the other one is heard first; then it has the rows still.
-    world.down.clear();
-    world.beat_all();
-    let mut tablet = world
-        .servers
-        .get_mut("tablet-0")
-        .unwrap()
-        .remove(&1)
-        .unwrap();
-    tablet.epoch += 1;
-    world.own("tablet-1", tablet.clone());
-    world.beat("tablet-1").unwrap();
-    assert!(!left(&world, "tablet-0").drained);
-    let beat = percolator_gc_master::Heartbeat {
-        departed: vec![Departed {
-            tablet,
-            to: "tablet-1".into(),
-        }],
-        ..world.heartbeat_of("tablet-0")
-    };
-    world.directory.heartbeat(world.now, beat).unwrap();
-    world.carry_out();
-    let info = left(&world, "tablet-0");
-    assert_eq!((info.tablets, info.drained), (1, false));
-    world.beat("tablet-0").unwrap();
-    assert!(left(&world, "tablet-0").drained);
-    // One that comes back with a tablet isn't drained any more.
-    world.own("tablet-0", world::report(9, 1, "accounts", ("", "a"), 5));
-    world.beat("tablet-0").unwrap();
-    assert!(!left(&world, "tablet-0").drained);
-}
-
-#[test]
-fn what_cannot_be_drained_is_refused() {
-    let mut world = World::new(2);
-    world.create("accounts", &["m"]).unwrap();
-    let unknown = world.drain("tablet-7", true).unwrap_err();
-    assert!(matches!(unknown, Refusal::NoSuchServer { .. }), "{unknown}");
-    world.drain("tablet-0", true).unwrap();
-    let last = world.drain("tablet-1", true).unwrap_err();
-    assert_eq!(
-        last.to_string(),
-        "tablet-1 can't be drained: the cluster has no other tablet server for its tablets. Add one, or `percolator server \
-         undrain` one"
-    );
-    // Nobody moves a tablet there by hand, and no table is made there.
-    let request = v1::MoveTabletRequest {
-        tablet_id: 2,
-        server: "tablet-0".into(),
-    };
-    let moving = percolator_gc_master::Moving::new(request).go_on(&mut world.directory, world.now);
-    assert!(
-        matches!(moving, Err(Refusal::Draining { .. })),
-        "{moving:?}"
-    );
-    world.down.push("tablet-1".into());
-    world.now += SILENCE_MAX;
-    world.beat_all();
-    let none = world.create("other", &[]).unwrap_err();
-    assert!(
-        none.to_string().contains("tablet-0 (up, and drained)"),
-        "{none}"
-    );
-}
+use world::{CUTS, World, balancing, counts, settle};
 
 #[test]
 fn tablets_go_to_a_server_that_is_new_and_stay_then() {
@@ -293,39 +52,6 @@ fn sizes_count_and_the_manifest_can_turn_it_off() {
         .filter(|it| matches!(it.action, Action::Import { .. }));
     let asked: Vec<_> = asked.map(|it| &*it.server).collect();
     assert_eq!(asked, ["tablet-1"]);
-}
-
-#[test]
-fn a_server_is_drained_only_if_the_others_have_room() {
-    let mut world = World::new(2);
-    world.create("accounts", &[]).unwrap();
-    let sizes = v1::TabletSizes {
-        tablets: vec![v1::TabletSize {
-            tablet_id: 1,
-            bytes: 100 << 20,
-            ..v1::TabletSize::default()
-        }],
-    };
-    world.sizes.insert("tablet-0".into(), sizes);
-    world.free.insert("tablet-1".into(), 150 << 20);
-    world.beat_all();
-    let refused = world.directory.drain_server(world.now, "tablet-0", true);
-    let why = refused.unwrap_err().to_string();
-    assert!(why.contains("room for 78643200 together"), "{why}");
-    assert!(!left(&world, "tablet-0").draining);
-    world.free.insert("tablet-1".into(), 250 << 20);
-    world.beat_all();
-    let drained = world.directory.drain_server(world.now, "tablet-0", true);
-    drained.unwrap();
-    // The volume fills meanwhile: the tablet stays, until there is room again.
-    world.free.insert("tablet-1".into(), 20 << 20);
-    world.beat("tablet-1").unwrap();
-    let asked = world.sent.len();
-    assert_eq!(settle(&mut world, Duration::from_secs(20)), 0);
-    assert_eq!(world.sent.len(), asked);
-    world.free.insert("tablet-1".into(), 250 << 20);
-    assert_eq!(settle(&mut world, Duration::from_secs(20)), 1);
-    assert!(left(&world, "tablet-0").drained || left(&world, "tablet-0").tablets == 0);
 }
 
 #[test]
@@ -405,6 +131,57 @@ fn a_tablet_that_is_too_large_is_split_where_its_server_says() {
 }
 
 #[test]
+fn a_tablet_that_a_person_moves_is_not_split_meanwhile() {
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    let large = v1::TabletSize {
+        tablet_id: 1,
+        bytes: 300 << 20,
+        split_at: "f".into(),
+    };
+    let sizes = v1::TabletSizes {
+        tablets: vec![large],
+    };
+    let request = v1::MoveTabletRequest {
+        tablet_id: 1,
+        server: "tablet-1".into(),
+    };
+    Moving::new(request)
+        .go_on(&mut world.directory, world.now)
+        .unwrap();
+    world.carry_out();
+    // Also when the server that gets it has not said so yet, and when it takes long.
+    world.sizes.insert("tablet-0".into(), sizes);
+    let arrival = |failure: &str| v1::TabletArrival {
+        tablet_id: 1,
+        epoch: 1,
+        failure: failure.into(),
+        from: "tablet-0".into(),
+        ..v1::TabletArrival::default()
+    };
+    let go_on = |world: &mut World, arriving: Vec<v1::TabletArrival>| {
+        for _ in 0..60 {
+            world.beat("tablet-0").unwrap();
+            let beat = Heartbeat {
+                arriving: arriving.clone(),
+                ..world.heartbeat_of("tablet-1")
+            };
+            world.directory.heartbeat(world.now, beat).unwrap();
+            world.carry_out();
+            world.now += HEARTBEAT_INTERVAL;
+            if arriving.is_empty() {
+                break;
+            }
+        }
+        let mut sent = world.sent.iter();
+        sent.any(|it| matches!(it.action, Action::Split { .. }))
+    };
+    assert!(!go_on(&mut world, Vec::new()));
+    assert!(!go_on(&mut world, vec![arrival("")]));
+    assert!(go_on(&mut world, vec![arrival("it stays")]));
+}
+
+#[test]
 fn neighbours_that_are_small_for_long_become_one() {
     let settings = Settings {
         merge_after: Duration::from_secs(60),
@@ -458,35 +235,4 @@ fn neighbours_that_are_small_for_long_become_one() {
     let rows = world.rows();
     assert_eq!(rows.len(), 4, "{rows:?}");
     world.assert_agreement("merged again");
-}
-
-#[test]
-fn a_move_to_a_server_that_dies_goes_elsewhere() {
-    let mut world = World::new(3);
-    world.create("accounts", &[]).unwrap();
-    world.beat_all();
-    let drained = world.directory.drain_server(world.now, "tablet-0", true);
-    drained.unwrap();
-    world.beat_all();
-    let first = world.sent.last().unwrap().server.clone();
-    assert_eq!(first, "tablet-1");
-    world.down.push(first);
-    let asked = world.sent.len();
-    for _ in 0..60 {
-        world.beat_all();
-    }
-    let servers = world.sent[asked..].iter().map(|it| &*it.server);
-    assert_eq!(servers.collect::<Vec<_>>(), ["tablet-2"]);
-    // A table that is deleted has nothing to move.
-    let deletion = Deletion::of("accounts");
-    world.directory.delete_table(world.now, &deletion).unwrap();
-    world.carry_out();
-    let asked = world.sent.len();
-    settle(&mut world, Duration::from_secs(30));
-    let imports = world.sent[asked..].iter();
-    assert!(
-        !imports
-            .clone()
-            .any(|it| matches!(it.action, Action::Import { .. }))
-    );
 }

@@ -263,3 +263,27 @@ fn two_who_ask_for_one_split_share_it() {
     }
     assert_eq!(world.rows().len(), 3);
 }
+
+/// A move that comes before a merge takes its time from the same patience.
+#[test]
+fn a_merge_that_moves_first_waits_no_longer_than_others() {
+    let mut world = world();
+    let mut merging = merging("m");
+    merging.go_on(&mut world.directory, world.now).unwrap();
+    world.carry_out();
+    world.now += Duration::from_secs(3);
+    world.beat_all();
+    let departed = world.hand_over(2, "tablet-1", "tablet-0");
+    let beat = Heartbeat {
+        departed: vec![departed],
+        ..world.heartbeat_of("tablet-1")
+    };
+    world.directory.heartbeat(world.now, beat).unwrap();
+    world.beat("tablet-0").unwrap();
+    // Its owner hears of the merge, and does not answer.
+    merging.go_on(&mut world.directory, world.now).unwrap();
+    world.directory.take_effects();
+    world.now += Duration::from_secs(1);
+    let late = merging.go_on(&mut world.directory, world.now);
+    assert!(matches!(late, Err(Refusal::Pending { .. })), "{late:?}");
+}

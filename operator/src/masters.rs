@@ -19,7 +19,6 @@ const NOT_READY: &str = "no master is ready";
 const NO_ANSWER: &str =
     "the master doesn't answer the operator at port 7400 (a NetworkPolicy may be in the way)";
 const NOT_TAKEN: &str = "the master doesn't take the request now";
-const NO_ROOM: &str = "the servers that stay have no room for all tablets: give them larger volumes, or take fewer away";
 
 fn options() -> Options {
     Options {
@@ -74,50 +73,55 @@ pub(crate) async fn carry_out(
     plan: &Plan,
     observed: &mut Observed,
 ) {
-    let drain = plan.drain.iter().map(|ordinal| (*ordinal, true));
-    let undrain = plan.undrain.iter().map(|ordinal| (*ordinal, false));
-    // Those that stay are there for the tablets of those that go.
-    let requests: Vec<(u32, bool)> = undrain.chain(drain).collect();
-    if requests.is_empty() {
+    // Those that stay are there for the tablets of those that go. The servers that go are named together: the master drains all
+    // of them, or none.
+    let requests = [(&plan.undrain, false), (&plan.drain, true)];
+    let requests = requests.map(|(ordinals, drain)| {
+        let names = ordinals.iter().map(|it| server_name(cluster, *it));
+        (names.collect::<Vec<_>>(), drain)
+    });
+    if requests.iter().all(|(names, _)| names.is_empty()) {
         return;
     }
     let asked = async {
-        let client = Client::connect_with(&addresses.join(","), options()).await;
-        let client = client.map_err(|error| (NO_ANSWER, error))?;
+        let client = Client::connect_with(&addresses.join(","), options()).await?;
         let mut refused = None;
-        for (ordinal, drain) in requests {
-            let name = server_name(cluster, ordinal);
-            match client.drain_server(&name, drain).await {
-                Ok(info) => {
-                    tracing::info!(server = name, drain, "asked the master");
-                    observed.master.note(ordinal, server(&info));
+        for (names, drain) in requests {
+            if names.is_empty() {
+                continue;
+            }
+            match client.drain_servers(&names, drain).await {
+                Ok(infos) => {
+                    tracing::info!(servers = ?names, drain, "asked the master");
+                    for (ordinal, server) in by_ordinal(cluster, &infos) {
+                        observed.master.note(ordinal, server);
+                    }
                 }
-                // One that isn't taken is no reason to leave out the others.
-                Err(error @ Error::Invalid(_)) => {
-                    refused.get_or_insert((why_not_taken(&error), error));
-                }
-                Err(error) => return Err((NO_ANSWER, error)),
+                // Servers that aren't undrained are no reason not to drain others.
+                Err(error @ (Error::Invalid(_) | Error::NoRoom(_))) => refused = Some(error),
+                Err(error) => return Err(error),
             }
         }
         refused.map_or(Ok(()), Err)
     };
-    let why = match tokio::time::timeout(ALL_TIMEOUT, asked).await {
+    let refused = match tokio::time::timeout(ALL_TIMEOUT, asked).await {
         Ok(Ok(())) => return,
-        Ok(Err((why, error))) => {
+        Ok(Err(error)) => {
             tracing::warn!(%error, "the master has not drained or undrained servers");
-            why
+            Some(error)
         }
-        Err(_) => NO_ANSWER,
+        Err(_) => None,
     };
-    observed.master = MasterReport::Away(why);
+    observed.master = report_after(refused.as_ref());
 }
 
-/// Between what the master said before and now it may have lost its state, or a person has drained the others.
-fn why_not_taken(error: &Error) -> &'static str {
-    if error.to_string().contains("have room for") {
-        NO_ROOM
-    } else {
-        NOT_TAKEN
+/// What is known of the master after it has not carried out a request; `None`: it has not answered.
+fn report_after(refused: Option<&Error>) -> MasterReport {
+    match refused {
+        Some(Error::NoRoom(_)) => MasterReport::NoRoom,
+        // Between what the master said before and now it may have lost its state, or a person has drained the others.
+        Some(Error::Invalid(_)) => MasterReport::Away(NOT_TAKEN),
+        _ => MasterReport::Away(NO_ANSWER),
     }
 }
 
@@ -172,5 +176,16 @@ mod tests {
         };
         carry_out("demo", &[address], &plan, &mut observed).await;
         assert_eq!(observed.master, MasterReport::Away(NO_ANSWER));
+    }
+
+    #[test]
+    fn what_the_master_refuses_is_told_apart() {
+        let why = || "its own words".to_owned();
+        let full = report_after(Some(&Error::NoRoom(why())));
+        assert_eq!(full, MasterReport::NoRoom);
+        let refused = report_after(Some(&Error::Invalid(why())));
+        assert_eq!(refused, MasterReport::Away(NOT_TAKEN));
+        let away = report_after(Some(&Error::Unavailable(why())));
+        assert_eq!(away, MasterReport::Away(NO_ANSWER));
     }
 }

@@ -145,7 +145,9 @@ impl From<Error> for Failure {
             } => outcome_unknown(&error, start_ts, primary),
             Error::TooOld(_) => failure(Reason::TooOld),
             Error::NoSnapshot { .. } => failure(Reason::NoSnapshot),
-            Error::NoTransaction { .. } | Error::Invalid(_) => failure(Reason::Invalid),
+            Error::NoTransaction { .. } | Error::Invalid(_) | Error::NoRoom(_) => {
+                failure(Reason::Invalid)
+            }
             Error::Timeout { .. } | Error::Unavailable(_) => failure(Reason::Unavailable),
             Error::ClusterReplaced(_) => failure(Reason::ClusterReplaced),
             Error::UnknownTable { name } => failure(Reason::UnknownTable).with("table", name),

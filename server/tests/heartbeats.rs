@@ -10,12 +10,12 @@ use percolator_server::{Error, Incarnation, listen, serve};
 use percolator_wire::v1::master_server::{Master, MasterServer};
 use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
-    DirectoryRequest, DirectoryResponse, DrainServerRequest, DrainServerResponse, GcStatusRequest,
-    GcStatusResponse, HeartbeatRequest, HeartbeatResponse, LocateRequest, LocateResponse,
-    MergeTableRequest, MergeTableResponse, MoveTabletRequest, MoveTabletResponse, RebuildRequest,
-    RebuildResponse, ReleaseGcLockRequest, ReleaseGcLockResponse, Role, SessionRequest,
-    SessionResponse, SetGcRequest, SetGcResponse, SplitTableRequest, SplitTableResponse,
-    TabletInfo, TransactionsRequest, TransactionsResponse,
+    DirectoryRequest, DirectoryResponse, DrainServersRequest, DrainServersResponse,
+    GcStatusRequest, GcStatusResponse, HeartbeatRequest, HeartbeatResponse, LocateRequest,
+    LocateResponse, MergeTableRequest, MergeTableResponse, MoveTabletRequest, MoveTabletResponse,
+    RebuildRequest, RebuildResponse, ReleaseGcLockRequest, ReleaseGcLockResponse, Role,
+    SessionRequest, SessionResponse, SetGcRequest, SetGcResponse, SplitTableRequest,
+    SplitTableResponse, TabletInfo, TransactionsRequest, TransactionsResponse,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -82,10 +82,10 @@ impl Master for FakeMaster {
         Err(Status::unimplemented("not in this test"))
     }
 
-    async fn drain_server(
+    async fn drain_servers(
         &self,
-        _: Request<DrainServerRequest>,
-    ) -> Result<Response<DrainServerResponse>, Status> {
+        _: Request<DrainServersRequest>,
+    ) -> Result<Response<DrainServersResponse>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

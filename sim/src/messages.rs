@@ -42,7 +42,7 @@ pub enum Ask {
     /// To the master.
     MoveTablet(v1::MoveTabletRequest),
     /// To the master.
-    DrainServer(v1::DrainServerRequest),
+    DrainServers(v1::DrainServersRequest),
     /// To the master.
     Session(v1::SessionRequest),
     /// To the master.
@@ -98,7 +98,7 @@ pub enum Answer {
     /// The master's.
     TabletMoved(v1::MoveTabletResponse),
     /// The master's.
-    ServerDrained(Box<v1::DrainServerResponse>),
+    ServersDrained(Box<v1::DrainServersResponse>),
     /// The master's.
     Session(v1::SessionResponse),
     /// The master's, to a heartbeat.

@@ -77,12 +77,16 @@ pub(crate) fn drain_or_undrain(world: &Arc<World>, cluster: &Arc<Cluster>, whom:
     let draining = async move {
         let server = format!("tablet-{number}");
         let what = if drain { "drained" } else { "undrained" };
-        let drained = session.client.drain_server(&server, drain).await;
+        let servers = std::slice::from_ref(&server);
+        let drained = session.client.drain_servers(servers, drain).await;
         if replaces && drained.is_ok() && is_drained(&session, &server).await {
             cluster2.replace_drained(&world2, number);
         }
         session.world.note(|| match drained {
-            Ok(info) => format!("{server} is {what}, with {} tablets", info.tablets),
+            Ok(infos) => {
+                let tablets: u64 = infos.iter().map(|info| info.tablets).sum();
+                format!("{server} is {what}, with {tablets} tablets")
+            }
             Err(error) => format!("{server} is not {what}: {error}"),
         });
         cluster2.draining.lock().remove(&number);

@@ -300,13 +300,13 @@ impl Transport for SimTransport {
         .boxed()
     }
 
-    fn drain_server(
+    fn drain_servers(
         &self,
-        request: v1::DrainServerRequest,
-    ) -> BoxFuture<'_, Result<v1::DrainServerResponse, MasterError>> {
+        request: v1::DrainServersRequest,
+    ) -> BoxFuture<'_, Result<v1::DrainServersResponse, MasterError>> {
         async move {
-            match self.ask_master(Ask::DrainServer(request)).await? {
-                Answer::ServerDrained(drained) => Ok(*drained),
+            match self.ask_master(Ask::DrainServers(request)).await? {
+                Answer::ServersDrained(drained) => Ok(*drained),
                 _ => Err(odd()),
             }
         }

@@ -54,9 +54,9 @@ impl Ask {
             Self::MoveTablet(request) => {
                 format!("move tablet {} to {}", request.tablet_id, request.server)
             }
-            Self::DrainServer(request) => {
+            Self::DrainServers(request) => {
                 let what = if request.drain { "drain" } else { "undrain" };
-                format!("{what} {}", request.server)
+                format!("{what} {}", request.servers.join(" "))
             }
             Self::Session(request) => {
                 format!("session {:x} floor={}", request.session, request.floor)
@@ -240,7 +240,7 @@ impl Answer {
             Self::TableSplit(_) => "split".to_owned(),
             Self::TableMerged(_) => "merged".to_owned(),
             Self::TabletMoved(_) => "moved".to_owned(),
-            Self::ServerDrained(_) => "set".to_owned(),
+            Self::ServersDrained(_) => "set".to_owned(),
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
                 format!(

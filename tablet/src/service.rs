@@ -203,7 +203,11 @@ impl Shared {
         if longest.is_zero() || self.cluster_id().is_none() {
             return;
         }
-        self.runner.lock().stop_when_empty(boot_time());
+        let had = {
+            let mut runner = self.runner.lock();
+            runner.stop_when_empty(boot_time());
+            runner.core().tablet_count()
+        };
         let emptied = async {
             while !self.runner.lock().may_stop(boot_time()) {
                 tokio::time::sleep(STOPPING_PAUSE).await;
@@ -213,6 +217,7 @@ impl Shared {
         let in_time = tokio::time::timeout(longest, emptied).await.is_ok();
         let took_ms = boot_time().saturating_sub(began).as_millis();
         match self.runner.lock().core().tablet_count() {
+            0 if had == 0 => tracing::info!(took_ms, "this server stops, and had no tablets"),
             0 => tracing::info!(took_ms, "others have the tablets: this server stops"),
             tablets => tracing::warn!(
                 tablets,

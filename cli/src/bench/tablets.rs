@@ -161,12 +161,10 @@ async fn at_one_server(
     let (_, others) = servers.split_first().context("no tablet server")?;
     let mut figures: Vec<Figure> = Vec::new();
     for drain in [true, false] {
-        for server in others {
-            let mut info = client.drain_server(server, drain).await?;
-            while drain && !info.drained {
-                tokio::time::sleep(AGAIN).await;
-                info = client.drain_server(server, drain).await?;
-            }
+        let mut infos = client.drain_servers(others, drain).await?;
+        while drain && infos.iter().any(|info| !info.drained) {
+            tokio::time::sleep(AGAIN).await;
+            infos = client.drain_servers(others, drain).await?;
         }
         let (figure, holds) = super::bank(client, ACCOUNTS, BANK_CLIENTS, duration, output).await?;
         anyhow::ensure!(holds, "the sum of the accounts is wrong");

@@ -473,10 +473,10 @@ impl Transport for Network {
         async { Err(odd()) }.boxed()
     }
 
-    fn drain_server(
+    fn drain_servers(
         &self,
-        _: v1::DrainServerRequest,
-    ) -> BoxFuture<'_, Result<v1::DrainServerResponse, MasterError>> {
+        _: v1::DrainServersRequest,
+    ) -> BoxFuture<'_, Result<v1::DrainServersResponse, MasterError>> {
         async { Err(odd()) }.boxed()
     }
 

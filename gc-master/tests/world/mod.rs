@@ -9,6 +9,7 @@ use std::time::Duration;
 use percolator_gc_master::{
     Action, Command, Deletion, Departed, Directory, DirectoryState, Done, HEARTBEAT_INTERVAL,
     Heartbeat, HeartbeatAnswer, Note, Refusal, Role, SILENCE_MAX, Settings, Start, TableState,
+    server_info,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
@@ -47,6 +48,8 @@ pub(crate) struct World {
     /// Which start of a server it is; of those that are left out, the first one.
     pub(crate) incarnations: BTreeMap<String, u64>,
     pub(crate) down: Vec<String>,
+    /// Servers that get no tablet from others, and say why.
+    pub(crate) refusing: BTreeMap<String, String>,
     pub(crate) now: Duration,
     pub(crate) oracle_ms: u64,
     pub(crate) notes: Vec<Note>,
@@ -92,6 +95,7 @@ impl World {
             stopping: BTreeSet::new(),
             incarnations: BTreeMap::new(),
             down: Vec::new(),
+            refusing: BTreeMap::new(),
             now: Duration::ZERO,
             oracle_ms: 1_800_000_000_000,
             notes: Vec::new(),
@@ -395,7 +399,11 @@ impl World {
                 tablets.insert(*sibling, second);
             }
             // It takes a while: see `World::hand_over`.
-            Action::Import { .. } => {}
+            Action::Import { .. } => {
+                if let Some(why) = self.refusing.get(&command.server) {
+                    return Err(why.clone());
+                }
+            }
             Action::Merge { first, second } => {
                 let gone = tablets.remove(&second.0).ok_or("it is gone")?;
                 let whole = tablets.get_mut(&first.0).ok_or("it is gone")?;
@@ -449,7 +457,13 @@ impl World {
 
     /// Says whether a server is to have no tablets.
     pub(crate) fn drain(&mut self, server: &str, drain: bool) -> Result<(), Refusal> {
-        let drained = self.directory.drain_server(self.now, server, drain);
+        self.drain_all(&[server], drain)
+    }
+
+    /// The same of several at a time.
+    pub(crate) fn drain_all(&mut self, servers: &[&str], drain: bool) -> Result<(), Refusal> {
+        let servers: Vec<String> = servers.iter().map(|it| (*it).to_owned()).collect();
+        let drained = self.directory.drain_servers(self.now, &servers, drain);
         self.carry_out();
         drained
     }
@@ -499,4 +513,51 @@ pub(crate) fn report(id: u64, table: u32, name: &str, rows: (&str, &str), epoch:
 /// A heartbeat of an oracle that belongs to no cluster yet.
 pub(crate) fn oracle(name: &str) -> Heartbeat {
     Heartbeat::first(Role::Oracle, name, format!("{name}:7401"))
+}
+
+/// A table of six tablets.
+pub(crate) const CUTS: [&str; 5] = ["c", "f", "i", "l", "o"];
+
+/// How many tablets each server has.
+pub(crate) fn counts(world: &World) -> BTreeMap<&str, usize> {
+    let servers = world.servers.iter();
+    servers
+        .map(|(name, tablets)| (name.as_str(), tablets.len()))
+        .collect()
+}
+
+/// Servers do what they are asked until nothing more is asked, for at most so long. How many tablets were moved.
+pub(crate) fn settle(world: &mut World, most: Duration) -> usize {
+    let (until, mut moves) = (world.now + most, 0);
+    let mut done = world.sent.len();
+    while world.now < until {
+        world.beat_all();
+        for command in world.sent.split_off(done) {
+            if let Action::Import { tablet, from, .. } = &command.action
+                && !world.refusing.contains_key(&command.server)
+            {
+                let owner = from.server.as_ref().unwrap().server.clone();
+                let had = world.servers.get_mut(&owner).unwrap();
+                let Some(mut tablet) = had.remove(&tablet.id) else {
+                    continue;
+                };
+                tablet.epoch += 1;
+                world.own(&command.server, tablet);
+                moves += 1;
+            }
+            world.sent.push(command);
+        }
+        done = world.sent.len();
+    }
+    moves
+}
+
+/// A new cluster with so many tablet servers, whose master balances them.
+pub(crate) fn balancing(servers: usize) -> World {
+    World::with(Settings::default(), servers)
+}
+
+/// What the master says of a tablet server.
+pub(crate) fn left(world: &World, server: &str) -> v1::ServerInfo {
+    server_info(&world.directory, world.now, server).unwrap()
 }

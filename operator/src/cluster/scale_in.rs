@@ -11,8 +11,9 @@ use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
 
 /// What keeps a drain from going on until a person changes something.
-pub(super) const NOWHERE_TO_DRAIN: &str = "all servers that stay are drained as well, so that none may get the tablets of those that \
+const NOWHERE_TO_DRAIN: &str = "all servers that stay are drained as well, so that none may get the tablets of those that \
     go: `percolator server undrain` one of them, or ask for more servers";
+const NO_ROOM: &str = "the servers that stay have no room for all tablets: give them larger volumes, or take fewer away";
 /// As many servers are named in a message.
 const NAMED_MAX: usize = 3;
 
@@ -37,6 +38,8 @@ pub(crate) enum MasterReport {
     NotAsked,
     /// It can't be asked. Why, in the same words each time.
     Away(&'static str),
+    /// It was asked to drain servers, and has refused all of it: the others have not enough room.
+    NoRoom,
     /// Those that it knows, by their numbers.
     Servers(BTreeMap<u32, TabletServer>),
 }
@@ -45,7 +48,7 @@ impl MasterReport {
     fn servers(&self) -> Option<&BTreeMap<u32, TabletServer>> {
         match self {
             Self::Servers(servers) => Some(servers),
-            Self::NotAsked | Self::Away(_) => None,
+            Self::NotAsked | Self::Away(_) | Self::NoRoom => None,
         }
     }
 
@@ -82,8 +85,8 @@ pub(crate) struct ScaleIn {
     pub(crate) release: Vec<String>,
     /// What is waited for.
     pub(crate) waits: Option<(Reason, String)>,
-    /// All servers that stay are drained by a person, so that there is none for the tablets of those that go.
-    pub(crate) has_nowhere: bool,
+    /// Why the tablets of those that go may go nowhere until a person changes something.
+    pub(crate) blocked: Option<&'static str>,
 }
 
 /// What is known of the servers that are to go.
@@ -138,7 +141,7 @@ impl<'a> Surplus<'a> {
         match (self.report, self.server(ordinal)) {
             (_, Some(server)) => !server.is_drained,
             (MasterReport::Servers(_), None) => self.volumes.get(&ordinal) == Some(&true),
-            (MasterReport::NotAsked | MasterReport::Away(_), None) => {
+            (MasterReport::NotAsked | MasterReport::Away(_) | MasterReport::NoRoom, None) => {
                 let has_unlisted = self.pods.contains(&ordinal);
                 let may_have_volume = self.volumes.contains_key(&ordinal) || has_unlisted;
                 may_have_volume && !self.without_volume.contains(&ordinal)
@@ -163,6 +166,14 @@ impl<'a> Surplus<'a> {
 
     fn has_nowhere(&self) -> bool {
         self.report.servers().is_some() && self.takers().next().is_none()
+    }
+
+    /// See [`ScaleIn::blocked`].
+    fn blocked(&self) -> Option<&'static str> {
+        match self.report {
+            MasterReport::NoRoom => Some(NO_ROOM),
+            _ => self.has_nowhere().then_some(NOWHERE_TO_DRAIN),
+        }
     }
 
     /// How many servers are to run now.
@@ -223,6 +234,7 @@ impl<'a> Surplus<'a> {
         let servers = match self.report {
             MasterReport::Away(why) => return Some((*why).to_owned()),
             MasterReport::NotAsked => return None,
+            MasterReport::NoRoom => return Some(NO_ROOM.to_owned()),
             MasterReport::Servers(servers) => servers,
         };
         if self.has_nowhere() {
@@ -318,7 +330,7 @@ impl ScaleIn {
     pub(crate) fn of(cluster: &ClusterObject, observed: &Observed) -> Self {
         let it = Surplus::of(cluster, observed);
         let kept = it.kept();
-        let has_nowhere = !kept.is_empty() && it.has_nowhere();
+        let blocked = it.blocked().filter(|_| !kept.is_empty());
         let drain = if it.has_nowhere() {
             Vec::new()
         } else {
@@ -333,7 +345,7 @@ impl ScaleIn {
             replicas: it.replicas(&kept),
             waits: it.waits(&kept, &undrain),
             release: it.release(observed, cluster.spec.claims.when_scaled),
-            has_nowhere,
+            blocked,
             drain,
             undrain,
             recorded,

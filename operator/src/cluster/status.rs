@@ -18,7 +18,7 @@ use super::observed::{self, Observed};
 use super::plan::{Conflict, Plan, Refusal};
 use super::registers;
 use super::revisions;
-use super::scale_in::{NOWHERE_TO_DRAIN, ScaleIn};
+use super::scale_in::ScaleIn;
 use super::trouble;
 use super::workloads;
 
@@ -444,9 +444,9 @@ fn degraded(
     let lost = roles.filter_map(|role| registers::lost(cluster, observed, role));
     let lost = lost.map(|lost| (Reason::DataLost, lost));
     let grace = settings.unschedulable_grace_seconds;
-    let is_blocked = !cluster.spec.paused && ScaleIn::of(cluster, observed).has_nowhere;
-    let blocked = is_blocked.then(|| {
-        let message = format!("spec.tablets.replicas can't be met: {NOWHERE_TO_DRAIN}");
+    let blocked = ScaleIn::of(cluster, observed).blocked;
+    let blocked = blocked.filter(|_| !cluster.spec.paused).map(|why| {
+        let message = format!("spec.tablets.replicas can't be met: {why}");
         (Reason::DrainBlocked, message)
     });
     match trouble::worst(observed, grace, now)

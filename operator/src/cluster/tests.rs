@@ -37,6 +37,8 @@ struct World {
     admission: fn(&mut Value),
     /// The tablet servers that the master knows, if it answers.
     master: Option<BTreeMap<u32, TabletServer>>,
+    /// No server has room for the tablets of others.
+    is_full: bool,
     now: i64,
 }
 
@@ -48,6 +50,7 @@ impl World {
             refused: Vec::new(),
             admission: |_| {},
             master: None,
+            is_full: false,
             now: 1_000,
         }
     }

@@ -12,7 +12,7 @@ use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
     Command, Creation, Directory, Heartbeat, Merging, Moving, Pending, Refusal, Removal, Settings,
-    Splitting, Start, directory_response, drain_server, drive, locate,
+    Splitting, Start, directory_response, drain_servers, drive, locate,
 };
 use percolator_server::{DurableValue, SmallFile};
 use percolator_tablet::runner::MasterCommand;
@@ -399,12 +399,12 @@ impl Master {
                 let moved = self.finish(world, running, early, go_on).await?;
                 Some(moved.map_or_else(refused, Answer::TabletMoved))
             }
-            Ask::DrainServer(request) => {
+            Ask::DrainServers(request) => {
                 let drained = self.step(world, running, early, |directory, now| {
-                    drain_server(directory, now, &request)
+                    drain_servers(directory, now, &request)
                 });
                 let drained = drained.await?.map(Box::new);
-                Some(drained.map_or_else(refused, Answer::ServerDrained))
+                Some(drained.map_or_else(refused, Answer::ServersDrained))
             }
             Ask::Order(_)
             | Ask::Tablet(_)

@@ -18,7 +18,7 @@ pub const METHODS: &[&str] = &[
     "split_table",
     "merge_table",
     "move_tablet",
-    "drain_server",
+    "drain_servers",
     "rebuild",
 ];
 /// What holds collection back.

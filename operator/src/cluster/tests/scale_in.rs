@@ -20,6 +20,10 @@ impl World {
 
     /// Asks the master what the plan says. Whether the operator lives on.
     pub(super) fn drain(&mut self, plan: &Plan, may_write: &mut impl FnMut() -> bool) -> bool {
+        if self.is_full && !plan.drain.is_empty() {
+            self.observed.master = MasterReport::NoRoom;
+            return true;
+        }
         let drain = plan.drain.iter().map(|ordinal| (*ordinal, true));
         let undrain = plan.undrain.iter().map(|ordinal| (*ordinal, false));
         for (ordinal, is_draining) in drain.chain(undrain) {
@@ -242,6 +246,40 @@ fn without_a_server_for_the_tablets_nothing_is_drained() {
     );
     assert!(world.condition("Available").0);
     world.person_drains(0, false);
+    world.step();
+    assert_eq!(world.draining(), [1, 2]);
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+}
+
+#[test]
+fn servers_that_the_others_have_no_room_for_stay() {
+    let mut world = World::with_tablets(&[4, 3, 5]);
+    world.is_full = true;
+    world.scale(1);
+    for _ in 0..2 {
+        world.step();
+        assert_eq!((world.draining(), world.running()), (vec![], 3));
+        world.is_waiting(Reason::DrainBlocked, &["have no room for all tablets"]);
+        assert_eq!(
+            world.condition("Degraded"),
+            reason(true, Reason::DrainBlocked)
+        );
+        assert!(
+            world
+                .message("Degraded")
+                .contains("give them larger volumes")
+        );
+    }
+    // It is taken back, or there is room.
+    world.scale(3);
+    world.step();
+    assert_eq!(world.recorded(), Vec::<i32>::new());
+    world.is_up_to_date();
+    world.is_full = false;
+    world.scale(1);
     world.step();
     assert_eq!(world.draining(), [1, 2]);
     assert_eq!(

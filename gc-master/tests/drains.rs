@@ -1,0 +1,587 @@
+//! Servers that are drained, and servers that stop: their tablets go to others before.
+
+mod world;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percolator_gc_master::{
+    Action, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Merging, Moving,
+    Note, Refusal, SILENCE_MAX, drain_servers,
+};
+use percolator_wire::v1;
+use world::{CUTS, World, balancing, counts, left, settle};
+
+/// Lets the server know that it was told to end, and says whether it may.
+fn may_stop(world: &mut World, server: &str) -> bool {
+    world.stopping.insert(server.to_owned());
+    world.beat(server).unwrap().may_stop
+}
+
+#[test]
+fn a_server_that_is_drained_has_no_tablets_and_gets_none() {
+    let mut world = World::new(3);
+    world.create("accounts", &CUTS).unwrap();
+    world.beat_all();
+    assert_eq!(left(&world, "tablet-0").tablets, 2);
+    for _ in 0..2 {
+        world.drain("tablet-0", true).unwrap();
+    }
+    assert!(left(&world, "tablet-0").draining);
+    // Also one that is made meanwhile goes elsewhere, and a new master knows of it.
+    world.create("other", &["m"]).unwrap();
+    world.restart();
+    assert_eq!(settle(&mut world, Duration::from_secs(20)), 2);
+    assert_eq!(counts(&world)["tablet-0"], 0);
+    let info = left(&world, "tablet-0");
+    assert_eq!((info.tablets, info.drained, info.alive), (0, true, true));
+    // A master that starts when it is gone knows that nothing was on it.
+    world.down.push("tablet-0".into());
+    world.restart();
+    settle(&mut world, Duration::from_secs(10));
+    let info = left(&world, "tablet-0");
+    assert!(info.drained && !info.alive, "{info:?}");
+    world.down.clear();
+    world.beat_all();
+    world.assert_agreement("drained");
+    // Again with tablets, if it may have some.
+    world.drain("tablet-0", false).unwrap();
+    world.create("third", &[]).unwrap();
+    assert_eq!(counts(&world)["tablet-0"], 1);
+}
+
+/// Lets the master hear a server, and do nothing yet of what comes of it.
+fn hear(world: &mut World, server: &str) -> HeartbeatAnswer {
+    let beat = world.heartbeat_of(server);
+    world.directory.heartbeat(world.now, beat).unwrap()
+}
+
+#[test]
+fn a_server_that_stops_gives_its_tablets_to_others_before() {
+    let mut world = balancing(3);
+    world.create("accounts", &CUTS).unwrap();
+    world.beat_all();
+    assert_eq!(counts(&world)["tablet-2"], 2);
+    world.stopping.insert("tablet-2".into());
+    assert_eq!(settle(&mut world, Duration::from_secs(20)), 2);
+    // Neither does it get any, nor is it to be drained for longer than this start of it.
+    world.create("other", &["m"]).unwrap();
+    assert_eq!(counts(&world)["tablet-2"], 0);
+    assert!(may_stop(&mut world, "tablet-2"));
+    let info = left(&world, "tablet-2");
+    assert!(!info.draining && !info.drained, "{info:?}");
+    // Its next start gets some at once: none of those that were moved off has to rest.
+    world.stopping.clear();
+    world.beat("tablet-2").unwrap();
+    settle(&mut world, Duration::from_secs(20));
+    assert_eq!(counts(&world)["tablet-2"], 2, "{:?}", counts(&world));
+}
+
+#[test]
+fn a_server_that_has_ended_gets_no_tablets() {
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world.stopping.insert("tablet-1".into());
+    assert_eq!(settle(&mut world, Duration::from_secs(20)), 1);
+    assert!(may_stop(&mut world, "tablet-1"));
+    // It was heard a moment ago, and has fewer tablets than any other.
+    let last = Heartbeat {
+        stopping: false,
+        leaving: true,
+        ..world.heartbeat_of("tablet-1")
+    };
+    world.directory.heartbeat(world.now, last).unwrap();
+    assert!(!left(&world, "tablet-1").alive);
+    world.create("other", &[]).unwrap();
+    assert_eq!(counts(&world)["tablet-1"], 0);
+    // Nor is it one that takes the tablets of the next server that stops.
+    assert!(may_stop(&mut world, "tablet-0"));
+    // Its next start is.
+    world.stopping.clear();
+    world.incarnations.insert("tablet-1".into(), 2);
+    world.beat("tablet-1").unwrap();
+    assert!(left(&world, "tablet-1").alive);
+    assert!(!may_stop(&mut world, "tablet-0"));
+}
+
+#[test]
+fn a_server_that_stops_waits_for_what_it_has_handed_over() {
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    assert!(!may_stop(&mut world, "tablet-1"));
+    let departed = world.hand_over(2, "tablet-1", "tablet-0");
+    let beat = |world: &mut World| {
+        let beat = Heartbeat {
+            departed: vec![departed.clone()],
+            ..world.heartbeat_of("tablet-1")
+        };
+        world.directory.heartbeat(world.now, beat).unwrap().may_stop
+    };
+    // The other one may not have heard that the tablet is its own: only this one can tell.
+    assert!(!beat(&mut world));
+    world.beat("tablet-0").unwrap();
+    assert!(beat(&mut world));
+}
+
+#[test]
+fn a_server_that_is_about_to_get_a_tablet_does_not_stop_before() {
+    let mut world = balancing(2);
+    world.create("accounts", &CUTS).unwrap();
+    world.servers.insert("tablet-2".into(), BTreeMap::new());
+    // It is asked to get a tablet, and has not heard that yet.
+    for _ in 0..3 {
+        for server in ["tablet-0", "tablet-1", "tablet-2"] {
+            hear(&mut world, server);
+        }
+        world.members.insert("tablet-2".into());
+        world.now += HEARTBEAT_INTERVAL;
+    }
+    let commands = world.directory.take_effects().commands;
+    let mut imports = commands.iter().filter(|it| it.server == "tablet-2");
+    assert!(
+        imports.any(|it| matches!(it.action, Action::Import { .. })),
+        "{commands:?}"
+    );
+    world.stopping.insert("tablet-2".into());
+    let heard = hear(&mut world, "tablet-2");
+    assert!(heard.draining && !heard.may_stop, "{heard:?}");
+    // Since then it refuses, and it has none.
+    world.draining.insert("tablet-2".into());
+    assert!(hear(&mut world, "tablet-2").may_stop);
+}
+
+#[test]
+fn a_server_that_stops_does_not_wait_for_nothing() {
+    let mut world = balancing(3);
+    world.create("accounts", &CUTS).unwrap();
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    // The last one takes them.
+    assert!(!may_stop(&mut world, "tablet-1"));
+    assert!(may_stop(&mut world, "tablet-2"));
+    assert!(may_stop(&mut world, "tablet-1"));
+    // Without balance nobody would give it tablets again.
+    let mut world = World::new(3);
+    world.create("accounts", &CUTS).unwrap();
+    world.beat_all();
+    assert!(may_stop(&mut world, "tablet-1"));
+    assert_eq!(settle(&mut world, Duration::from_secs(5)), 0);
+}
+
+#[test]
+fn a_server_that_stops_does_not_wait_for_what_stays() {
+    // Of a table that is being deleted.
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world.freeze("accounts").unwrap();
+    world.beat_all();
+    assert_eq!(counts(&world)["tablet-1"], 1);
+    assert!(!may_stop(&mut world, "tablet-1"), "it has not heard yet");
+    assert!(may_stop(&mut world, "tablet-1"));
+
+    // What it has lost.
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world.servers.get_mut("tablet-1").unwrap().clear();
+    settle(&mut world, 2 * SILENCE_MAX);
+    assert_eq!(left(&world, "tablet-1").lost_tablets, [2]);
+    may_stop(&mut world, "tablet-1");
+    assert!(may_stop(&mut world, "tablet-1"));
+
+    // What nobody has room for. It waits for as much as somebody has room for.
+    let mut world = balancing(2);
+    world.create("accounts", &["f", "m", "t"]).unwrap();
+    let size = |tablet_id, bytes| v1::TabletSize {
+        tablet_id,
+        bytes,
+        ..v1::TabletSize::default()
+    };
+    let sizes = v1::TabletSizes {
+        tablets: vec![size(2, 1 << 20), size(4, 100 << 20)],
+    };
+    world.sizes.insert("tablet-1".into(), sizes);
+    world.free.insert("tablet-0".into(), 50 << 20);
+    world.beat_all();
+    world.stopping.insert("tablet-1".into());
+    world.draining.insert("tablet-1".into());
+    assert!(!hear(&mut world, "tablet-1").may_stop);
+    assert_eq!(settle(&mut world, Duration::from_secs(5)), 1);
+    assert_eq!(counts(&world)["tablet-1"], 1);
+    assert!(may_stop(&mut world, "tablet-1"));
+}
+
+#[test]
+fn a_server_that_is_drained_and_stops_waits_without_balance_too() {
+    let mut world = World::new(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world.drain("tablet-1", true).unwrap();
+    world.stopping.insert("tablet-1".into());
+    world.draining.insert("tablet-1".into());
+    assert!(!hear(&mut world, "tablet-1").may_stop);
+    assert_eq!(settle(&mut world, Duration::from_secs(5)), 1);
+    assert!(may_stop(&mut world, "tablet-1"));
+}
+
+#[test]
+fn a_master_that_begins_does_not_let_a_server_stop_before_it_knows_the_others() {
+    let mut world = balancing(3);
+    world.create("accounts", &CUTS).unwrap();
+    world.beat_all();
+    world.restart();
+    assert!(!may_stop(&mut world, "tablet-2"), "it is heard first");
+    assert_eq!(settle(&mut world, Duration::from_secs(20)), 2);
+    assert!(may_stop(&mut world, "tablet-2"));
+}
+
+#[test]
+fn a_list_of_before_the_drain_does_not_count() {
+    let mut world = World::new(2);
+    world.drain("tablet-0", true).unwrap();
+    // It may have got a tablet since its last list: it says that it gets none any more when it has heard of the drain.
+    assert!(!left(&world, "tablet-0").drained);
+    world.beat("tablet-0").unwrap();
+    assert!(!left(&world, "tablet-0").drained);
+    world.beat("tablet-0").unwrap();
+    assert!(left(&world, "tablet-0").drained);
+}
+
+#[test]
+fn a_server_is_not_drained_before_it_says_so() {
+    let mut world = World::new(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    // It is down, and a master that starts doesn't know what is on it.
+    world.down.push("tablet-0".into());
+    world.restart();
+    settle(&mut world, Duration::from_secs(10));
+    let info = left(&world, "tablet-0");
+    assert!(info.draining && !info.drained, "{info:?}");
+    // It has handed its tablet over, of which the other one is heard first; then it has the rows still.
+    world.down.clear();
+    world.beat_all();
+    let mut tablet = world
+        .servers
+        .get_mut("tablet-0")
+        .unwrap()
+        .remove(&1)
+        .unwrap();
+    tablet.epoch += 1;
+    world.own("tablet-1", tablet.clone());
+    world.beat("tablet-1").unwrap();
+    assert!(!left(&world, "tablet-0").drained);
+    let beat = Heartbeat {
+        departed: vec![Departed {
+            tablet,
+            to: "tablet-1".into(),
+        }],
+        ..world.heartbeat_of("tablet-0")
+    };
+    world.directory.heartbeat(world.now, beat).unwrap();
+    world.carry_out();
+    let info = left(&world, "tablet-0");
+    assert_eq!((info.tablets, info.drained), (1, false));
+    world.beat("tablet-0").unwrap();
+    assert!(left(&world, "tablet-0").drained);
+    // One that comes back with a tablet isn't drained any more.
+    world.own("tablet-0", world::report(9, 1, "accounts", ("", "a"), 5));
+    world.beat("tablet-0").unwrap();
+    assert!(!left(&world, "tablet-0").drained);
+}
+
+#[test]
+fn what_cannot_be_drained_is_refused() {
+    let mut world = World::new(2);
+    world.create("accounts", &["m"]).unwrap();
+    let unknown = world.drain("tablet-7", true).unwrap_err();
+    assert!(matches!(unknown, Refusal::NoSuchServer { .. }), "{unknown}");
+    world.drain("tablet-0", true).unwrap();
+    let last = world.drain("tablet-1", true).unwrap_err();
+    assert_eq!(
+        last.to_string(),
+        "tablet-1 can't be drained: the cluster has no other tablet server for the tablets. Add one, or `percolator server \
+         undrain` one"
+    );
+    // Nobody moves a tablet there by hand, and no table is made there.
+    let request = v1::MoveTabletRequest {
+        tablet_id: 2,
+        server: "tablet-0".into(),
+    };
+    let moving = Moving::new(request).go_on(&mut world.directory, world.now);
+    assert!(
+        matches!(moving, Err(Refusal::Draining { .. })),
+        "{moving:?}"
+    );
+    world.down.push("tablet-1".into());
+    world.now += SILENCE_MAX;
+    world.beat_all();
+    let none = world.create("other", &[]).unwrap_err();
+    assert!(
+        none.to_string().contains("tablet-0 (up, and drained)"),
+        "{none}"
+    );
+}
+
+#[test]
+fn a_server_is_drained_only_if_the_others_have_room() {
+    let mut world = World::new(2);
+    world.create("accounts", &[]).unwrap();
+    let sizes = v1::TabletSizes {
+        tablets: vec![v1::TabletSize {
+            tablet_id: 1,
+            bytes: 100 << 20,
+            ..v1::TabletSize::default()
+        }],
+    };
+    world.sizes.insert("tablet-0".into(), sizes);
+    world.free.insert("tablet-1".into(), 150 << 20);
+    world.beat_all();
+    let refused = world.drain("tablet-0", true);
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("room for 78643200 together"), "{why}");
+    assert!(!left(&world, "tablet-0").draining);
+    world.free.insert("tablet-1".into(), 250 << 20);
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    // The volume fills meanwhile: the tablet stays, until there is room again.
+    world.free.insert("tablet-1".into(), 20 << 20);
+    world.beat("tablet-1").unwrap();
+    let asked = world.sent.len();
+    assert_eq!(settle(&mut world, Duration::from_secs(20)), 0);
+    assert_eq!(world.sent.len(), asked);
+    let server = "tablet-0".to_owned();
+    assert_eq!(world.notes, [Note::WithoutRoom { server }], "once");
+    world.free.insert("tablet-1".into(), 250 << 20);
+    assert_eq!(settle(&mut world, Duration::from_secs(20)), 1);
+    assert!(left(&world, "tablet-0").drained || left(&world, "tablet-0").tablets == 0);
+}
+
+#[test]
+fn a_server_that_has_no_room_or_stops_gets_nothing_by_hand() {
+    let mut world = balancing(2);
+    world.create("accounts", &["m"]).unwrap();
+    let size = |tablet_id, bytes| v1::TabletSizes {
+        tablets: vec![v1::TabletSize {
+            tablet_id,
+            bytes,
+            ..v1::TabletSize::default()
+        }],
+    };
+    world.sizes.insert("tablet-0".into(), size(1, 1 << 20));
+    world.sizes.insert("tablet-1".into(), size(2, 100 << 20));
+    world.free.insert("tablet-0".into(), 100 << 20);
+    world.beat_all();
+    let moving = |world: &mut World, tablet_id, server: &str| {
+        let request = v1::MoveTabletRequest {
+            tablet_id,
+            server: server.into(),
+        };
+        Moving::new(request).go_on(&mut world.directory, world.now)
+    };
+    let full = moving(&mut world, 2, "tablet-0").unwrap_err().to_string();
+    assert_eq!(
+        full,
+        "tablet-0 gets no tablet that it has no room for: tablet 2 has 104857600 bytes, and it has room for 52428800. Give it a \
+         larger volume"
+    );
+    // A copy that has filled its volume meanwhile is asked for again.
+    let arriving = Heartbeat {
+        arriving: vec![v1::TabletArrival {
+            tablet_id: 2,
+            epoch: 1,
+            from: "tablet-1".into(),
+            ..v1::TabletArrival::default()
+        }],
+        ..world.heartbeat_of("tablet-0")
+    };
+    world.directory.heartbeat(world.now, arriving).unwrap();
+    moving(&mut world, 2, "tablet-0").unwrap();
+    world.directory.take_effects();
+    world.beat("tablet-0").unwrap();
+
+    // Neighbours go together where there is room.
+    let mut merging = Merging::new(v1::MergeTableRequest {
+        table: "accounts".into(),
+        row: "m".into(),
+    });
+    merging.go_on(&mut world.directory, world.now).unwrap();
+    world.carry_out();
+    let sent = world.sent.last().unwrap();
+    assert!(
+        matches!(&sent.action, Action::Import { tablet, .. } if tablet.id == 1),
+        "{sent:?}"
+    );
+    assert_eq!(sent.server, "tablet-1");
+
+    world.stopping.insert("tablet-1".into());
+    world.beat("tablet-1").unwrap();
+    assert!(left(&world, "tablet-1").stopping);
+    let stopping = moving(&mut world, 1, "tablet-1");
+    assert!(
+        matches!(stopping, Err(Refusal::Stopping { .. })),
+        "{stopping:?}"
+    );
+}
+
+#[test]
+fn several_servers_are_drained_together_or_not_at_all() {
+    let mut world = World::new(4);
+    world.create("accounts", &["f", "m", "t"]).unwrap();
+    let server = |number: u64| format!("tablet-{number}");
+    for number in 0..4 {
+        let sizes = v1::TabletSizes {
+            tablets: vec![v1::TabletSize {
+                tablet_id: number + 1,
+                bytes: 100 << 20,
+                ..v1::TabletSize::default()
+            }],
+        };
+        world.sizes.insert(server(number), sizes);
+        // Half of it is room for tablets.
+        world.free.insert(server(number), 300 << 20);
+    }
+    world.beat_all();
+    let draining = |world: &World| {
+        let servers = (0..4).map(server);
+        servers
+            .map(|name| left(world, &name).draining)
+            .collect::<Vec<_>>()
+    };
+    // Two of the three would have been taken one after the other.
+    let request = v1::DrainServersRequest {
+        servers: vec![server(1), server(2), server(3)],
+        drain: true,
+    };
+    let refused = drain_servers(&mut world.directory, world.now, &request).unwrap();
+    let why = "tablet-1, tablet-2, tablet-3 can't be drained: 314572800 bytes are to be moved";
+    assert!(refused.no_room.starts_with(why), "{}", refused.no_room);
+    let unknown = world.drain_all(&["tablet-3", "tablet-9"], true);
+    assert!(
+        matches!(unknown, Err(Refusal::NoSuchServer { .. })),
+        "{unknown:?}"
+    );
+    let all = world.drain_all(&["tablet-0", "tablet-1", "tablet-2", "tablet-3"], true);
+    assert!(
+        matches!(all, Err(Refusal::NowhereToDrain { .. })),
+        "{all:?}"
+    );
+    assert_eq!(draining(&world), [false; 4]);
+    world.drain_all(&["tablet-2", "tablet-3"], true).unwrap();
+    assert_eq!(draining(&world), [false, false, true, true]);
+    world.drain_all(&["tablet-2", "tablet-3"], false).unwrap();
+    assert_eq!(draining(&world), [false; 4]);
+
+    // A server that was not heard has no room, when it had time to say so.
+    world.down.push(server(3));
+    world.restart();
+    world.beat_all();
+    let settling = world.drain_all(&["tablet-1", "tablet-2"], true);
+    assert!(
+        matches!(settling, Err(Refusal::Settling { .. })),
+        "{settling:?}"
+    );
+    settle(&mut world, 2 * SILENCE_MAX);
+    let refused = world.drain_all(&["tablet-1", "tablet-2"], true);
+    assert!(
+        matches!(refused, Err(Refusal::NoRoomToDrain { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn what_the_lightest_server_refuses_goes_to_another_one() {
+    let mut world = World::new(3);
+    world.create("accounts", &["f", "m"]).unwrap();
+    let size = |tablet_id, bytes| v1::TabletSizes {
+        tablets: vec![v1::TabletSize {
+            tablet_id,
+            bytes,
+            ..v1::TabletSize::default()
+        }],
+    };
+    world.sizes.insert("tablet-0".into(), size(1, 1 << 20));
+    world.sizes.insert("tablet-1".into(), size(2, 100 << 20));
+    world.sizes.insert("tablet-2".into(), size(3, 1 << 20));
+    let why = "rows are still to be removed".to_owned();
+    world.refusing.insert("tablet-2".into(), why);
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    let asked = world.sent.len();
+    assert_eq!(settle(&mut world, Duration::from_secs(8)), 1);
+    let servers = world.sent[asked..].iter().map(|it| &*it.server);
+    assert_eq!(servers.collect::<Vec<_>>(), ["tablet-2", "tablet-1"]);
+    assert!(left(&world, "tablet-0").drained);
+    // Where all refuse, they are asked again after a while, and not all the time.
+    world.drain("tablet-0", false).unwrap();
+    world.drain("tablet-1", true).unwrap();
+    world
+        .refusing
+        .insert("tablet-0".into(), "its disk is full".into());
+    let asked = world.sent.len();
+    assert_eq!(settle(&mut world, Duration::from_secs(25)), 0);
+    let attempts = world.sent.len() - asked;
+    assert!((8..=12).contains(&attempts), "{attempts}");
+}
+
+#[test]
+fn a_server_that_forgets_a_move_when_it_starts_again_is_asked_again() {
+    let mut world = World::new(2);
+    world.create("accounts", &[]).unwrap();
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    world.beat_all();
+    let imports = |world: &World| {
+        let sent = world.sent.iter();
+        sent.filter(|it| matches!(it.action, Action::Import { .. }))
+            .count()
+    };
+    assert_eq!(imports(&world), 1);
+    // It is back before it counts as down, and has neither the tablet nor a reason.
+    world.incarnations.insert("tablet-1".into(), 2);
+    let next = Heartbeat {
+        accepted: false,
+        replaces: vec![1],
+        ..world.heartbeat_of("tablet-1")
+    };
+    world.directory.heartbeat(world.now, next).unwrap();
+    world.carry_out();
+    for _ in 0..4 {
+        world.beat_all();
+    }
+    assert_eq!(imports(&world), 2);
+}
+
+#[test]
+fn a_move_to_a_server_that_dies_goes_elsewhere() {
+    let mut world = World::new(3);
+    world.create("accounts", &[]).unwrap();
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    world.beat_all();
+    let first = world.sent.last().unwrap().server.clone();
+    assert_eq!(first, "tablet-1");
+    world.down.push(first);
+    let asked = world.sent.len();
+    for _ in 0..60 {
+        world.beat_all();
+    }
+    let servers = world.sent[asked..].iter().map(|it| &*it.server);
+    assert_eq!(servers.collect::<Vec<_>>(), ["tablet-2"]);
+    // A table that is deleted has nothing to move.
+    let deletion = Deletion::of("accounts");
+    world.directory.delete_table(world.now, &deletion).unwrap();
+    world.carry_out();
+    let asked = world.sent.len();
+    settle(&mut world, Duration::from_secs(30));
+    let imports = world.sent[asked..].iter();
+    assert!(
+        !imports
+            .clone()
+            .any(|it| matches!(it.action, Action::Import { .. }))
+    );
+}
