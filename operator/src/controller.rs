@@ -18,7 +18,6 @@ use kube::runtime::watcher;
 use kube::{Client, Resource};
 use percolator_api::{ClusterObject, ConditionType, Reason, Status};
 use serde::de::DeserializeOwned;
-use serde_json::json;
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
@@ -33,7 +32,7 @@ use crate::known::KnownObject;
 use crate::looks::Reconciles;
 use crate::masters;
 use crate::metrics::Metrics;
-use crate::rolls::Rolls;
+use crate::rolls::{self, Rolls};
 use crate::watches::Watches;
 
 /// How many clusters are looked at a time, of all namespaces together.
@@ -163,7 +162,10 @@ pub(crate) async fn run(
     namespaces: &[String],
     shutdown: impl Future<Output = ()> + Clone + Send + Sync + 'static,
 ) {
-    find_rolls(&shared, namespaces).await;
+    rolls::find(&shared.client, namespaces, |cluster| {
+        shared.rolls().note(cluster);
+    })
+    .await;
     let controllers = FuturesUnordered::new();
     if namespaces.is_empty() {
         controllers.push(watch(shared.clone(), None, shutdown));
@@ -176,50 +178,6 @@ pub(crate) async fn run(
         () = controllers.collect::<()>() => {}
         () = compare(&shared, namespaces) => {}
     }
-}
-
-/// Finds the clusters whose servers are being changed: they count before any other changes its own. Those of which the API server
-/// tells nothing now count from the first look at them on.
-async fn find_rolls(shared: &Shared, namespaces: &[String]) {
-    for api in in_namespaces::<StatefulSet>(&shared.client, namespaces) {
-        if let Err(error) = find_rolls_of(shared, &api).await {
-            tracing::warn!(%error, "cannot list the StatefulSets");
-        }
-    }
-}
-
-async fn find_rolls_of(shared: &Shared, api: &Api<StatefulSet>) -> kube::Result<()> {
-    let ours = format!("app.kubernetes.io/managed-by={MANAGER}");
-    let mut page = ListParams::default().labels(&ours).limit(WATCHED_AT_A_TIME);
-    loop {
-        let list = api.list(&page).await?;
-        for set in &list.items {
-            if let Some(cluster) = of_cluster(&set.metadata)
-                && cluster::changes_pods(&json!(set))
-            {
-                let namespace = cluster.namespace.unwrap_or_default();
-                let name = format!("{namespace}/{}", cluster.name);
-                shared.rolls().note(&name);
-            }
-        }
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(()),
-        }
-    }
-}
-
-/// One for each of these namespaces, or for all together if none is named.
-fn in_namespaces<K>(client: &Client, namespaces: &[String]) -> Vec<Api<K>>
-where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
-{
-    if namespaces.is_empty() {
-        return vec![Api::all(client.clone())];
-    }
-    let all = namespaces.iter();
-    all.map(|name| Api::namespaced(client.clone(), name))
-        .collect()
 }
 
 /// Compares what the watches have told with what there is, again and again: a watch may stand still without an error.

@@ -3,6 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::Client;
+use kube::api::{Api, ListParams};
+use serde_json::json;
+
+use crate::cluster::{self, CLUSTER_LABEL, MANAGER};
+
 /// So many are named.
 const NAMED_MAX: usize = 3;
 
@@ -62,6 +69,49 @@ impl Rolls {
              --rolls-max allows",
             named.join(", ")
         ))
+    }
+}
+
+/// How many StatefulSets come at a time.
+const LISTED_AT_A_TIME: u32 = 100;
+
+/// Finds the clusters of these namespaces, or of all if none is named, whose servers are being changed: they count before any other
+/// changes its own. Those of which the API server tells nothing now count from the first look at them on.
+pub(crate) async fn find(client: &Client, namespaces: &[String], mut note: impl FnMut(&str)) {
+    let apis: Vec<Api<StatefulSet>> = if namespaces.is_empty() {
+        vec![Api::all(client.clone())]
+    } else {
+        let namespaces = namespaces.iter();
+        let of_each = namespaces.map(|name| Api::namespaced(client.clone(), name));
+        of_each.collect()
+    };
+    for api in apis {
+        if let Err(error) = find_in(&api, &mut note).await {
+            tracing::warn!(%error, "cannot list the StatefulSets");
+        }
+    }
+}
+
+async fn find_in(api: &Api<StatefulSet>, note: &mut impl FnMut(&str)) -> kube::Result<()> {
+    let ours = format!("app.kubernetes.io/managed-by={MANAGER}");
+    let mut page = ListParams::default().labels(&ours).limit(LISTED_AT_A_TIME);
+    loop {
+        let list = api.list(&page).await?;
+        for set in list
+            .items
+            .iter()
+            .filter(|set| cluster::changes_pods(&json!(set)))
+        {
+            let labels = set.metadata.labels.as_ref();
+            let cluster = labels.and_then(|labels| labels.get(CLUSTER_LABEL));
+            if let (Some(namespace), Some(cluster)) = (&set.metadata.namespace, cluster) {
+                note(&format!("{namespace}/{cluster}"));
+            }
+        }
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(()),
+        }
     }
 }
 

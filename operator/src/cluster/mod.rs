@@ -10,6 +10,7 @@ mod names;
 mod object;
 mod observed;
 mod plan;
+mod records;
 mod registers;
 mod revisions;
 mod scale_in;

@@ -5,19 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
-use percolator_api::{
-    ClusterObject, ConditionType, Problem, Reason, RoleStatus, Status, Templates,
-};
+use percolator_api::{ClusterObject, ConditionType, Problem, Reason, RoleStatus, Status};
 use serde_json::Value;
 
-use super::build::{Settings, default_image};
+use super::build::Settings;
 use super::drift;
 use super::monitored::{self, Said};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
 use super::plan::{Conflict, Plan, Refusal};
+use super::records;
 use super::registers;
-use super::revisions;
 use super::scale_in::ScaleIn;
 use super::trouble;
 use super::workloads;
@@ -95,9 +93,9 @@ pub(crate) fn status(
         conditions: Vec::new(),
         endpoint: Some(format!("{name}.{namespace}.svc:{PORT}")),
         version: version(observed),
-        default_image: recorded_image(cluster, settings, is_invalid),
-        templates: templates(cluster, settings, is_invalid),
-        last_valid_spec: last_valid_spec(cluster, is_invalid),
+        default_image: records::default_image(cluster, settings, is_invalid),
+        templates: records::templates(cluster, settings, is_invalid),
+        last_valid_spec: records::last_valid_spec(cluster, is_invalid),
         selector: Some(names::selector_text(&names::role_selector(
             name,
             Role::Tablet,
@@ -142,35 +140,6 @@ pub(crate) fn status(
         })
         .collect();
     status
-}
-
-/// The image of a cluster that names none; of an invalid spec what was recorded before: the last valid one goes by it.
-fn recorded_image(
-    cluster: &ClusterObject,
-    settings: &Settings,
-    is_invalid: bool,
-) -> Option<String> {
-    match &cluster.status {
-        Some(before) if is_invalid => before.default_image.clone(),
-        _ if cluster.spec.image.is_some() => None,
-        _ => Some(default_image(cluster, settings).to_owned()),
-    }
-}
-
-/// By which templates the pods are made; of an invalid spec what was recorded before.
-fn templates(cluster: &ClusterObject, settings: &Settings, is_invalid: bool) -> Option<Templates> {
-    match &cluster.status {
-        Some(before) if is_invalid => before.templates.clone(),
-        _ => Some(revisions::record(cluster, settings)),
-    }
-}
-
-/// The spec as JSON, if it's valid, or else what was recorded before.
-fn last_valid_spec(cluster: &ClusterObject, is_invalid: bool) -> Option<String> {
-    if is_invalid {
-        return cluster.status.as_ref()?.last_valid_spec.clone();
-    }
-    serde_json::to_string(&cluster.spec).ok()
 }
 
 /// How the servers of a role are, and which of them don't serve.
