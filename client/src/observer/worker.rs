@@ -186,6 +186,13 @@ impl Shared {
         }
     }
 
+    /// The table was deleted: there is nothing to ask for any more, also if another one has its name by now.
+    fn is_gone(&self) {
+        let why = format!("table {} was deleted", self.observer.table);
+        self.last_error.send_replace(Some(why));
+        self.gone.send_replace(true);
+    }
+
     /// Servers could not be asked.
     fn fails(&self, why: String) {
         let is_news = self.last_error.send_if_modified(|last| {
@@ -244,10 +251,8 @@ impl Shared {
                     tablets.push(tablet);
                 }
                 Err(no_place) => {
-                    if !router.knows_table(self.table, deadline).await {
-                        let why = format!("table {} was deleted", self.observer.table);
-                        self.last_error.send_replace(Some(why));
-                        self.gone.send_replace(true);
+                    if router.directory().deleted(self.table) {
+                        self.is_gone();
                     } else {
                         self.fails(no_place.0);
                         router.transport.sleep(PAUSE).await;
@@ -304,12 +309,20 @@ impl Shared {
                     transport.sleep(PAUSE_REFUSED).await;
                     break;
                 }
+                Attempt::Frozen(_) => {
+                    self.is_gone();
+                    break;
+                }
                 attempt => {
                     let wanted = Wanted::of(self.table, &tablet.start_row);
                     // Whatever is found now, the tablets are listed again.
                     let mut retry = Retry::new(router, deadline);
                     let _ = retry.look_again(seen(attempt), vec![wanted]).await;
-                    transport.sleep(PAUSE).await;
+                    if router.directory().deleted(self.table) {
+                        self.is_gone();
+                    } else {
+                        transport.sleep(PAUSE).await;
+                    }
                     break;
                 }
             }

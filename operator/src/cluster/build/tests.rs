@@ -290,6 +290,7 @@ fn what_restarts_is_what_the_table_says() {
         "image": "other",
         "imagePullPolicy": "Always",
         "imagePullSecrets": [{"name": "a"}],
+        "templateRevision": 1,
         "paused": true,
         "proxy": {
             "replicas": 2,
@@ -338,6 +339,7 @@ fn what_restarts_is_what_the_table_says() {
         ("image", &Role::ALL[..]),
         ("imagePullPolicy", &Role::ALL),
         ("imagePullSecrets", &Role::ALL),
+        ("templateRevision", &[Role::Tablet]),
         ("log.format", &Role::ALL),
         ("oracle.replicas", &[Role::Oracle]),
         ("oracle.window", &[Role::Oracle]),
