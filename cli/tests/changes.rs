@@ -5,7 +5,6 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -128,26 +127,13 @@ async fn commit(client: &Client, writes: &Writes) -> Option<Timestamp> {
     }
 }
 
-fn tablets(cluster: &Cluster) -> Vec<(String, String)> {
-    let listed = cluster.run(&["tablet", "list", "t", "-o", "json"]).ok();
-    let tablets = listed.lines().map(|line| {
-        let tablet: Value = serde_json::from_str(line).expect("JSON");
-        let server = tablet["server"].as_str().expect("a server").to_owned();
-        (tablet["id"].to_string(), server)
-    });
-    tablets.collect()
-}
-
 /// Kills a server, and splits, merges and moves tablets.
 fn disturb(cluster: &Cluster, choices: &mut Choices) {
     cluster.kill(&format!("tablet-{}", choices.below(3)));
     let cut = format!("r{:02}", 1 + choices.below(ROWS - 1));
     cluster.run(&["tablet", "split", "t", &cut, "--patience", "1m"]);
-    let of_table = tablets(cluster);
-    let (tablet, server) = &of_table[choices.below(of_table.len() as u64) as usize];
-    let to = (0..3).map(|number| format!("tablet-{number}"));
-    let to: Vec<String> = to.filter(|to| to != server).collect();
-    let moved = cluster.run(&["tablet", "move", tablet, &to[0], "--patience", "1m"]);
+    let (tablet, to) = cluster.tablet_to_move("t", choices);
+    let moved = cluster.run(&["tablet", "move", &tablet, &to, "--patience", "1m"]);
     let merged = cluster.run(&["tablet", "merge", "t", &cut, "--patience", "1m"]);
     eprintln!(
         "moved: {}{}merged: {}{}",
@@ -158,15 +144,7 @@ fn disturb(cluster: &Cluster, choices: &mut Choices) {
 #[test]
 fn each_change_is_printed_once_and_in_order_whatever_is_killed_and_moved() {
     let folder = tempfile::tempdir().expect("a folder");
-    let manifest = folder.path().join("cluster.yaml");
-    let mut file = File::create(&manifest).expect("a file");
-    file.write_all(
-        b"apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: changes}\n\
-          spec: {tablets: {replicas: 3}}\n",
-    )
-    .expect("written");
-    let manifest = manifest.to_str().expect("text");
-    let cluster = Cluster::start(&["--processes", "-f", manifest]);
+    let cluster = Cluster::of_three();
     let mut choices = Choices::from_env();
     cluster
         .run(&["table", "create", "t", "--split-at", "r20,r40"])

@@ -3,7 +3,6 @@
 
 mod support;
 
-use serde_json::Value;
 use support::{Choices, Cluster, end_bank, start_bank, wait_for, wait_for_transfers};
 
 const ACCOUNTS: &str = "200";
@@ -13,39 +12,18 @@ const TABLE: &str = "bank";
 const MOVES: u64 = 15;
 const SERVERS: u64 = 3;
 
-const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: moves}\n\
-                        spec: {tablets: {replicas: 3}}\n";
-
-/// The tablets of the bank: their numbers and their servers.
-fn tablets(cluster: &Cluster) -> Vec<(String, String)> {
-    let listed = cluster.run(&["tablet", "list", TABLE, "-o", "json"]).ok();
-    let tablets = listed.lines().map(|line| {
-        let tablet: Value = serde_json::from_str(line).expect("JSON");
-        let server = tablet["server"].as_str().expect("a server").to_owned();
-        (tablet["id"].to_string(), server)
-    });
-    tablets.collect()
-}
-
 /// Hands a tablet over to another server.
 fn move_one(cluster: &Cluster, choices: &mut Choices) {
-    let tablets = tablets(cluster);
-    let (tablet, server) = &tablets[choices.below(tablets.len() as u64) as usize];
-    let others = (0..SERVERS).map(|number| format!("tablet-{number}"));
-    let others: Vec<String> = others.filter(|other| other != server).collect();
-    let to = &others[choices.below(others.len() as u64) as usize];
+    let (tablet, to) = cluster.tablet_to_move(TABLE, choices);
     cluster
-        .run(&["tablet", "move", tablet, to, "--patience", "2m"])
+        .run(&["tablet", "move", &tablet, &to, "--patience", "2m"])
         .ok();
 }
 
 #[test]
 fn money_moves_while_its_tablets_do_and_their_servers_are_killed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let manifest = folder.path().join("cluster.yaml");
-    std::fs::write(&manifest, MANIFEST).expect("written");
-    let manifest = manifest.to_str().expect("text");
-    let cluster = Cluster::start(&["--processes", "-f", manifest]);
+    let cluster = Cluster::of_three();
     let mut choices = Choices::from_env();
     let ledger = folder.path().join("ledger");
     let ledger = ledger.to_str().expect("text");
@@ -69,13 +47,10 @@ fn money_moves_while_its_tablets_do_and_their_servers_are_killed() {
 
 #[test]
 fn what_people_ask_for_is_answered() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let manifest = folder.path().join("cluster.yaml");
-    std::fs::write(&manifest, MANIFEST).expect("written");
-    let cluster = Cluster::start(&["-f", manifest.to_str().expect("text")]);
+    let cluster = Cluster::of_three();
     cluster.run(&["table", "create", TABLE]).ok();
     cluster.run(&["put", TABLE, "alice", "balance", "1"]).ok();
-    let (tablet, server) = tablets(&cluster).remove(0);
+    let (tablet, server) = cluster.tablets(TABLE).remove(0);
     let to = if server == "tablet-1" {
         "tablet-2"
     } else {
@@ -92,13 +67,13 @@ fn what_people_ask_for_is_answered() {
         );
     }
     assert_eq!(cluster.run(&["get", TABLE, "alice", "balance"]).ok(), "1\n");
-    assert_eq!(tablets(&cluster), [(tablet.clone(), to.to_owned())]);
+    assert_eq!(cluster.tablets(TABLE), [(tablet.clone(), to.to_owned())]);
     // Back, as soon as what it left is removed.
     cluster
         .run(&["tablet", "move", &tablet, &server, "--patience", "1m"])
         .ok();
     wait_for("the tablet to be back", || {
-        (tablets(&cluster) == [(tablet.clone(), server.clone())]).then_some(())
+        (cluster.tablets(TABLE) == [(tablet.clone(), server.clone())]).then_some(())
     });
     assert_eq!(cluster.run(&["get", TABLE, "alice", "balance"]).ok(), "1\n");
     for (arguments, words) in [

@@ -17,8 +17,6 @@ use support::{Choices, Cluster, block_on, wait_for};
 
 const DOCUMENTS: u64 = 120;
 const PARTS: u64 = 4;
-const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: observers}\n\
-                        spec: {tablets: {replicas: 3}}\n";
 
 /// Reads the change: `$row` and `$value`.
 const READ_CHANGE: &str = r#"
@@ -137,16 +135,6 @@ fn expected(revision: u64) -> (BTreeMap<String, String>, BTreeMap<String, String
     (words, sums.collect())
 }
 
-fn tablets(cluster: &Cluster, table: &str) -> Vec<(String, String)> {
-    let listed = cluster.run(&["tablet", "list", table, "-o", "json"]).ok();
-    let tablets = listed.lines().map(|line| {
-        let tablet: Value = serde_json::from_str(line).expect("JSON");
-        let server = tablet["server"].as_str().expect("a server").to_owned();
-        (tablet["id"].to_string(), server)
-    });
-    tablets.collect()
-}
-
 fn disturb(cluster: &Cluster, choices: &mut Choices, stages: &[Stage], workers: &mut [Child]) {
     for round in 0..3 {
         for (at, worker) in workers.iter_mut().enumerate() {
@@ -158,12 +146,8 @@ fn disturb(cluster: &Cluster, choices: &mut Choices, stages: &[Stage], workers: 
         let table = ["documents", "words"][choices.below(2) as usize];
         let cut = format!("doc{}", 10 + choices.below(80));
         cluster.run(&["tablet", "split", table, &cut, "--patience", "1m"]);
-        let tablets = tablets(cluster, table);
-        let (tablet, server) = &tablets[choices.below(tablets.len() as u64) as usize];
-        let to = (0..3).map(|number| format!("tablet-{number}"));
-        let to: Vec<String> = to.filter(|to| to != server).collect();
-        let to = &to[choices.below(to.len() as u64) as usize];
-        let moved = cluster.run(&["tablet", "move", tablet, to, "--patience", "1m"]);
+        let (tablet, to) = cluster.tablet_to_move(table, choices);
+        let moved = cluster.run(&["tablet", "move", &tablet, &to, "--patience", "1m"]);
         eprintln!("round {round}: {}", moved.err);
     }
 }
@@ -171,10 +155,7 @@ fn disturb(cluster: &Cluster, choices: &mut Choices, stages: &[Stage], workers: 
 #[test]
 fn a_chain_makes_of_documents_what_one_pass_makes_whatever_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let manifest = folder.path().join("cluster.yaml");
-    std::fs::write(&manifest, MANIFEST).expect("written");
-    let manifest = manifest.to_str().expect("text");
-    let cluster = Cluster::start(&["--processes", "-f", manifest]);
+    let cluster = Cluster::of_three();
     let mut choices = Choices::from_env();
     for table in ["documents", "words", "sums"] {
         cluster.run(&["table", "create", table]).ok();

@@ -119,6 +119,41 @@ impl Cluster {
         cluster
     }
 
+    /// Three tablet servers and the others, each a process of its own.
+    pub(crate) fn of_three() -> Self {
+        const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: three}\n\
+                                spec: {tablets: {replicas: 3}}\n";
+        let folder = tempfile::tempdir().expect("a folder");
+        let manifest = folder.path().join("cluster.yaml");
+        std::fs::write(&manifest, MANIFEST).expect("written");
+        let up = ["--processes", "-f", manifest.to_str().expect("text")];
+        let mut cluster = Self::start_by(&folder.path().join("data"), &up, &[]);
+        cluster.folder = Some(folder);
+        cluster
+    }
+
+    /// The tablets of a table: their numbers and their servers.
+    pub(crate) fn tablets(&self, table: &str) -> Vec<(String, String)> {
+        let listed = self.run(&["tablet", "list", table, "-o", "json"]).ok();
+        let tablets = listed.lines().map(|line| {
+            let tablet: Value = serde_json::from_str(line).expect("JSON");
+            let server = tablet["server"].as_str().expect("a server").to_owned();
+            (tablet["id"].to_string(), server)
+        });
+        tablets.collect()
+    }
+
+    /// A tablet of a table, and one of three servers that doesn't have it.
+    pub(crate) fn tablet_to_move(&self, table: &str, choices: &mut Choices) -> (String, String) {
+        let mut tablets = self.tablets(table);
+        let number = choices.below(tablets.len() as u64);
+        let (tablet, server) = tablets.swap_remove(number as usize);
+        let others = (0..3).map(|number| format!("tablet-{number}"));
+        let mut others: Vec<String> = others.filter(|other| *other != server).collect();
+        let number = choices.below(others.len() as u64);
+        (tablet, others.swap_remove(number as usize))
+    }
+
     /// In a folder that the caller keeps.
     pub(crate) fn start_in(data_dir: &Path, arguments: &[&str]) -> Self {
         Self::start_by(data_dir, arguments, &[])
