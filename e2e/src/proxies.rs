@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::{Namespace, kubectl, nodes, wait};
+use crate::{Namespace, is_ending, kubectl, nodes, wait};
 
 const PORT: u16 = 7400;
 const TABLE: &str = "proxied";
@@ -47,7 +47,8 @@ impl<'a> Proxies<'a> {
         serde_json::from_str(&answer).map_err(|error| format!("{answer}: {error}"))
     }
 
-    /// The pods of the proxies, by their addresses.
+    /// The pods of the proxies that go on, by their addresses: of one that ends, no answer comes for half a minute, in which
+    /// sessions end.
     fn pods(&self) -> Result<Vec<(String, String)>, String> {
         let labels = format!(
             "-lpercolator.dev/cluster={},percolator.dev/component=proxy",
@@ -59,6 +60,7 @@ impl<'a> Proxies<'a> {
         let list: Value = serde_json::from_str(&list).map_err(|error| error.to_string())?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let pods = list["items"].as_array().into_iter().flatten();
+        let pods = pods.filter(|pod| !is_ending(pod));
         Ok(pods
             .map(|pod| {
                 (
