@@ -67,7 +67,12 @@ fn a_fleet_is_upgraded_in_turns() {
     let (mut changed, mut waited, mut killed) = (BTreeSet::new(), false, false);
     wait("both to run the image", || {
         let changing = CLUSTERS.map(|cluster| is_changing(&space, cluster));
-        assert_ne!(changing, [true, true], "both change at a time");
+        // The first one may have ended before the second was looked at.
+        let [first, _] = CLUSTERS;
+        assert!(
+            changing != [true, true] || !is_changing(&space, first),
+            "both change at a time"
+        );
         for (cluster, is_changing) in CLUSTERS.iter().zip(changing) {
             if is_changing {
                 changed.insert(*cluster);
