@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// A tablet that was moved is not moved for balance within this.
 const MOVED_REST: Duration = Duration::from_secs(600);
 /// A move that a server has refused is tried there again after this, and so is a split.
-const REFUSED_REST: Duration = Duration::from_secs(10);
+const REFUSED_REST: Duration = Duration::from_secs(3);
 /// That nobody has room for the tablets of a server that is drained is noted again after this.
 const NOTED_REST: Duration = Duration::from_secs(600);
 /// After a move, servers report new sizes within this.

@@ -422,6 +422,17 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     let mut observed = objects
         .observe(&cluster, &shared.settings, lacking, now)
         .await?;
+    if cluster::adopts(&cluster, &observed) {
+        // A deletion that leaves everything (`--cascade=orphan`) takes the owner off each object, and is told of the resource before. An
+        // object that got the owner back would go with it, with its pods.
+        let now = objects.cluster(name).await?;
+        let uid = &cluster.metadata.uid;
+        let is_there =
+            |it: ClusterObject| it.metadata.uid == *uid && it.metadata.deletion_timestamp.is_none();
+        if !now.is_some_and(is_there) {
+            return Ok(Action::requeue(GO_ON));
+        }
+    }
     let full_name = full_name(found);
     let altered = shared.altered().get(&full_name).cloned();
     observed.remember(altered.unwrap_or_default());

@@ -40,6 +40,7 @@ pub(crate) use status::turned;
 pub(crate) use trouble::{due_in, last_refusal, to_ask, without_pods};
 
 use names::Role;
+use observed::Standing;
 use scale_in::ScaleIn;
 use status::Outcome;
 
@@ -101,6 +102,16 @@ pub(crate) fn decide(
     }
     let wanted = build::build(cluster, observed, settings);
     Decision::Do(plan::plan(cluster, &wanted, observed))
+}
+
+/// Whether what makes the cluster's pods has no owner: a former cluster of this name left it to itself, or this one is about to.
+pub(crate) fn adopts(cluster: &ClusterObject, observed: &Observed) -> bool {
+    let mut objects = observed.objects.iter();
+    objects.any(|((kind, _), live)| {
+        matches!(kind, Kind::StatefulSet | Kind::Deployment)
+            && observed::standing(live, cluster) == Standing::Ours
+            && !observed::is_ours(live, cluster)
+    })
 }
 
 /// Whether the cluster serves, as far as its status says: one that doesn't has nothing to lose by a change.

@@ -115,6 +115,7 @@ fn objects_that_a_former_cluster_left_to_themselves_are_taken_up() {
     let mut world = of_a_former_one(|object| {
         object["metadata"]["ownerReferences"] = json!([]);
     });
+    assert!(adopts(&world.cluster, &world.observed));
     let mut applied = world.step().0;
     for role in Role::ALL {
         assert!(applied.contains(&role.set("demo")), "{applied:?}");
@@ -122,6 +123,7 @@ fn objects_that_a_former_cluster_left_to_themselves_are_taken_up() {
         applied = world.step().0;
     }
     assert_eq!(applied, Vec::<String>::new());
+    assert!(!adopts(&world.cluster, &world.observed));
     assert!(world.condition("Available").0);
     let uid = json!(world.cluster.metadata.uid);
     for (key, object) in &world.observed.objects {
