@@ -37,7 +37,7 @@ impl Followed {
     }
 
     /// Waits for such a line.
-    pub fn has_a_line(self, what: &str, is_it: impl Fn(&str) -> bool) {
+    fn has_a_line(self, what: &str, is_it: impl Fn(&str) -> bool) {
         wait(what, || {
             let said = self.said();
             if said.lines().any(&is_it) {
@@ -65,10 +65,5 @@ impl Namespace {
             self.command()
                 .args(["get", "perc", cluster, "--watch", "-o", path]),
         )
-    }
-
-    /// Follows what a pod logs, from its last line on.
-    pub fn follow_log(&self, pod: &str) -> Followed {
-        Followed::start(self.command().args(["logs", "--follow", "--tail=1", pod]))
     }
 }
