@@ -3,6 +3,7 @@
 use percolator_api::{ClusterObject, Templates};
 
 use super::build::{self, Settings};
+use super::observed::Observed;
 use super::revisions;
 
 /// The image of a cluster that names none; of an invalid spec what was recorded before: the last valid one goes by it.
@@ -21,12 +22,13 @@ pub(super) fn default_image(
 /// By which templates the pods are made; of an invalid spec what was recorded before.
 pub(super) fn templates(
     cluster: &ClusterObject,
+    observed: &Observed,
     settings: &Settings,
     is_invalid: bool,
 ) -> Option<Templates> {
     match &cluster.status {
         Some(before) if is_invalid => before.templates.clone(),
-        _ => Some(revisions::record(cluster, settings)),
+        _ => Some(revisions::record(cluster, observed, settings)),
     }
 }
 

@@ -5,6 +5,8 @@ use percolator_api::{ClusterObject, Problem, Templates};
 use semver::Version;
 
 use super::build::{Settings, default_image};
+use super::names::Role;
+use super::observed::Observed;
 
 /// Templates, by what makes them differ from those before.
 struct Revision {
@@ -25,23 +27,28 @@ pub(crate) const DRAIN_ON_STOP: u32 = 2;
 pub(crate) const NEWEST: u32 = REVISIONS.len() as u32;
 
 /// The revision that the cluster's pods are made by.
-pub(crate) fn of(cluster: &ClusterObject, settings: &Settings) -> u32 {
+pub(crate) fn of(cluster: &ClusterObject, observed: &Observed, settings: &Settings) -> u32 {
     let image = image(cluster, settings);
     let recorded = cluster.status.as_ref().map(|it| it.templates.as_ref());
     match (cluster.spec.template_revision, recorded) {
         (Some(asked), _) => asked,
         (None, None) => newest_for(&REVISIONS, image),
-        // Of an operator that knew of one alone.
-        (None, Some(None)) => FIRST,
+        // Made by an operator that knew of one alone.
+        (None, Some(None)) if observed.own_set(cluster, Role::Tablet).is_some() => FIRST,
+        (None, Some(None)) => newest_for(&REVISIONS, image),
         (None, Some(Some(templates))) if templates.image == image => templates.revision,
         (None, Some(Some(_))) => newest_for(&REVISIONS, image),
     }
 }
 
 /// What the status records, while the spec is valid.
-pub(crate) fn record(cluster: &ClusterObject, settings: &Settings) -> Templates {
+pub(crate) fn record(
+    cluster: &ClusterObject,
+    observed: &Observed,
+    settings: &Settings,
+) -> Templates {
     Templates {
-        revision: of(cluster, settings),
+        revision: of(cluster, observed, settings),
         image: image(cluster, settings).to_owned(),
     }
 }

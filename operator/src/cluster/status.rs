@@ -94,7 +94,7 @@ pub(crate) fn status(
         endpoint: Some(format!("{name}.{namespace}.svc:{PORT}")),
         version: version(observed),
         default_image: records::default_image(cluster, settings, is_invalid),
-        templates: records::templates(cluster, settings, is_invalid),
+        templates: records::templates(cluster, observed, settings, is_invalid),
         last_valid_spec: records::last_valid_spec(cluster, is_invalid),
         selector: Some(names::selector_text(&names::role_selector(
             name,

@@ -75,7 +75,7 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
         owner: owner(cluster),
         cluster,
         default_image: default_image(cluster, settings),
-        revision: revisions::of(cluster, settings),
+        revision: revisions::of(cluster, observed, settings),
         masters: RegisterPlan::of(cluster, observed, Role::GcMaster),
         oracles: RegisterPlan::of(cluster, observed, Role::Oracle),
         tablets: RegisterPlan::of(cluster, observed, Role::Tablet),

@@ -43,6 +43,16 @@ fn a_new_operator_with_other_templates_restarts_nobody() {
     assert!(!arguments_of(&world).contains("--drain-on-stop"));
 }
 
+/// Somebody may have written a status before the operator's first look.
+#[test]
+fn a_new_cluster_with_a_status_has_the_newest_templates() {
+    let mut world = World::new();
+    world.cluster.status = Some(Status::default());
+    world.roll_out();
+    assert_eq!(recorded(&world).0, 2);
+    assert!(arguments_of(&world).contains("--drain-on-stop"));
+}
+
 #[test]
 fn with_its_next_image_a_cluster_takes_the_newest_templates() {
     let mut world = made_by_a_former_operator();
