@@ -135,7 +135,7 @@ fn unknown_fields_are_all_named_with_path_and_line() {
          line 8: spec.tablets.storage.engin: unknown field; did you mean \"engine\"?\n\
          line 9: spec.tablets.storage.cachesize: unknown field; did you mean \"cacheSize\"?\n\
          line 10: spec.colour: unknown field; the fields here are image, imagePullPolicy, \
-         imagePullSecrets, paused, claims, log, service, monitoring, oracle, tablets, gcMaster, proxy, observers, gc, balance"
+         imagePullSecrets, templateRevision, paused, claims, log, service, monitoring, oracle, tablets, gcMaster, proxy, observers, gc, balance"
     );
     assert_eq!(
         refusal(&format!("{HEAD}metadata: {{name: demo}}\nspecs:\n")),
