@@ -25,17 +25,7 @@ fn tablets_go_to_a_server_that_is_new_and_stay_then() {
 fn sizes_count_and_the_manifest_can_turn_it_off() {
     let mut world = balancing(2);
     world.create("accounts", &CUTS).unwrap();
-    let size = |tablet_id, bytes| v1::TabletSize {
-        tablet_id,
-        bytes,
-        ..v1::TabletSize::default()
-    };
-    let of = |ids: [u64; 3], bytes: u64| v1::TabletSizes {
-        tablets: ids.map(|id| size(id, bytes)).to_vec(),
-    };
-    world
-        .sizes
-        .insert("tablet-0".into(), of([1, 3, 5], 100 << 20));
+    world.weighs("tablet-0", [1, 3, 5].map(|id| (id, 100 << 20)));
     let off = Manifest {
         balance: Some(false),
         ..Manifest::default()

@@ -195,15 +195,7 @@ fn a_server_that_stops_does_not_wait_for_what_stays() {
     // What nobody has room for. It waits for as much as somebody has room for.
     let mut world = balancing(2);
     world.create("accounts", &["f", "m", "t"]).unwrap();
-    let size = |tablet_id, bytes| v1::TabletSize {
-        tablet_id,
-        bytes,
-        ..v1::TabletSize::default()
-    };
-    let sizes = v1::TabletSizes {
-        tablets: vec![size(2, 1 << 20), size(4, 100 << 20)],
-    };
-    world.sizes.insert("tablet-1".into(), sizes);
+    world.weighs("tablet-1", [(2, 1 << 20), (4, 100 << 20)]);
     world.free.insert("tablet-0".into(), 50 << 20);
     world.beat_all();
     world.stopping.insert("tablet-1".into());
@@ -331,14 +323,7 @@ fn what_cannot_be_drained_is_refused() {
 fn a_server_is_drained_only_if_the_others_have_room() {
     let mut world = World::new(2);
     world.create("accounts", &[]).unwrap();
-    let sizes = v1::TabletSizes {
-        tablets: vec![v1::TabletSize {
-            tablet_id: 1,
-            bytes: 100 << 20,
-            ..v1::TabletSize::default()
-        }],
-    };
-    world.sizes.insert("tablet-0".into(), sizes);
+    world.weighs("tablet-0", [(1, 100 << 20)]);
     world.free.insert("tablet-1".into(), 150 << 20);
     world.beat_all();
     let refused = world.drain("tablet-0", true);
@@ -365,15 +350,8 @@ fn a_server_is_drained_only_if_the_others_have_room() {
 fn a_server_that_has_no_room_or_stops_gets_nothing_by_hand() {
     let mut world = balancing(2);
     world.create("accounts", &["m"]).unwrap();
-    let size = |tablet_id, bytes| v1::TabletSizes {
-        tablets: vec![v1::TabletSize {
-            tablet_id,
-            bytes,
-            ..v1::TabletSize::default()
-        }],
-    };
-    world.sizes.insert("tablet-0".into(), size(1, 1 << 20));
-    world.sizes.insert("tablet-1".into(), size(2, 100 << 20));
+    world.weighs("tablet-0", [(1, 1 << 20)]);
+    world.weighs("tablet-1", [(2, 100 << 20)]);
     world.free.insert("tablet-0".into(), 100 << 20);
     world.beat_all();
     let moving = |world: &mut World, tablet_id, server: &str| {
@@ -434,14 +412,7 @@ fn several_servers_are_drained_together_or_not_at_all() {
     world.create("accounts", &["f", "m", "t"]).unwrap();
     let server = |number: u64| format!("tablet-{number}");
     for number in 0..4 {
-        let sizes = v1::TabletSizes {
-            tablets: vec![v1::TabletSize {
-                tablet_id: number + 1,
-                bytes: 100 << 20,
-                ..v1::TabletSize::default()
-            }],
-        };
-        world.sizes.insert(server(number), sizes);
+        world.weighs(&server(number), [(number + 1, 100 << 20)]);
         // Half of it is room for tablets.
         world.free.insert(server(number), 300 << 20);
     }
@@ -497,16 +468,9 @@ fn several_servers_are_drained_together_or_not_at_all() {
 fn what_the_lightest_server_refuses_goes_to_another_one() {
     let mut world = World::new(3);
     world.create("accounts", &["f", "m"]).unwrap();
-    let size = |tablet_id, bytes| v1::TabletSizes {
-        tablets: vec![v1::TabletSize {
-            tablet_id,
-            bytes,
-            ..v1::TabletSize::default()
-        }],
-    };
-    world.sizes.insert("tablet-0".into(), size(1, 1 << 20));
-    world.sizes.insert("tablet-1".into(), size(2, 100 << 20));
-    world.sizes.insert("tablet-2".into(), size(3, 1 << 20));
+    world.weighs("tablet-0", [(1, 1 << 20)]);
+    world.weighs("tablet-1", [(2, 100 << 20)]);
+    world.weighs("tablet-2", [(3, 1 << 20)]);
     let why = "rows are still to be removed".to_owned();
     world.refusing.insert("tablet-2".into(), why);
     world.beat_all();

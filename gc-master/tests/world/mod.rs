@@ -455,6 +455,18 @@ impl World {
         rows
     }
 
+    /// The server says from now on that these tablets of its have so many bytes.
+    pub(crate) fn weighs<const N: usize>(&mut self, server: &str, tablets: [(u64, u64); N]) {
+        let tablets = tablets.map(|(tablet_id, bytes)| v1::TabletSize {
+            tablet_id,
+            bytes,
+            ..v1::TabletSize::default()
+        });
+        let tablets = tablets.to_vec();
+        self.sizes
+            .insert(server.to_owned(), v1::TabletSizes { tablets });
+    }
+
     /// Says whether a server is to have no tablets.
     pub(crate) fn drain(&mut self, server: &str, drain: bool) -> Result<(), Refusal> {
         self.drain_all(&[server], drain)
