@@ -4,7 +4,7 @@ use percolator_api::{Observer, Pod};
 use serde_json::{Value, json};
 
 use super::super::names::{self, METRICS_PORT, Role};
-use super::super::object::{Kind, Object};
+use super::super::object::Object;
 use super::pods::{ContainerParts, GRACE_SECONDS, PodParts};
 use super::{Builder, LOG_LEVEL};
 
@@ -21,21 +21,8 @@ impl Builder<'_> {
 
     fn observer(&self, observer: &Observer) -> Object {
         let component = names::observer(&observer.name);
-        let mut body = json!({"spec": {
-            "revisionHistoryLimit": 3,
-            "selector": {"matchLabels": names::component_selector(self.name, &component)},
-            "template": self.observer_template(observer, &component),
-        }});
-        // Without it the field is others' to set, as an autoscaler's.
-        if let Some(replicas) = observer.replicas {
-            body["spec"]["replicas"] = json!(replicas);
-        }
-        self.object(
-            Kind::Deployment,
-            &format!("{}-{component}", self.name),
-            names::component_labels(self.name, &component),
-            body,
-        )
+        let spec = json!({"template": self.observer_template(observer, &component)});
+        self.deployment(&component, observer.replicas, spec)
     }
 
     fn observer_template(&self, observer: &Observer, component: &str) -> Value {

@@ -19,7 +19,7 @@ const CONFIG: &str = "/config";
 const CONFIG_VOLUME: &str = "config";
 /// The variable with the pod's address.
 pub(super) const POD_IP: &str = "POD_IP";
-/// Servers end within a second when they are told to, or when their tablets are at others; the rest is for disks that hang.
+/// Servers end within a second of SIGTERM, or of the move of their last tablet; the rest is for disks that hang.
 pub(super) const GRACE_SECONDS: u64 = 30;
 /// How long a server may take until it lives, as an oracle whose master is away. A tablet server that recovers much data
 /// says meanwhile that it lives, and isn't ready.
@@ -77,6 +77,27 @@ impl Builder<'_> {
                 "template": self.template(role),
                 "volumeClaimTemplates": [claim],
             }}),
+        )
+    }
+
+    /// Pods that keep nothing; `spec` is what differs from others.
+    pub(super) fn deployment(
+        &self,
+        component: &str,
+        replicas: Option<u32>,
+        mut spec: Value,
+    ) -> Object {
+        spec["revisionHistoryLimit"] = json!(3);
+        spec["selector"]["matchLabels"] = names::component_selector(self.name, component);
+        // Without it the field is others' to set, as an autoscaler's.
+        if let Some(replicas) = replicas {
+            spec["replicas"] = json!(replicas);
+        }
+        self.object(
+            Kind::Deployment,
+            &format!("{}-{component}", self.name),
+            names::component_labels(self.name, component),
+            json!({ "spec": spec }),
         )
     }
 

@@ -63,23 +63,12 @@ impl Builder<'_> {
 
     pub(super) fn proxies(&self) -> Option<Object> {
         let proxy = self.cluster.spec.proxies()?;
-        let mut body = json!({"spec": {
+        let spec = json!({
             // One that ends is replaced before: it takes no new sessions.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "revisionHistoryLimit": 3,
-            "selector": {"matchLabels": names::component_selector(self.name, PROXY)},
             "template": self.pod_template(self.proxy_pod(proxy)),
-        }});
-        // Without it the field is others' to set, as an autoscaler's.
-        if let Some(replicas) = proxy.replicas {
-            body["spec"]["replicas"] = json!(replicas);
-        }
-        Some(self.object(
-            Kind::Deployment,
-            &names::proxies(self.name),
-            names::component_labels(self.name, PROXY),
-            body,
-        ))
+        });
+        Some(self.deployment(PROXY, proxy.replicas, spec))
     }
 
     fn proxy_pod<'a>(&self, proxy: &'a Proxy) -> PodParts<'a> {
