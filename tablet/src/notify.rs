@@ -113,11 +113,7 @@ pub(crate) fn note(
     let Some(changed_at) = changed_at(effects) else {
         return Ok(());
     };
-    if state
-        .observed
-        .tablet_of(&state.tablets, cell_key)?
-        .is_none()
-    {
+    if state.observed.place_of(&state.tablets, cell_key)?.is_none() {
         return Ok(());
     }
     let is_secondary = commit.lock.is_some_and(|lock| lock.primary != cell);
@@ -286,7 +282,7 @@ pub(crate) fn weak(
         let cell_key = store::cell_key(&cell);
         if state
             .observed
-            .tablet_of(&state.tablets, &cell_key)?
+            .place_of(&state.tablets, &cell_key)?
             .is_none()
         {
             return Err(not_observed(&cell.column));

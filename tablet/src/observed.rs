@@ -71,19 +71,19 @@ impl Observed {
         known.is_some_and(|known| known.columns.contains(column))
     }
 
-    /// The tablet that the cell with this key lies in, if its column is observed.
-    pub(crate) fn tablet_of(
+    /// The tablet that the cell with this key lies in, and its column, if that is observed.
+    pub(crate) fn place_of(
         &self,
         tablets: &Tablets,
         cell_key: &[u8],
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<(u64, Bytes)>, Error> {
         if !self.may_observe(cell_key) {
             return Ok(None);
         }
         let cell = key::decode_cell(cell_key)?;
         let tablet = tablets.owning(cell.table.0, &cell.row);
         let tablet = tablet.filter(|tablet| self.has(tablet.id, &cell.column));
-        Ok(tablet.map(|tablet| tablet.id))
+        Ok(tablet.map(|tablet| (tablet.id, cell.column)))
     }
 
     /// The observed columns of a tablet.

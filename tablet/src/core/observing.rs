@@ -279,10 +279,8 @@ impl Core {
         }
         for cell_key in keys {
             // A key that can't be read is found when it is looked for.
-            let tablet = self.state.observed.tablet_of(&self.state.tablets, cell_key);
-            if let (Ok(Some(tablet)), Ok(cell)) = (tablet, key::decode_cell(cell_key)) {
-                self.observing.touched.insert((tablet, cell.column));
-            }
+            let place = self.state.observed.place_of(&self.state.tablets, cell_key);
+            self.observing.touched.extend(place.ok().flatten());
         }
     }
 
