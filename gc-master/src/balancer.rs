@@ -201,7 +201,7 @@ impl Directory {
         self.manifest.balance.unwrap_or(self.settings.balance)
     }
 
-    /// What servers are told of when tablets are to be split: more bytes than this. Zero: never.
+    /// For heartbeats: a tablet of more bytes is to be split. Zero: none is.
     pub(crate) fn split_bytes(&self) -> u64 {
         if self.balances() {
             let said = self.manifest.split_bytes;

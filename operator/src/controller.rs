@@ -423,8 +423,8 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         .observe(&cluster, &shared.settings, lacking, now)
         .await?;
     if cluster::adopts(&cluster, &observed) {
-        // A deletion that leaves everything (`--cascade=orphan`) takes the owner off each object, and is told of the resource before. An
-        // object that got the owner back would go with it, with its pods.
+        // A deletion that leaves everything (`--cascade=orphan`) takes the owner off each object after the resource is marked. An object
+        // that got the owner back would go with it, with its pods.
         let now = objects.cluster(name).await?;
         let uid = &cluster.metadata.uid;
         let is_there =

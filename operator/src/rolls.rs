@@ -32,7 +32,7 @@ impl Rolls {
         self.under_way.len()
     }
 
-    /// Notes that the servers of a cluster are being changed, whoever began that.
+    /// Notes that the servers of a cluster are being changed, by this operator or by another one.
     pub(crate) fn note(&mut self, cluster: &str) {
         self.under_way.insert(cluster.to_owned());
     }

@@ -343,7 +343,7 @@ pub struct Tablets {
     pub replicas: u32,
     /// What each tablet server keeps its data in.
     pub storage: Storage,
-    /// A tablet server that is told to stop, as by a restart, an eviction or a drained node, first moves its tablets to the others,
+    /// A tablet server that has to stop, because of a restart, an eviction or a drained node, first moves its tablets to the others,
     /// for at most so long, from 0s to 1h; 0s: it stops at once, and its rows are away until it has started again. Its pod has so
     /// much longer to end. A local cluster ignores it. Changing it restarts the tablet servers, one at a time. Default: 30s.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('0s') && duration(self) <= duration('1h')", "must be from 0s to 1h")])))]
