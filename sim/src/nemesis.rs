@@ -57,7 +57,8 @@ fn mend_later(world: &Arc<World>, turns: &Turns, place: Place, after: Duration, 
 /// The paces of clocks by which an election goes, in thousandths: they may differ by less than 1.5 times.
 const ELECTED_PACES: [u64; 6] = [820, 900, 990, 1_010, 1_100, 1_200];
 
-/// Where syncs take long, each takes less than this, in milliseconds. One that has begun goes on when the fault is over.
+/// Where syncs take long, each takes about less than this, in milliseconds (`Rng::about`: up to six times of it). One that
+/// has begun goes on when the fault is over.
 pub(crate) const SYNC_LONGEST_MS: u64 = 750;
 
 /// What can be done to a process, a disk or a clock.

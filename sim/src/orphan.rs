@@ -11,6 +11,7 @@ use percolator_client::Error;
 
 use crate::cluster::Cluster;
 use crate::invariants::liveness;
+use crate::nemesis::SYNC_LONGEST_MS;
 use crate::plan::Fault;
 use crate::recorder::Session;
 use crate::rng::Rng;
@@ -26,6 +27,8 @@ const COLUMN: &str = "orphan";
 const LASTS: Duration = Duration::from_millis(60);
 /// As long as a pause of the oracle's lasts at the slowest pace that clocks have.
 const SLOW_SLEEPS: Duration = Duration::from_secs(4);
+/// As long as the longest sync lasts that began on a slow disk.
+const SLOW_SYNCS: Duration = Duration::from_millis(6 * SYNC_LONGEST_MS);
 /// A reader who was refused, or had to give up, asks again after this.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -90,10 +93,15 @@ pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     }) else {
         return false;
     };
-    if cluster.plan.faults.contains(&Fault::ClockPace) {
-        // What sleeps by a clock that went slowly when it began sleeps on by that, here alone; of the oracle, time hangs on
-        // it.
-        world.run(world.now() + SLOW_SLEEPS, || false);
+    // What sleeps by a clock that went slowly when it began sleeps on by that, here alone, and a sync that began on a slow disk
+    // goes on: of the oracle, time hangs on either.
+    for (fault, ends) in [
+        (Fault::ClockPace, SLOW_SLEEPS),
+        (Fault::DiskSlow, SLOW_SYNCS),
+    ] {
+        if cluster.plan.faults.contains(&fault) {
+            world.run(world.now() + ends, || false);
+        }
     }
     let (writer, session) = cluster.last_session(world);
     let written = cells.clone();
