@@ -310,7 +310,7 @@ impl Directory {
         if !balances && drains.is_empty() {
             return Planned::default();
         }
-        let arrivals = self.arrivals();
+        let arrivals = self.arrivals(now);
         let mut servers: BTreeMap<&str, ServerWeight> = BTreeMap::new();
         for (name, live) in &self.live {
             let is_tablet_server = state.servers.get(name).map(|known| known.role);
@@ -435,7 +435,7 @@ impl Directory {
         let is_owner = tablet.owner == server && tablet.listed && self.is_alive(server, now);
         let is_inside = tablet.rows.start < row && tablet.rows.contains(&row);
         // Also for a person, whose copy may take longer than anybody waits for it.
-        let arrives = self.arrivals().contains_key(&id);
+        let arrives = self.arrivals(now).contains_key(&id);
         let table = self.table(tablet.table);
         let is_ready = table.is_some_and(|table| table.state == TableState::Ready);
         if !is_owner || !is_inside || !is_ready || arrives {

@@ -106,6 +106,7 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
             missing_tablets: heard.missing,
             settled_moves: heard.settled_moves,
             owners: heard.owners,
+            settled_arrivals: heard.settled_arrivals,
             split_bytes: heard.split_bytes,
             split_load: heard.split_load,
             draining: heard.draining,
@@ -147,7 +148,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
     servers.sort_by_key(|(name, server)| (server.role, *name));
     let tables = state.tables.keys();
     let tablets = tables.flat_map(|table| directory.tablets().of_table(*table));
-    let arrivals = directory.arrivals();
+    let arrivals = directory.arrivals(now);
     Ok(v1::DirectoryResponse {
         cluster_id: state.cluster_id.clone(),
         servers: servers
@@ -259,10 +260,14 @@ pub(crate) fn text(address: Option<SocketAddr>) -> String {
 }
 
 /// A table's tablets, in the order of their rows.
-pub(crate) fn places(directory: &Directory, table: u32) -> Result<Vec<v1::TabletPlace>, Refusal> {
+pub(crate) fn places(
+    directory: &Directory,
+    now: Duration,
+    table: u32,
+) -> Result<Vec<v1::TabletPlace>, Refusal> {
     directory.state()?;
     let tablets = directory.tablets().of_table(table);
-    let arrivals = directory.arrivals();
+    let arrivals = directory.arrivals(now);
     Ok(tablets
         .map(|(id, tablet)| place(directory, &arrivals, id, tablet))
         .collect())

@@ -342,6 +342,7 @@ impl Directory {
         }
         heard.settings.clone_from(&state.gc.set);
         heard.settled_moves = self.settled_moves(server);
+        heard.settled_arrivals = self.settled_arrivals(server);
         heard.split_bytes = self.split_bytes();
         heard.split_load = self.split_load();
         heard.draining = self.drains(server);
@@ -384,6 +385,7 @@ impl Directory {
             missing: Vec::new(),
             settled_moves: Vec::new(),
             owners: Vec::new(),
+            settled_arrivals: Vec::new(),
             split_bytes: 0,
             split_load: 0,
             draining: false,

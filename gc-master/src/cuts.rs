@@ -144,7 +144,7 @@ impl Splitting {
         match waits_for {
             Some((id, tablet)) => self.asked.wait(directory, now, (id, &tablet), "split"),
             None => Ok(Pending::Done(v1::SplitTableResponse {
-                tablets: convert::places(directory, table)?,
+                tablets: convert::places(directory, now, table)?,
             })),
         }
     }
@@ -177,7 +177,7 @@ impl Merging {
         let (second, right) = directory.placed(table, &self.row)?;
         if right.rows.start != self.row {
             return Ok(Pending::Done(v1::MergeTableResponse {
-                tablets: convert::places(directory, table)?,
+                tablets: convert::places(directory, now, table)?,
             }));
         }
         let before = directory.tablets.before_row(table, &self.row).next();

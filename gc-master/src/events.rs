@@ -207,6 +207,8 @@ pub struct HeartbeatAnswer {
     pub settled_moves: Vec<u64>,
     /// Where the servers are from which it gets tablets.
     pub owners: Vec<v1::MovedTo>,
+    /// Tablets that it gets, and that will never be its own.
+    pub settled_arrivals: Vec<v1::TabletRef>,
     /// A tablet of more bytes is to be split; zero: none is.
     pub split_bytes: u64,
     /// A tablet of which more cells a second are read or written may be split; zero: none is.

@@ -117,7 +117,7 @@ impl Directory {
             *facts.tables.entry(state).or_default() += 1;
         }
         let count = |tablets: usize| i64::try_from(tablets).unwrap_or(i64::MAX);
-        facts.tablets_moving = count(self.arrivals().len());
+        facts.tablets_moving = count(self.arrivals(now).len());
         let to_drain = state.draining_servers();
         facts.tablets_to_drain =
             count(to_drain.map(|name| self.tablets.count_of_owner(name)).sum());

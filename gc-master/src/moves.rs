@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{TableId, Tablet, TabletState};
 use percolator_wire::v1;
 
@@ -263,7 +264,8 @@ impl Directory {
             let mut reached = Some(tablet.rows.start.clone());
             for (_, known) in self.tablets.overlapping(tablet.table.0, &tablet.rows) {
                 let follows = reached.as_ref().is_some_and(|it| known.rows.start <= *it);
-                if !follows || known.epoch < tablet.epoch || !known.listed {
+                let is_reported = known.listed || mutants::on(Mutant::MovedSettledEarly);
+                if !follows || known.epoch < tablet.epoch || !is_reported {
                     return false;
                 }
                 reached = Some(known.rows.end.clone()).filter(|end| !end.is_empty());
@@ -277,10 +279,38 @@ impl Directory {
         settled.map(|departed| departed.tablet.id).collect()
     }
 
-    /// Tablets that are under way: the server that gets each, and what it has said of that.
-    pub(crate) fn arrivals(&self) -> BTreeMap<u64, (&str, &v1::TabletArrival)> {
+    /// Of the tablets that a server gets, those that will never be its own: another server reports their first row at a later
+    /// epoch, or their table is gone. A hand-over, a split and a merge are each decided by the owner, once for an epoch, and
+    /// whoever it is decided for reports it first. So that server need not wait for an owner that may be gone for good.
+    pub(crate) fn settled_arrivals(&self, server: &str) -> Vec<v1::TabletRef> {
+        let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
+            return Vec::new();
+        };
+        let is_settled = |it: &&v1::TabletArrival| {
+            let mut others = self.tablets.from_row(it.table_id, &it.start_row);
+            let other = others.next().map(|(_, tablet)| tablet);
+            let has_it = |other: &Placement| {
+                other.rows.contains(&it.start_row)
+                    && other.epoch > it.epoch
+                    && other.owner != server
+                    && other.listed
+            };
+            it.failure.is_empty() && (state.is_gone(it.table_id) || other.is_some_and(has_it))
+        };
+        let settled = live.arriving.iter().filter(is_settled);
+        settled
+            .map(|it| v1::TabletRef {
+                id: it.tablet_id,
+                epoch: it.epoch,
+            })
+            .collect()
+    }
+
+    /// Tablets that are under way: the server that gets each, and what it has said of that. One that is down gets none.
+    pub(crate) fn arrivals(&self, now: Duration) -> BTreeMap<u64, (&str, &v1::TabletArrival)> {
         let live = self.live.iter();
-        live.flat_map(|(server, live)| {
+        let up = live.filter(|(server, _)| self.is_alive(server, now));
+        up.flat_map(|(server, live)| {
             let under_way = live.arriving.iter().filter(|it| it.failure.is_empty());
             under_way.map(move |arrival| (arrival.tablet_id, (server.as_str(), arrival)))
         })

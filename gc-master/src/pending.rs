@@ -110,7 +110,7 @@ impl Creation {
             }),
             Some(TableState::Ready) => Ok(Pending::Done(v1::CreateTableResponse {
                 table: table.map(|table| convert::table_info(begun.table, table)),
-                tablets: convert::places(directory, begun.table)?,
+                tablets: convert::places(directory, now, begun.table)?,
             })),
             Some(TableState::Deleting) | None => {
                 Err(Refusal::DeletedMeanwhile { name: name.clone() })

@@ -549,3 +549,32 @@ fn a_move_to_a_server_that_dies_goes_elsewhere() {
             .any(|it| matches!(it.action, Action::Import { .. }))
     );
 }
+
+#[test]
+fn a_server_is_drained_though_one_is_gone_that_was_getting_its_tablet() {
+    let mut world = World::new(3);
+    world.create("accounts", &CUTS).unwrap();
+    world.beat_all();
+    let (id, epoch) = {
+        let mut of_it = world.directory.tablets().of_owner("tablet-0");
+        let (id, tablet) = of_it.next().unwrap();
+        (id, tablet.epoch)
+    };
+    let beat = Heartbeat {
+        arriving: vec![v1::TabletArrival {
+            tablet_id: id,
+            epoch,
+            complete: true,
+            from: "tablet-0".into(),
+            ..v1::TabletArrival::default()
+        }],
+        ..world.heartbeat_of("tablet-1")
+    };
+    world.directory.heartbeat(world.now, beat).unwrap();
+    world.down.push("tablet-1".into());
+    world.now += SILENCE_MAX;
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    settle(&mut world, Duration::from_secs(20));
+    assert_eq!(counts(&world)["tablet-0"], 0, "{:?}", counts(&world));
+}

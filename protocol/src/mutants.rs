@@ -176,6 +176,12 @@ pub enum Mutant {
     MovedCacheKept,
     /// A tablet comes back while its rows of before are still to be removed.
     MovedOntoLeftovers,
+    /// An owner that gives a tablet away serves on, and may give it to another server as well.
+    MovedAndKept,
+    /// Who gets a tablet goes on to answer what its owner has refused.
+    MovedBarrierForgotten,
+    /// An owner forgets whom it has given a tablet, before that server has heard of it.
+    MovedSettledEarly,
     /// A server is drained when others own its tablets, though they may ask it for them yet.
     DrainedWithRows,
     /// Two tablets of the same rows may arrive at a server, if that is decided at once.
@@ -204,7 +210,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 96] = [
+    pub const ALL: [Self; 99] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -289,6 +295,9 @@ impl Mutant {
         Self::MovedUnresolved,
         Self::MovedCacheKept,
         Self::MovedOntoLeftovers,
+        Self::MovedAndKept,
+        Self::MovedBarrierForgotten,
+        Self::MovedSettledEarly,
         Self::DrainedWithRows,
         Self::ArrivalsNotLatched,
         Self::NotifiedLater,

@@ -54,7 +54,9 @@ impl Mutation {
             | S::CheckpointNotDurable => &[DURABLE],
             S::StaleTimestamps => &[&["recency"], READS],
             S::TwoOwners => &[&["one owner"]],
-            S::Rule(M::MovedUndecided) => &[&["one owner"], FATES, WRITERS, READS],
+            S::Rule(M::MovedUndecided | M::MovedAndKept) => {
+                &[&["one owner"], FATES, WRITERS, READS]
+            }
             S::Rule(M::MovedLocksNotCounted) => &[
                 &["one lock a cell"],
                 BOUNDED,
@@ -89,7 +91,9 @@ impl Mutation {
                 | M::MovedRecordsNotMarked
                 | M::MovedUnresolved
                 | M::MovedCacheKept
-                | M::MovedOntoLeftovers,
+                | M::MovedOntoLeftovers
+                | M::MovedBarrierForgotten
+                | M::MovedSettledEarly,
             ) => &[
                 FATES,
                 WRITERS,

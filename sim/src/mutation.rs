@@ -303,7 +303,10 @@ impl Mutation {
                 | Mutant::MovedGarbageForgotten
                 | Mutant::MovedUnresolved
                 | Mutant::MovedCacheKept
-                | Mutant::MovedOntoLeftovers,
+                | Mutant::MovedOntoLeftovers
+                | Mutant::MovedAndKept
+                | Mutant::MovedBarrierForgotten
+                | Mutant::MovedSettledEarly,
             ) => {
                 only(&[Fault::MoveTablets, Fault::KillServer, Fault::Loss]);
                 plan.pause = Duration::from_millis(20);
@@ -323,7 +326,15 @@ impl Mutation {
                             [Fault::MoveTablets, Fault::KillClient, Fault::DiskSlow].into();
                         plan.retention = Duration::from_millis(20);
                         plan.lock_ttl = Duration::from_millis(100);
+                        plan.workloads = vec!["bank"];
                         plan.clients = 4;
+                    }
+                    // Clients that stand still, whose tablets go to servers that hear of the barrier later.
+                    Self::Rule(Mutant::MovedBarrierForgotten) => {
+                        plan.faults =
+                            [Fault::MoveTablets, Fault::PauseClient, Fault::DiskSlow].into();
+                        plan.retention = Duration::from_millis(20);
+                        plan.workloads = vec!["index"];
                     }
                     _ => {}
                 }

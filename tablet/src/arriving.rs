@@ -198,6 +198,19 @@ impl Arriving {
         }
     }
 
+    /// These will never be this server's own: others have their rows, as far as the master knows.
+    pub(crate) fn settled(&mut self, tablets: &[v1::TabletRef]) {
+        for tablet in tablets {
+            let arrival = self.tablets.get_mut(&tablet.id);
+            let same = arrival.filter(|arrival| arrival.tablet.epoch == tablet.epoch);
+            // What is on its way to the disk is looked at after that, with the next heartbeat.
+            if let Some(arrival) = same.filter(|arrival| arrival.step.is_none()) {
+                let why = "another server has it since, or its table is deleted";
+                arrival.step = Some(Arc::new(Step::GiveUp(why.to_owned())));
+            }
+        }
+    }
+
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
         self.tablets.keys().copied()
     }
@@ -253,6 +266,8 @@ impl Arriving {
             complete: arrival.record.complete,
             failure: String::new(),
             from: arrival.owner_name().to_owned(),
+            table_id: arrival.tablet.table.0,
+            start_row: arrival.tablet.rows.start.clone(),
         });
         let failed = self.failed.iter();
         let failed = failed.map(|(id, (epoch, why))| v1::TabletArrival {

@@ -197,7 +197,7 @@ fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Deci
 /// The decision makes these points durable, if they are news.
 fn raise(state: &State, decision: &mut Decision, points: Points) {
     let raised = state.points.highest().raised(points);
-    if raised != state.points.highest() {
+    if raised != state.points.highest() && !mutants::on(Mutant::MovedBarrierForgotten) {
         decision.raise(raised);
     }
 }
@@ -330,6 +330,9 @@ fn give(state: &State, take: v1::TakeTabletRequest) -> Decision {
             settled: false,
         };
         let mut decision = answer(v1::Taken::Moved);
+        if mutants::on(Mutant::MovedAndKept) {
+            return decision;
+        }
         tablets::remove_record(&mut decision.batch, id);
         observed::remove_record(&mut decision.batch, &state.observed, id);
         tablets::put_left(&mut decision.batch, id, &record);

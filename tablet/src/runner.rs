@@ -311,6 +311,7 @@ impl<H: Host> Runner<H> {
             core.keep(told.gc, replies);
             core.reach(told.into(), replies);
             core.settle(&told.settled_moves, replies);
+            core.settle_arrivals(&told.settled_arrivals, replies);
             core.find_owners(&told.owners);
             core.split_above(told.split_bytes, told.split_load);
             core.drain(told.draining);

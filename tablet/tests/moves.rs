@@ -580,3 +580,24 @@ fn a_full_disk_takes_it_that_a_tablet_is_served() {
     assert_eq!(two.other.commit_group_short_of_room(), 1);
     assert_eq!(tablets(&two.other), [(1, 2)]);
 }
+
+#[test]
+fn a_copy_is_given_up_when_the_master_knows_that_another_server_has_the_tablet() {
+    let mut two = Two::new();
+    two.begin(1);
+    let _take = two.copy();
+    // Its owner never answers again.
+    let settle = |two: &mut Two, epoch| {
+        let settled = [v1::TabletRef { id: 1, epoch }];
+        let other = &mut two.other;
+        other.core.settle_arrivals(&settled, &mut other.replies);
+        other.settle();
+    };
+    settle(&mut two, 2);
+    assert!(two.other.core.is_arriving(), "of another attempt");
+    settle(&mut two, 1);
+    assert!(!two.other.core.is_arriving());
+    assert_eq!(two.other.content(Column::Write), [], "what came is removed");
+    two.other.start_again();
+    assert!(!two.other.core.is_arriving());
+}

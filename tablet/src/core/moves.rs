@@ -233,6 +233,12 @@ impl Core {
         self.state.arriving.found(owners);
     }
 
+    /// These tablets that this server gets will never be its own.
+    pub fn settle_arrivals(&mut self, tablets: &[v1::TabletRef], out: &mut Vec<Reply>) {
+        self.state.arriving.settled(tablets);
+        self.write_steps(out);
+    }
+
     /// The rows of these tablets, which others have and report, may go.
     pub fn settle(&mut self, ids: &[u64], out: &mut Vec<Reply>) {
         let is_here = |id: &&u64| self.state.tablets.departed(**id).is_some();
