@@ -14,7 +14,7 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SamplingDecision, SamplingResult, SdkTracerProvider, ShouldSample};
 use percolator_client::{Client, Error};
 use percolator_telemetry::otlp::{Exporter, Settings};
-use support::{Cluster, block_on, wait_for};
+use support::{Cluster, block_on, output_of, wait_for};
 
 /// What no span may tell.
 const ROW: &str = "a-row-that-nobody-sees";
@@ -194,4 +194,86 @@ fn a_transactions_trace_shows_the_steps_of_its_path_on_every_server() {
         );
     }
     assert!(!collector.has(ROW) && !collector.has(VALUE) && !collector.has("balance"));
+}
+
+/// The writer, the run of its observer, and what that causes are one trace.
+#[test]
+fn a_run_of_an_observer_is_a_part_of_the_trace_that_wrote() {
+    let collector = Collector::start();
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str());
+    let cluster = Cluster::start_with(&["--processes"], &[]);
+    let sampled = |arguments: &[&str]| {
+        let mut command = cluster.command(arguments);
+        command.env(endpoint.0, endpoint.1);
+        output_of(command).ok()
+    };
+    for table in ["documents", "words"] {
+        cluster.run(&["table", "create", table]).ok();
+        cluster.run(&["table", "observe", table, "text"]).ok();
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = folder.path().join("told");
+    let copies = format!(
+        r#"echo "$TRACEPARENT" >> {}; echo '{{"put":{{"table":"words","row":"r","column":"text","value":"x"}}}}'"#,
+        told.display()
+    );
+    let observe = |table, exec: &str| {
+        sampled(&[
+            "observe",
+            "run",
+            table,
+            "text",
+            "--exec",
+            exec,
+            "--until-idle",
+        ]);
+    };
+    sampled(&["put", "documents", ROW, "text", VALUE]);
+    observe("documents", &copies);
+    observe("words", "true");
+    // Who samples nothing begins no trace that others go on with.
+    cluster
+        .run(&["put", "documents", "other", "text", VALUE])
+        .ok();
+    observe("documents", &copies);
+
+    let mut spans = Vec::new();
+    wait_for("the spans of a write and three runs", || {
+        spans = collector.spans();
+        let committed = |span: &&Span| {
+            span.name == "transaction"
+                && span.says.get("result").is_some_and(|it| it == "committed")
+        };
+        (spans.iter().filter(committed).count() >= 4).then_some(())
+    });
+    let below = |parent: &str, name: &str| -> Vec<&Span> {
+        let all = spans.iter();
+        all.filter(|span| span.parent == parent && span.name == name)
+            .collect()
+    };
+    let is_cause = |span: &&&Span| !below(&span.id, "transaction").is_empty();
+    let first = below("", "transaction");
+    let causes: Vec<&&Span> = first.iter().filter(is_cause).collect();
+    let [writer] = causes[..] else {
+        panic!("{causes:#?} of {first:#?}")
+    };
+    let runs = below(&writer.id, "transaction");
+    let [run] = runs[..] else { panic!("{runs:#?}") };
+    assert_eq!(run.trace, writer.trace);
+    assert!(run.began >= writer.began, "{writer:#?}\n{run:#?}");
+    assert_eq!(below(&run.id, "handler").len(), 1, "{spans:#?}");
+    let next = below(&run.id, "transaction");
+    assert!(
+        matches!(next[..], [next] if next.trace == run.trace),
+        "{next:#?}"
+    );
+    // What programs are told.
+    let told = std::fs::read_to_string(&told).expect("what the handler was told");
+    let told: Vec<&str> = told.lines().collect();
+    let [of_run, of_other] = told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(of_run, format!("00-{}-{}-01", run.trace, run.id));
+    assert!(!of_other.contains(&run.trace), "{of_other}");
+    assert!(!collector.has(ROW) && !collector.has(VALUE));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_protocol::actions::Status;
 use percolator_protocol::txn::MetLock;
-use percolator_protocol::types::{Cell, Lock, LockKind, Timestamp, limits};
+use percolator_protocol::types::{Cell, Chain, Lock, LockKind, Timestamp, limits};
 use percolator_wire::v1;
 
 use crate::Error;
@@ -128,7 +128,7 @@ impl Client {
     /// # Errors
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn begin(&self) -> Result<Txn, Error> {
-        if let Some(traced) = self.router.traced(self.options.slow_transaction) {
+        if let Some(traced) = self.router.traced(self.options.slow_transaction, None) {
             // In a box, so that the usual call's future stays small.
             return Box::pin(self.begin_on(traced, self.deadline())).await;
         }
@@ -140,10 +140,19 @@ impl Client {
         Ok(Txn::new(router, self.options, start_ts, asked, held))
     }
 
+    /// [`Self::begin`], for a run of an observer: a part of the trace in which the change was written.
+    pub(crate) async fn begin_for(&self, chain: &Chain) -> Result<Txn, Error> {
+        let slow = self.options.slow_transaction;
+        match chain.trace.and(self.router.traced(slow, chain.trace)) {
+            Some(traced) => self.begin_on(traced, self.deadline()).await,
+            None => self.begin().await,
+        }
+    }
+
     /// [`Self::begin`], by a deadline that began earlier.
     pub(crate) async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
         let deadline = deadline.or_after(&*self.router.transport, self.options.patience);
-        let traced = self.router.traced(self.options.slow_transaction);
+        let traced = self.router.traced(self.options.slow_transaction, None);
         let router = traced.unwrap_or_else(|| self.router.clone());
         self.begin_on(router, deadline).await
     }
@@ -181,7 +190,7 @@ impl Client {
         } else if snapshot > now {
             format!("it lies in the future: the oracle is at {now}")
         } else {
-            let traced = self.router.traced(self.options.slow_transaction);
+            let traced = self.router.traced(self.options.slow_transaction, None);
             let router = traced.unwrap_or_else(|| self.router.clone());
             if let Some(trace) = &router.trace {
                 trace.begun(snapshot);

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use percolator_protocol::types::{Lock, Timestamp};
+use percolator_protocol::types::{Lock, Timestamp, TraceParent};
 use percolator_telemetry::Limited;
-use percolator_telemetry::trace::{Span, Tracer, key};
+use percolator_telemetry::trace::{Remote, Span, Tracer, key};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 
-use crate::Client;
 use crate::attempts::Attempt;
 use crate::directory::Directory;
 use crate::router::Router;
 use crate::transport::Transport;
+use crate::{Client, Txn};
 
 /// Where servers are slow, every transaction is.
 static SLOW: Limited = Limited::new();
@@ -25,6 +25,8 @@ static SLOW: Limited = Limited::new();
 const OWNERS_MAX: usize = 4;
 /// Tablets of a request that a span names.
 const TABLETS_MAX: usize = 8;
+/// The span of a transaction.
+const TRANSACTION: &str = "transaction";
 
 /// What is told of a transaction.
 pub(crate) struct Trace {
@@ -84,14 +86,21 @@ impl Busy {
 }
 
 impl Trace {
-    /// Of a transaction that is about to begin. `None`: there is nothing to tell of it.
-    pub(crate) fn begin(
+    /// Of a transaction that is about to begin. `None`: there is nothing to tell of it. `cause`: see [`Router::traced`].
+    fn begin(
         transport: &Arc<dyn Transport>,
         tracer: Option<&Arc<Tracer>>,
         slow: Option<Duration>,
+        cause: Option<TraceParent>,
     ) -> Option<Self> {
         let sampled = tracer.and_then(|tracer| {
-            let span = tracer.root("transaction")?;
+            let span = match cause {
+                Some(TraceParent { trace_id, span_id }) => {
+                    let parent = Remote { trace_id, span_id };
+                    tracer.following(TRANSACTION, parent)?
+                }
+                None => tracer.root(TRANSACTION)?,
+            };
             Some((tracer.clone(), span))
         });
         if sampled.is_none() && slow.is_none() {
@@ -104,6 +113,12 @@ impl Trace {
             began: transport.now(),
             state: Mutex::default(),
         })
+    }
+
+    /// How requests name it, where it is sampled.
+    pub(crate) fn context(&self) -> Option<v1::TraceContext> {
+        let (_, span) = self.sampled.as_ref()?;
+        Some(context(span))
     }
 
     /// It has begun here.
@@ -261,8 +276,7 @@ pub(crate) struct Step<'a> {
 impl Step<'_> {
     /// How requests name it, where it is sampled.
     pub(crate) fn context(&self) -> Option<v1::TraceContext> {
-        let remote = self.span.as_ref()?.remote();
-        Some(v1::TraceContext::new(remote.trace_id, remote.span_id))
+        self.span.as_ref().map(context)
     }
 
     /// It is about this lock's transaction.
@@ -290,6 +304,11 @@ impl Drop for Step<'_> {
             busy.end(now);
         }
     }
+}
+
+fn context(span: &Span) -> v1::TraceContext {
+    let remote = span.remote();
+    v1::TraceContext::new(remote.trace_id, remote.span_id)
 }
 
 /// Where the time went: `get 3x 1.2 ms, commit_primary 4.0 ms, application 0.1 ms`.
@@ -340,19 +359,33 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 impl Router {
-    /// This one, for a transaction of which something is told. `None`: there is nothing to tell.
-    pub(crate) fn traced(&self, slow: Option<Duration>) -> Option<Arc<Self>> {
+    /// This one, for a transaction of which something is told. `None`: there is nothing to tell. `cause`: it is a run of an
+    /// observer, for a change by the transaction of this span, and a part of its trace.
+    pub(crate) fn traced(
+        &self,
+        slow: Option<Duration>,
+        cause: Option<TraceParent>,
+    ) -> Option<Arc<Self>> {
         let tracer = self.tracer.get();
         if tracer.is_none() && slow.is_none() {
             return None;
         }
-        let trace = Trace::begin(&self.transport, tracer, slow)?;
+        let trace = Trace::begin(&self.transport, tracer, slow, cause)?;
         Some(Arc::new(self.with_trace(trace)))
     }
 
     /// A part of the transaction begins, if something is told of it.
     pub(crate) fn step(&self, name: &'static str) -> Option<Step<'_>> {
         self.trace.as_ref().map(|trace| trace.step(name))
+    }
+}
+
+impl Txn {
+    /// The transaction in its trace, where it is sampled: the value of a W3C `traceparent` header, for requests that an
+    /// application makes because of it.
+    pub fn traceparent(&self) -> Option<String> {
+        let context = self.inner.router.trace.as_ref()?.context()?;
+        Some(context.header())
     }
 }
 

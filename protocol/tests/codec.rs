@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 
 use bytes::Bytes;
 use percolator_protocol::types::{
-    CHAIN_COLUMNS_MAX, Cell, Chain, Lock, LockKind, TableId, Timestamp, Write, WriteKind, escape,
-    key, unescape,
+    CHAIN_COLUMNS_MAX, Cell, Chain, Lock, LockKind, TableId, Timestamp, TraceParent, Write,
+    WriteKind, escape, key, unescape,
 };
 use proptest::prelude::*;
 
@@ -82,8 +82,10 @@ fn lock() -> impl Strategy<Value = Lock> {
 
 fn chain() -> impl Strategy<Value = Chain> {
     let columns = prop::collection::vec((any::<u32>(), name(0)), 0..=CHAIN_COLUMNS_MAX);
-    (any::<u32>(), columns).prop_map(|(depth, columns)| Chain {
+    let trace = prop::option::of((any::<u128>(), any::<u64>()));
+    (any::<u32>(), columns, trace).prop_map(|(depth, columns, trace)| Chain {
         depth,
+        trace: trace.map(|(trace_id, span_id)| TraceParent { trace_id, span_id }),
         columns: columns
             .into_iter()
             .map(|(table, column)| (TableId(table), column))

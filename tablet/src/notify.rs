@@ -384,7 +384,8 @@ pub(crate) fn find(
                 row: cell.row,
                 changed_at: notification.changed_at.as_u64(),
                 first_at: notification.first_at.as_u64(),
-                chain: (notification.chain.depth > 0).then(|| (&notification.chain).into()),
+                chain: (notification.chain != Chain::default())
+                    .then(|| (&notification.chain).into()),
             });
             found.keys.push(cell_key);
         }

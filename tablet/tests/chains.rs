@@ -17,6 +17,7 @@ fn chain(depth: u32) -> v1::Chain {
             table_id: 7,
             column: "from".into(),
         }],
+        trace: Some(v1::TraceContext::new(u128::MAX - 3, u64::from(depth))),
     }
 }
 
@@ -72,12 +73,23 @@ fn each_way_to_commit_leaves_the_chain() {
     server.start_again();
     server.ask(commit(vec![cell("d")], 16, 17));
     server.put("e", "x", 18, 19);
+    // Of a transaction that is no run, and is sampled.
+    let traced = v1::Chain {
+        trace: chain(7).trace,
+        ..v1::Chain::default()
+    };
+    server.ask(Ask::Prewrite(v1::PrewriteRequest {
+        chain: Some(traced.clone()),
+        ..run("f", 20, 0)
+    }));
+    server.ask(commit(vec![cell("f")], 20, 21));
     let expected = [
         ("a", Some(chain(3))),
         ("b", Some(chain(4))),
         ("c", Some(chain(5))),
         ("d", Some(chain(6))),
         ("e", None),
+        ("f", Some(traced)),
     ]
     .map(|(row, chain)| (row.to_owned(), chain));
     assert_eq!(chains(&mut server), expected);
@@ -94,7 +106,12 @@ fn of_several_changes_the_longest_chain_stays_until_they_are_acknowledged() {
     }
     server.put("a", "y", 16, 17);
     let waits = |depth| vec![("a".to_owned(), depth)];
-    assert_eq!(chains(&mut server), waits(Some(chain(5))));
+    let longest = v1::Chain {
+        // Of the last one that is sampled.
+        trace: chain(4).trace,
+        ..chain(5)
+    };
+    assert_eq!(chains(&mut server), waits(Some(longest)));
     acknowledge(&mut server, "a", 18, 19);
     server.put("a", "z", 20, 21);
     assert_eq!(chains(&mut server), waits(None));
@@ -112,7 +129,11 @@ fn a_chain_of_another_form_is_refused() {
     };
     for columns in [columns, vec![wide]] {
         let id = server.send(Ask::Prewrite(v1::PrewriteRequest {
-            chain: Some(v1::Chain { depth: 1, columns }),
+            chain: Some(v1::Chain {
+                depth: 1,
+                columns,
+                trace: None,
+            }),
             ..long.clone()
         }));
         assert!(matches!(refused(server.answer(id)), Kind::Invalid(_)));

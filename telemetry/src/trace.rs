@@ -41,6 +41,18 @@ pub struct Remote {
     pub span_id: u64,
 }
 
+impl Remote {
+    fn context(self) -> Context {
+        Context::new().with_remote_span_context(SpanContext::new(
+            TraceId::from(self.trace_id),
+            SpanId::from(self.span_id),
+            TraceFlags::SAMPLED,
+            true,
+            TraceState::NONE,
+        ))
+    }
+}
+
 /// Makes spans.
 #[derive(Debug)]
 pub struct Tracer(BoxedTracer);
@@ -65,17 +77,17 @@ impl Tracer {
 
     /// What a server does for a request; it began then.
     pub fn serving(&self, name: &'static str, parent: Remote, began: SystemTime) -> Span {
-        let parent = SpanContext::new(
-            TraceId::from(parent.trace_id),
-            SpanId::from(parent.span_id),
-            TraceFlags::SAMPLED,
-            true,
-            TraceState::NONE,
-        );
         let builder = SpanBuilder::from_name(name)
             .with_kind(SpanKind::Server)
             .with_start_time(began);
-        self.build(builder, &Context::new().with_remote_span_context(parent))
+        self.build(builder, &parent.context())
+    }
+
+    /// What follows from a span of another process, some time later. `None`: it isn't sampled here.
+    pub fn following(&self, name: &'static str, parent: Remote) -> Option<Span> {
+        let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Consumer);
+        let span = self.build(builder, &parent.context());
+        span.0.span().span_context().is_sampled().then_some(span)
     }
 
     /// What a client asks of a server, from now on.

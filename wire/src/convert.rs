@@ -7,6 +7,7 @@ use percolator_protocol::safe_point::{Points, TooOld};
 use percolator_protocol::txn::MetLock;
 use percolator_protocol::types::{
     CHAIN_COLUMNS_MAX, Cell, Chain, Lock, LockKind, Rows, TableId, Tablet, TabletState, Timestamp,
+    TraceParent,
 };
 
 use crate::v1;
@@ -198,6 +199,7 @@ impl From<&Chain> for v1::Chain {
         Self {
             depth: chain.depth,
             columns: chain.columns.iter().map(column).collect(),
+            trace: chain.trace.map(v1::TraceContext::from),
         }
     }
 }
@@ -215,6 +217,7 @@ impl TryFrom<v1::Chain> for Chain {
             columns: columns
                 .map(|it| (TableId(it.table_id), it.column))
                 .collect(),
+            trace: chain.trace.as_ref().map(TraceParent::from),
         })
     }
 }

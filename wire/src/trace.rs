@@ -2,6 +2,8 @@
 //!
 //! Source: <https://www.w3.org/TR/trace-context/>, 3.2.
 
+use percolator_protocol::types::TraceParent;
+
 use crate::v1::TraceContext;
 
 const SAMPLED: u8 = 1;
@@ -50,6 +52,21 @@ impl TraceContext {
         let valid = version != "ff" && (ended || version != "00");
         let sampled = flags & SAMPLED != 0 && trace_id != 0 && span_id != 0;
         (valid && sampled).then(|| Self::new(trace_id, span_id))
+    }
+}
+
+impl From<TraceParent> for TraceContext {
+    fn from(parent: TraceParent) -> Self {
+        Self::new(parent.trace_id, parent.span_id)
+    }
+}
+
+impl From<&TraceContext> for TraceParent {
+    fn from(context: &TraceContext) -> Self {
+        Self {
+            trace_id: context.trace_id(),
+            span_id: context.span_id,
+        }
     }
 }
 

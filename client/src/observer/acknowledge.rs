@@ -6,6 +6,7 @@ use percolator_protocol::types::{Cell, LockKind, ack_column};
 use percolator_wire::v1;
 
 use super::Change;
+use crate::trace::Trace;
 use crate::txn::Inner;
 use crate::{Error, Txn};
 
@@ -59,8 +60,16 @@ impl Txn {
 }
 
 impl Inner {
-    /// The runs of observers that it comes from, for a request.
+    /// The runs of observers that it comes from, and its trace, for a request.
     pub(crate) fn chain(&self) -> Option<v1::Chain> {
-        self.chain.get().map(v1::Chain::from)
+        let chain = self.chain.get().map(v1::Chain::from);
+        let trace = self.router.trace.as_ref().and_then(Trace::context);
+        if trace.is_none() {
+            return chain;
+        }
+        Some(v1::Chain {
+            trace,
+            ..chain.unwrap_or_default()
+        })
     }
 }

@@ -159,7 +159,7 @@ impl Run {
     /// `has_begun`: whether a run has begun for the change before.
     async fn once(&self, attempts: &mut Attempts, has_begun: &mut bool) -> RunEnd {
         let observer = &self.shared.observer;
-        let txn = match self.shared.client.begin().await {
+        let txn = match self.shared.client.begin_for(&self.chain).await {
             Ok(txn) => txn,
             Err(error) => return RunEnd::Again(error, false),
         };

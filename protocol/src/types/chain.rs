@@ -1,7 +1,8 @@
 //! Chains of observers: how many runs, one because of the other, a write comes from.
 //!
 //! A run that writes to an observed column causes another run. The chain goes along with what it writes, in the lock and then
-//! in the notification, so that a loop of observers is found by its depth.
+//! in the notification, so that a loop of observers is found by its depth. So does the span of a transaction whose trace is
+//! sampled: the runs that it causes are a part of its trace.
 
 use bytes::Bytes;
 
@@ -18,6 +19,17 @@ pub struct Chain {
     pub depth: u32,
     /// The observed columns that they ran for, each once, in the order of their first run; at most [`CHAIN_COLUMNS_MAX`].
     pub columns: Vec<(TableId, Bytes)>,
+    /// The span of the transaction that wrote, where it is sampled; of several changes, of the last one that has one.
+    pub trace: Option<TraceParent>,
+}
+
+/// A span in a trace, as the W3C's trace context names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceParent {
+    /// The trace's id.
+    pub trace_id: u128,
+    /// The span's.
+    pub span_id: u64,
 }
 
 impl Chain {
@@ -30,17 +42,21 @@ impl Chain {
         if next.columns.len() < CHAIN_COLUMNS_MAX && !next.columns.contains(&place) {
             next.columns.push(place);
         }
+        // The run has a span of its own.
+        next.trace = None;
         next
     }
 
-    /// The deeper one of two.
+    /// The deeper one of two, with the trace of the later one. `other`: that one.
     #[must_use]
     pub fn deeper(self, other: Self) -> Self {
-        if other.depth > self.depth {
+        let trace = other.trace.or(self.trace);
+        let deeper = if other.depth > self.depth {
             other
         } else {
             self
-        }
+        };
+        Self { trace, ..deeper }
     }
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
@@ -49,6 +65,12 @@ impl Chain {
         for (table, column) in &self.columns {
             put_u64(out, u64::from(table.0));
             put_bytes(out, column);
+        }
+        put_u64(out, u64::from(self.trace.is_some()));
+        if let Some(trace) = &self.trace {
+            put_u64(out, (trace.trace_id >> 64) as u64);
+            put_u64(out, trace.trace_id as u64);
+            put_u64(out, trace.span_id);
         }
     }
 
@@ -65,7 +87,19 @@ impl Chain {
             let table = table.map_err(|_| reader.error("has a table out of range"))?;
             columns.push((TableId(table), reader.bytes()?));
         }
-        Ok(Self { depth, columns })
+        let trace = match reader.u64()? {
+            0 => None,
+            1 => Some(TraceParent {
+                trace_id: u128::from(reader.u64()?) << 64 | u128::from(reader.u64()?),
+                span_id: reader.u64()?,
+            }),
+            _ => return Err(reader.error("has more than one trace")),
+        };
+        Ok(Self {
+            depth,
+            columns,
+            trace,
+        })
     }
 }
 
@@ -83,6 +117,7 @@ mod tests {
         let expected = Chain {
             depth: 6,
             columns: vec![(TableId(1), a), (TableId(2), b)],
+            trace: None,
         };
         assert_eq!(chain, expected);
         assert_eq!(chain.clone().deeper(Chain::default()), expected);
@@ -91,5 +126,22 @@ mod tests {
             chain.then(TableId(at), &Bytes::new())
         });
         assert_eq!((long.depth, long.columns.len()), (20, CHAIN_COLUMNS_MAX));
+    }
+
+    #[test]
+    fn the_last_change_that_is_sampled_names_the_trace() {
+        let traced = |trace_id| Chain {
+            trace: Some(TraceParent {
+                trace_id,
+                span_id: 1,
+            }),
+            ..Chain::default()
+        };
+        assert_eq!(traced(1).deeper(traced(2)), traced(2));
+        assert_eq!(traced(1).deeper(Chain::default()), traced(1));
+        let run = traced(1).then(TableId(1), &Bytes::from("a"));
+        assert_eq!(run.trace, None, "a run has a span of its own");
+        let both = run.clone().deeper(traced(2));
+        assert_eq!((both.depth, both.trace), (1, traced(2).trace));
     }
 }

@@ -13,7 +13,7 @@ mod varint;
 mod write;
 
 pub use cell::{Cell, TableId, escape, unescape};
-pub use chain::{CHAIN_COLUMNS_MAX, Chain};
+pub use chain::{CHAIN_COLUMNS_MAX, Chain, TraceParent};
 pub use effect::Effect;
 pub use lock::{Lock, LockKind, Mutation, expired};
 pub use notification::{Notification, OBSERVED_COLUMN_BYTES_MAX, ack_column, acknowledged_column};

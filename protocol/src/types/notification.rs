@@ -27,7 +27,7 @@ impl Notification {
             .as_u64()
             .saturating_sub(self.first_at.as_u64());
         put_u64(&mut out, before);
-        if self.chain.depth > 0 {
+        if self.chain != Chain::default() {
             self.chain.put(&mut out);
         }
         out
@@ -73,7 +73,7 @@ pub fn acknowledged_column(column: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::TableId;
+    use crate::types::{TableId, TraceParent};
 
     #[test]
     fn notifications_read_back() {
@@ -81,6 +81,16 @@ mod tests {
         for (number, chain) in [
             (0, Chain::default()),
             (7, chain.clone()),
+            (
+                8,
+                Chain {
+                    trace: Some(TraceParent {
+                        trace_id: u128::MAX - 7,
+                        span_id: 9,
+                    }),
+                    ..Chain::default()
+                },
+            ),
             (1 << 40, chain.then(TableId(8), &Bytes::new())),
             (u64::MAX, Chain::default()),
         ] {
