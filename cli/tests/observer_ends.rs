@@ -6,7 +6,7 @@ use std::io::BufRead as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use percolator_client::{Client, Error, Observer, ObserverOptions, OpenTxn};
+use percolator_client::{Bytes, Client, Error, Observer, ObserverOptions, OpenTxn};
 use percolator_telemetry::endpoint;
 use support::{Cluster, SERVERS, block_on, wait_for};
 
@@ -71,6 +71,52 @@ fn a_loop_of_observers_is_reported_and_ends() {
         assert_eq!((first.committed, second.committed), (3, 3));
         assert_eq!((first.dead_letters, second.dead_letters), (1, 0));
         assert_eq!(client.dead_letters("u", "c").await.expect("letters"), []);
+    });
+}
+
+#[test]
+fn rows_as_long_as_can_be_have_letters_of_their_own() {
+    let cluster = Cluster::threads();
+    block_on(async {
+        let client = observed(&cluster).await;
+        let fails = Observer::new("t", "c", |_, _| async { Err("it rains".into()) });
+        let options = ObserverOptions {
+            attempts_max: 1,
+            ..ObserverOptions::default()
+        };
+        let worker = fails.with_options(options).start(&client).await;
+        let worker = worker.expect("a worker");
+        // They differ in their last bytes alone.
+        let rows: Vec<Bytes> = (0..3_u8)
+            .map(|last| [vec![0; 4095], vec![last]].concat().into())
+            .collect();
+        let letters_when = async |number: usize| {
+            for _ in 0..6000 {
+                let letters = client.dead_letters("t", "c").await.expect("letters");
+                if letters.len() == number {
+                    return letters;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            panic!("{:?}", client.dead_letters("t", "c").await);
+        };
+        for (already, row) in rows.iter().enumerate() {
+            let put = |txn: OpenTxn| async move { txn.put("t", row, "c", "x") };
+            client.transact(put).await.expect("written");
+            letters_when(already + 1).await;
+        }
+        worker.stop().await;
+        let mut letters = letters_when(3).await;
+        letters.sort_by_key(|letter| letter.row.clone());
+        let of: Vec<&Bytes> = letters.iter().map(|letter| &letter.row).collect();
+        assert_eq!(of, rows.iter().collect::<Vec<_>>());
+        assert!(letters.iter().all(|letter| letter.reason == "it rains"));
+        for letter in &letters[..2] {
+            client.retry_dead_letter(letter).await.expect("tried again");
+        }
+        assert_eq!(letters_when(1).await, &letters[2..]);
+        let status = client.observed("t", "c").await.expect("a status");
+        assert_eq!(status.waiting, 2);
     });
 }
 
@@ -252,7 +298,8 @@ fn a_pipeline_that_takes_too_long_is_killed_with_its_parts() {
     let exec = format!("sleep {seconds} | cat");
     let run = ["observe", "run", "t", "c", "--exec", &exec, "--until-idle"];
     let limits = ["--timeout", "300ms", "--attempts", "2"];
-    cluster.run(&[&run[..], &limits].concat()).ok();
+    let said = cluster.run(&[&run[..], &limits].concat());
+    assert_eq!(said.code(), 7, "{said:?}");
     let status = cluster.run(&["observe", "status", "t", "c"]);
     assert!(status.out.contains("it took longer"), "{status:?}");
     wait_for("its parts to end", || {

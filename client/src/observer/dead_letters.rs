@@ -1,20 +1,27 @@
 //! Changes that were given up: each is a row of a table, written by the transaction that acknowledges the change.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::Bytes;
 use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::limits::ROW_BYTES_MAX;
 
 use super::run::Run;
 use super::worker::Shared;
-use crate::{Client, Error, Range, tuple};
+use crate::{Client, Error, Range, Txn, tuple};
 
 /// The table of the dead letters of all observers. Its rows are tuples of table, column and row; its columns are `reason`,
-/// `attempts` and `changed_at`.
+/// `attempts` and `changed_at`. Where that would be longer than a row may be, the tuple has the first bytes of the row and a
+/// number, and the column `row` has all of it.
 pub const DEAD_LETTERS: &str = "observer_dead_letters";
 /// Of a reason so many characters are kept: it may quote what a handler has answered.
 const REASON_CHARS_MAX: usize = 1_000;
 const REASON: &str = "reason";
 const ATTEMPTS: &str = "attempts";
 const CHANGED_AT: &str = "changed_at";
+const ROW: &str = "row";
+/// So much of a row is in the tuple if the whole row is too long for it.
+const ROW_BEGIN_BYTES: usize = 512;
 
 /// A change that no observer runs for any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +40,45 @@ pub struct DeadLetter {
     pub changed_at: Timestamp,
 }
 
-fn letter_row(table: &str, column: &[u8], row: &[u8]) -> Vec<u8> {
-    tuple::pack(&(table, tuple::Bytes::from(column), tuple::Bytes::from(row)))
+/// Where the letter of a change is, or is to be, and whether its row doesn't tell which change that is.
+async fn place(
+    txn: &Txn,
+    (table, column, row): (&str, &[u8], &[u8]),
+) -> Result<(Vec<u8>, bool), Error> {
+    let column = tuple::Bytes::from(column);
+    let whole = tuple::pack(&(table, &column, tuple::Bytes::from(row)));
+    if whole.len() <= ROW_BYTES_MAX {
+        return Ok((whole, false));
+    }
+    let begin = tuple::Bytes::from(&row[..ROW_BEGIN_BYTES]);
+    let others = Range::prefix(tuple::pack(&(table, &column, &begin)));
+    let mut scan = txn.scan(DEAD_LETTERS, others).await?;
+    let mut taken = BTreeSet::new();
+    while let Some(entry) = scan.next().await? {
+        if entry.column != ROW.as_bytes() {
+            continue;
+        }
+        if entry.value == row {
+            return Ok((entry.row.to_vec(), true));
+        }
+        taken.insert(entry.row);
+    }
+    let numbered = (0_u64..).map(|number| tuple::pack(&(table, &column, &begin, number)));
+    let free = numbered.into_iter().find(|it| !taken.contains(&**it));
+    Ok((free.unwrap_or(whole), true))
+}
+
+/// The table, column and row of a letter; without the row, where that is in a column.
+fn name_of(row: &[u8]) -> Result<(String, Bytes, Option<Bytes>), Error> {
+    type Parts<'a> = (String, tuple::Bytes<'a>, tuple::Bytes<'a>);
+    let copied = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+    if let Ok((table, column, row)) = tuple::unpack::<Parts<'_>>(row) {
+        return Ok((table, copied(&column), Some(copied(&row))));
+    }
+    let numbered: Result<(String, tuple::Bytes<'_>, tuple::Bytes<'_>, u64), _> = tuple::unpack(row);
+    let (table, column, _, _) =
+        numbered.map_err(|error| Error::Invalid(format!("a row of {DEAD_LETTERS}: {error}")))?;
+    Ok((table, copied(&column), None))
 }
 
 /// Gives the change up, in a transaction of which one attempt is made. It begins a chain of its own: a letter is no run.
@@ -49,9 +93,13 @@ pub(super) async fn write(
         Err(error) => return Err(error),
     }
     let observer = &shared.observer;
-    let row = letter_row(&observer.table, &observer.column, run.row());
     let txn = shared.client.begin().await?;
     run.acknowledge(&txn).await?;
+    let change = (&*observer.table, &*observer.column, &**run.row());
+    let (row, is_long) = place(&txn, change).await?;
+    if is_long {
+        txn.put(DEAD_LETTERS, &row, ROW, run.row().clone())?;
+    }
     let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
     txn.put(DEAD_LETTERS, &row, REASON, reason)?;
     txn.put(DEAD_LETTERS, &row, ATTEMPTS, attempts.to_string())?;
@@ -77,20 +125,14 @@ impl Client {
             scan => scan?,
         };
         let mut letters: Vec<DeadLetter> = Vec::new();
+        let mut last = Bytes::new();
         while let Some(entry) = scan.next().await? {
-            let name: Result<(String, tuple::Bytes<'_>, tuple::Bytes<'_>), _> =
-                tuple::unpack(&entry.row);
-            let (table, column, row) =
-                name.map_err(|error| Error::Invalid(format!("a row of {DEAD_LETTERS}: {error}")))?;
-            let (row, column) = (
-                Bytes::copy_from_slice(&row),
-                Bytes::copy_from_slice(&column),
-            );
-            let is_next = letters.last().is_none_or(|last| last.row != row);
-            if is_next {
+            if last != entry.row {
+                last = entry.row.clone();
+                let (table, column, row) = name_of(&last)?;
                 letters.push(DeadLetter {
                     table,
-                    row,
+                    row: row.unwrap_or_default(),
                     column,
                     reason: String::new(),
                     attempts: 0,
@@ -102,6 +144,7 @@ impl Client {
             };
             let text = String::from_utf8_lossy(&entry.value).into_owned();
             match &entry.column[..] {
+                b"row" => letter.row = entry.value,
                 b"reason" => letter.reason = text,
                 b"attempts" => letter.attempts = text.parse().unwrap_or_default(),
                 b"changed_at" => {
@@ -111,6 +154,29 @@ impl Client {
             }
         }
         Ok(letters)
+    }
+
+    /// How many dead letters there are, by the observed cell's table; of so many letters at the most.
+    ///
+    /// # Errors
+    /// As [`Txn::scan`](crate::Txn::scan).
+    pub async fn count_dead_letters(&self, most: usize) -> Result<BTreeMap<String, usize>, Error> {
+        let txn = self.begin().await?;
+        let mut scan = match txn.scan(DEAD_LETTERS, Range::all()).await {
+            Err(Error::UnknownTable { .. }) => return Ok(BTreeMap::new()),
+            scan => scan?,
+        };
+        let (mut counts, mut all) = (BTreeMap::new(), 0);
+        while all < most
+            && let Some(entry) = scan.next().await?
+        {
+            if entry.column == CHANGED_AT.as_bytes() {
+                let (table, ..) = name_of(&entry.row)?;
+                *counts.entry(table).or_default() += 1;
+                all += 1;
+            }
+        }
+        Ok(counts)
     }
 
     /// Has observers run again for a change that was given up: leaves a weak notification, and deletes the letter.
@@ -125,17 +191,18 @@ impl Client {
             std::slice::from_ref(&letter.row),
         )
         .await?;
-        let row = letter_row(&letter.table, &letter.column, &letter.row);
         let changed_at = letter.changed_at.to_string();
         self.transact(|txn| {
-            let (row, changed_at) = (row.clone(), changed_at.clone());
+            let (letter, changed_at) = (letter.clone(), changed_at.clone());
             async move {
+                let change = (&*letter.table, &*letter.column, &*letter.row);
+                let (row, _) = place(&txn, change).await?;
                 let now = txn.get(DEAD_LETTERS, &row, CHANGED_AT).await?;
                 if now.as_deref() != Some(changed_at.as_bytes()) {
                     // The change was tried again meanwhile, and given up again: that letter stays.
                     return Ok(());
                 }
-                for column in [REASON, ATTEMPTS, CHANGED_AT] {
+                for column in [REASON, ATTEMPTS, CHANGED_AT, ROW] {
                     txn.delete(DEAD_LETTERS, &row, column)?;
                 }
                 Ok(())
