@@ -11,7 +11,7 @@ use percolator_client::{
 };
 
 use crate::cells::{Escaped, Waiting};
-use crate::errors::InOtherWords;
+use crate::errors::{InOtherWords, Usage};
 use crate::output::{CellJson, Format, Output};
 
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -38,11 +38,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[command(after_help = "\
 Examples:
   percolator changes accounts -o json
-  percolator changes accounts --from 463372648734720 --once
+  percolator changes accounts --from 463372648734720000 --once
   percolator changes accounts --columns balance,owner
 
-  percolator scan accounts --at 463372648734720 -o json        a copy of a table that is kept up to date:
-  percolator changes accounts --from 463372648734720 -o json   all of it, and then what changes
+  percolator changes accounts --once                              a copy of a table that is kept up to date: a timestamp,
+  percolator scan accounts --at 463372648734720000 -o json        all of the table at it,
+  percolator changes accounts --from 463372648734720000 -o json   and then what changes
 
 With -o json a line is {\"row\", \"column\", \"value\", \"commit_ts\"}; the value null: the cell was deleted; or {\"resolved\"}. As
 text it is the commit_ts, `put` or `delete`, row, column and value, with tabs between, and `resolved` lines have two words.")]
@@ -56,8 +57,8 @@ pub(crate) struct Args {
     /// End when everything up to this timestamp is printed.
     #[arg(long, value_name = "TIMESTAMP", conflicts_with = "once")]
     until: Option<u64>,
-    /// End when the present is reached.
-    #[arg(long, requires = "from")]
+    /// End when the present is reached. Without --from: print a timestamp to begin with.
+    #[arg(long)]
     once: bool,
     /// Only cells of these columns, with commas between.
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
@@ -74,17 +75,32 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// What can't be meant.
+    fn check(&self) -> Result<(), Usage> {
+        if self.interval < INTERVAL_MIN {
+            return Err(Usage(format!("--interval is {INTERVAL_MIN:?} at least")));
+        }
+        match (self.from, self.until) {
+            (Some(from), Some(until)) if until < from => {
+                Err(Usage(format!("--until {until} lies before --from {from}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn options(&self, client: &Client) -> Result<ChangesOptions, Error> {
         let until = match self.until {
             None if self.once => Some(client.timestamp().await?),
             until => until.map(Timestamp::from_u64),
         };
+        let from = self.from.map(Timestamp::from_u64);
         let columns = self.columns.iter().map(|column| column.0.clone());
         Ok(ChangesOptions {
-            from: self.from.map(Timestamp::from_u64),
+            // Up to the present from there on: a timestamp to begin with.
+            from: from.or(until.filter(|_| self.once)),
             until,
             columns: columns.collect::<Vec<Bytes>>(),
-            interval: self.interval.max(INTERVAL_MIN),
+            interval: self.interval,
             buffer_bytes: (self.buffer as usize) << 20,
         })
     }
@@ -168,6 +184,7 @@ fn text(version: &Version) -> String {
 }
 
 pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+    args.check()?;
     let options = args.options(client).await?;
     let follows = options.until.is_none();
     let mut changes = client.changes(&args.table, options).await?;

@@ -438,7 +438,7 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
         .run(&["table", "create", "u", "--split-at", "m", "--split-at", "b"])
         .refused(
             2,
-            &["cut number 2 is refused: it is not greater than the one before"],
+            &["row 2 to split at is refused: it is not greater than the one before"],
         );
     let future = (u64::MAX - 1).to_string();
     cluster

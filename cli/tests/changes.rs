@@ -274,9 +274,17 @@ fn it_prints_puts_and_deletes_from_one_timestamp_to_another() {
     assert!(nothing.starts_with("resolved\t"), "{nothing}");
     let future = resolved + (1 << 60);
     run(future, &["--once"]).refused(2, &["future"]);
-    cluster
-        .run(&["changes", "t", "--once"])
-        .refused(2, &["--from"]);
+    run(fourth, &["--until", &third_text]).refused(2, &["--until", "lies before"]);
+    run(fourth, &["--interval", "1ms"]).refused(2, &["--interval is 10ms at least"]);
+    // A timestamp to begin with: the present.
+    let begin = cluster.run(&["changes", "t", "--once"]).ok();
+    let begin = begin
+        .trim_end()
+        .strip_prefix("resolved\t")
+        .expect("a timestamp");
+    assert!(commit_ts(begin) > fourth, "{begin}");
+    let copy = cluster.run(&["scan", "t", "--at", begin]).ok();
+    assert!(copy.contains("a\tc\t3"), "{copy}");
     let nowhere = ["changes", "u", "--from", &third_text, "--once"];
     cluster.run(&nowhere).refused(6, &[]);
 }

@@ -222,17 +222,32 @@ fn a_program_that_fails_leaves_a_dead_letter_which_can_be_tried_again() {
         "fails",
         "echo '{\"put\":{\"row\":\"r\",\"column\":\"seen\",\"value\":\"half\"}}'\necho it rains >&2\nexit 3\n",
     );
-    run(&put_then_fail).ok();
+    let failed = run(&put_then_fail);
+    assert_eq!(failed.code(), 7, "{failed:?}");
+    assert!(
+        failed.out.contains("why: percolator observe status t c"),
+        "{failed:?}"
+    );
+    let told = ["the handler failed", "it rains", "failures"];
+    assert!(told.iter().all(|it| failed.err.contains(it)), "{failed:?}");
     let status = cluster.run(&["observe", "status", "t", "c"]);
     assert_eq!(status.code(), 7, "{status:?}");
     assert!(status.out.contains("0 changes wait"), "{status:?}");
     assert!(status.out.contains("it rains"), "{status:?}");
+    let status = cluster.run(&["status"]);
+    assert!(status.code() != 0, "{status:?}");
+    let told = "observers of table t have given up 1 changes";
+    assert!(status.out.contains(told), "{status:?}");
     // Nothing of it was written.
     assert_eq!(cluster.run(&["get", "t", "r", "seen"]).code(), 7);
     cluster.run(&["observe", "retry", "t", "c"]).ok();
-    run("echo no JSON").ok();
+    assert_eq!(run("echo no JSON").code(), 7);
     let status = cluster.run(&["observe", "status", "t", "c"]);
     assert!(status.out.contains("which can't be read"), "{status:?}");
+    let none = cluster.run(&["observe", "retry", "t", "c", "--row", "other"]);
+    assert_eq!(none.code(), 7, "{none:?}");
+    let nobody = cluster.run(&["observe", "retry", "t", "d"]);
+    nobody.refused(2, &["not observed"]);
     let retried = cluster.run(&["observe", "retry", "t", "c", "--row", "r"]);
     assert!(retried.ok().contains("1 changes wait again"));
     let put = script(

@@ -164,8 +164,9 @@ fn a_webhook_is_called_for_each_change_until_it_has_answered_well() {
         "--webhook-key-file",
         key.to_str().expect("text"),
     ];
-    let said = cluster.run(&[&run[..], &how, &to].concat()).ok();
-    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let said = cluster.run(&[&run[..], &how, &to].concat());
+    assert_eq!(said.code(), 7, "{said:?}");
+    let said: Value = serde_json::from_str(&said.out).expect("JSON");
     assert_eq!(
         (&said["committed"], &said["dead_letters"]),
         (&6.into(), &4.into()),

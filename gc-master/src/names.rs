@@ -32,7 +32,7 @@ pub(crate) fn check_cuts(cuts: &[Vec<u8>]) -> Result<(), Refusal> {
     }
     for (index, cut) in cuts.iter().enumerate() {
         let wrong = if cut.is_empty() {
-            "it is empty"
+            "it is empty, and a tablet begins there anyway"
         } else if cut.len() > CUT_BYTES_MAX {
             "it has more than 4096 bytes"
         } else if index > 0 && *cut <= cuts[index - 1] {

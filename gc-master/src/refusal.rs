@@ -158,7 +158,7 @@ pub enum Refusal {
         "{asked} names, rows or tablets ahead are asked for at a time, and {LOCATED_MAX} may be"
     )]
     TooManyToLocate { asked: usize },
-    #[error("cut number {} is refused: {wrong}", .index + 1)]
+    #[error("row {} to split at is refused: {wrong}", .index + 1)]
     Cut { index: usize, wrong: &'static str },
 
     /// All of its rows would lie on those that came first.

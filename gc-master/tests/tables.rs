@@ -249,18 +249,21 @@ fn names_and_cuts_have_rules() {
         );
     }
     for (cuts, message) in [
-        (&["a", ""][..], "cut number 2 is refused: it is empty"),
+        (
+            &["a", ""][..],
+            "row 2 to split at is refused: it is empty, and a tablet begins there anyway",
+        ),
         (
             &["b", "b"],
-            "cut number 2 is refused: it is not greater than the one before",
+            "row 2 to split at is refused: it is not greater than the one before",
         ),
         (
             &["b", "c", "a"],
-            "cut number 3 is refused: it is not greater than the one before",
+            "row 3 to split at is refused: it is not greater than the one before",
         ),
         (
             &[&"x".repeat(4_097)],
-            "cut number 1 is refused: it has more than 4096 bytes",
+            "row 1 to split at is refused: it has more than 4096 bytes",
         ),
     ] {
         assert_eq!(world.create("t", cuts).unwrap_err().to_string(), message);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::metrics::Page;
 use super::missing;
-use super::survey::{Failed, Server, Survey};
+use super::survey::{Failed, GIVEN_UP_MAX, Server, Survey};
 use crate::gc;
 
 /// The oracle's machine may be so far behind its timestamps, in seconds: clocks are set by that now and then. And behind a
@@ -19,7 +19,7 @@ const CLOCK_MAX: f64 = 1.0;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     /// For programs: `server-down`, `servers-missing`, `standby-missing`, `oracle`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
-    /// `table-deleting`, or what `gc why-blocked` calls it.
+    /// `table-deleting`, `given-up`, or what `gc why-blocked` calls it.
     pub(crate) kind: &'static str,
     /// What it is about: a server, a table, a point.
     pub(crate) about: String,
@@ -88,6 +88,7 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
         found.extend(shown(server, page, is_told));
     }
     found.extend(survey.tables.iter().filter_map(not_ready));
+    found.extend(survey.given_up.iter().map(given_up));
     for reason in gc::reasons(&survey.gc) {
         if reason.usual || reason.is_oracle() && survey.oracle.is_err() {
             continue;
@@ -261,6 +262,22 @@ fn not_ready(table: &Table) -> Option<Problem> {
     })
 }
 
+fn given_up((table, changes): (&String, &usize)) -> Problem {
+    let more = if *changes >= GIVEN_UP_MAX {
+        "at least "
+    } else {
+        ""
+    };
+    Problem {
+        kind: "given-up",
+        about: table.clone(),
+        what: format!("observers of table {table} have given up {more}{changes} changes"),
+        action: format!(
+            "see why by `percolator observe status {table}`, and when that is mended, `percolator observe retry`"
+        ),
+    }
+}
+
 /// A server that has ended because of its disk is told of for a while, also where it was started again and serves.
 fn disk_failed(server: &Server, failed: &Failed) -> Option<Problem> {
     const TOLD_FOR: Duration = Duration::from_secs(600);
@@ -390,6 +407,7 @@ pub(crate) mod tests {
                 obstacles: Vec::new(),
                 servers: Vec::new(),
             },
+            given_up: BTreeMap::new(),
             oracle: Ok(Duration::from_micros(300)),
         }
     }
@@ -417,6 +435,7 @@ pub(crate) mod tests {
         making.name = "young".into();
         (making.deleting, making.ready) = (false, false);
         survey.tables.extend([deleting, making]);
+        survey.given_up.insert("documents".into(), 3);
         survey.gc.paused = true;
         survey.gc.holders.push(GcHolder {
             session: 1,
@@ -470,6 +489,7 @@ pub(crate) mod tests {
                 "disk-failed",
                 "table-deleting",
                 "table-not-ready",
+                "given-up",
                 "paused",
                 "gc-lock",
                 "tablet-server"
@@ -484,9 +504,10 @@ pub(crate) mod tests {
             (5, "keep the folder"),
             (6, "percolator table delete old"),
             (7, "percolator table list"),
-            (8, "percolator gc set --pause false"),
-            (9, &*release),
-            (10, "percolator txn abort"),
+            (8, "percolator observe status documents"),
+            (9, "percolator gc set --pause false"),
+            (10, &*release),
+            (11, "percolator txn abort"),
         ] {
             assert!(found[at].action.contains(words), "{words}: {:?}", found[at]);
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use percolator_client::{Admin, Client, Cluster, GcStatus, Table, Timestamp};
+use percolator_client::{Admin, Client, Cluster, DEAD_LETTERS, GcStatus, Table, Timestamp};
 use percolator_wire::v1::{self, Role};
 
 /// A cluster at one moment.
@@ -31,6 +31,8 @@ pub(crate) struct Survey {
     pub(crate) servers: Vec<Server>,
     pub(crate) tables: Vec<Table>,
     pub(crate) gc: GcStatus,
+    /// Changes that observers have given up, by their table, as far as they were counted.
+    pub(crate) given_up: BTreeMap<String, usize>,
     /// How long the oracle took for a timestamp, or why there's none.
     pub(crate) oracle: Result<Duration, String>,
 }
@@ -78,8 +80,21 @@ pub(crate) struct Tablets {
     pub(crate) away: usize,
 }
 
+/// Changes that were given up are counted up to this.
+pub(crate) const GIVEN_UP_MAX: usize = 1_000;
 /// A server that is away is missed by the master within this: three heartbeats.
 const MISSED_AFTER: Duration = Duration::from_secs(3);
+
+/// See [`Survey::given_up`]. Nobody waits for a server that is away: what is the matter then is told otherwise.
+async fn given_up(client: &Client, cluster: &Cluster) -> BTreeMap<String, usize> {
+    let letters = cluster.tables.iter().find(|it| it.name == DEAD_LETTERS);
+    let is_there = letters.is_some_and(|it| it.tablets.iter().all(|tablet| tablet.server_alive));
+    if !is_there {
+        return BTreeMap::new();
+    }
+    let counted = client.count_dead_letters(GIVEN_UP_MAX).await;
+    counted.unwrap_or_default()
+}
 
 impl Survey {
     /// Asks a cluster that was connected to.
@@ -98,6 +113,7 @@ impl Survey {
         };
         let cluster = client.cluster().await?;
         let gc = admin.gc_status().await?;
+        let given_up = given_up(client, &cluster).await;
         let master = admin.master_address();
         let metrics = metrics(&cluster, &master);
         let standbys = cluster.standby_masters.into_iter().map(standby_master);
@@ -117,6 +133,7 @@ impl Survey {
             servers,
             tables: cluster.tables,
             gc,
+            given_up,
             oracle,
         })
     }

@@ -29,7 +29,11 @@ impl Program {
 
     /// Runs it for one change.
     pub(super) async fn run(&self, change: Change, txn: OpenTxn) -> Result<(), HandlerError> {
-        let mut child = Command::new("sh")
+        let mut command = Command::new("sh");
+        if let Some(traceparent) = txn.traceparent() {
+            command.env("TRACEPARENT", traceparent);
+        }
+        let mut child = command
             .args(["-c", &self.command])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

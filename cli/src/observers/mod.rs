@@ -14,6 +14,7 @@ use percolator_client::{
     Change, Client, DeadLetter, Error, HandlerError, ObservedStatus, Observer, ObserverOptions,
     OpenTxn, escape,
 };
+use percolator_telemetry::logs;
 use serde_json::json;
 
 use crate::answered;
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     )]
     Status(StatusArgs),
     /// Run again for the changes that were given up.
+    ///
+    /// Ends with 7 where there is none of the row that is asked for.
     #[command(
         after_help = "Examples:\n  percolator observe retry documents text\n  percolator observe retry documents text --row doc7"
     )]
@@ -136,7 +139,7 @@ pub(crate) struct RunArgs {
     /// Default: nowhere.
     #[arg(long, value_name = "IP:PORT")]
     metrics_listen: Option<SocketAddr>,
-    /// End when no change waits.
+    /// End when no change waits: with 7 where changes were given up.
     #[arg(long)]
     until_idle: bool,
 }
@@ -218,6 +221,12 @@ async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<
         let why = "--attempts, --concurrency and --chain-max are 1 at least";
         return Err(Usage(why.into()).into());
     }
+    if args.lease > ObserverOptions::LEASE_MAX {
+        let why = format!("--lease is {:?} at the most", ObserverOptions::LEASE_MAX);
+        return Err(Usage(why).into());
+    }
+    // Handlers that fail, and servers that are away.
+    logs::init_with(logs::Settings::from("warn"));
     let (table, column) = (args.column.table.clone(), args.column.column.0.clone());
     let external = External::of(&args)?;
     let handler = move |change, txn| {
@@ -265,12 +274,16 @@ async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<
         "overtaken": counts.overtaken,
         "unknown": counts.unknown,
     });
-    let text = format!(
+    let mut text = format!(
         "{} runs committed, {} were begun again; {} changes were given up, {} were others' before",
         counts.committed, counts.retries, counts.dead_letters, counts.overtaken
     );
+    if counts.dead_letters > 0 {
+        let column = escape(&column);
+        text += &format!("\nwhy: percolator observe status {table} {column}");
+    }
     output.result(&text, &json)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(answered(!args.until_idle || counts.dead_letters == 0))
 }
 
 /// All observed columns, of one table or of all.
@@ -379,6 +392,8 @@ async fn retry(
     row: Option<Escaped>,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
+    // Nobody would run for them.
+    client.observed(&asked.table, &asked.column.0).await?;
     let letters = client.dead_letters(&asked.table, &asked.column.0).await?;
     let is_asked = |letter: &&DeadLetter| row.as_ref().is_none_or(|row| row.0 == letter.row);
     let mut retried = 0;
@@ -386,7 +401,10 @@ async fn retry(
         client.retry_dead_letter(letter).await?;
         retried += 1;
     }
-    let text = format!("{retried} changes wait again");
+    let text = match &row {
+        Some(row) if retried == 0 => format!("no change of row {} was given up", escape(&row.0)),
+        _ => format!("{retried} changes wait again"),
+    };
     output.result(&text, &json!({ "retried": retried }))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(answered(row.is_none() || retried > 0))
 }

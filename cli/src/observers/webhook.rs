@@ -119,7 +119,11 @@ impl Webhook {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         let id = message_id(change);
         let signature = sign(&self.key, &id, now, &body);
-        let request = Request::builder()
+        let mut request = Request::builder();
+        if let Some(traceparent) = txn.traceparent() {
+            request = request.header("traceparent", traceparent);
+        }
+        let request = request
             .method(Method::POST)
             .uri(self.url.clone())
             .header(CONTENT_TYPE, "application/json")
@@ -127,11 +131,8 @@ impl Webhook {
             .header("webhook-timestamp", now.to_string())
             .header("webhook-signature", signature)
             .body(Full::new(Bytes::from(body)))?;
-        let response = self.caller.request(request).await.map_err(|error| {
-            let cause = std::error::Error::source(&error);
-            let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
-            format!("it can't be called: {error}{cause}")
-        })?;
+        let response = self.caller.request(request).await;
+        let response = response.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
         let headers = response.headers();
         let says_its_end =
@@ -150,6 +151,18 @@ impl Webhook {
         let reported = &answer[..answer.len().min(REPORTED_BYTES_MAX)];
         let reported = String::from_utf8_lossy(reported);
         Err(format!("it answered {status}: {:?}", reported.trim()).into())
+    }
+
+    /// With all causes: the last one says what it is.
+    fn unreachable(&self, error: &dyn std::error::Error) -> String {
+        let host = self.url.authority().map_or("", |it| it.as_str());
+        let mut words = format!("{host} can't be called: {error}");
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            words += &format!(": {error}");
+            cause = error.source();
+        }
+        words
     }
 }
 

@@ -89,6 +89,11 @@ pub struct ObserverOptions {
     pub chain_max: u32,
 }
 
+impl ObserverOptions {
+    /// The longest lease that servers give.
+    pub const LEASE_MAX: Duration = Duration::from_secs(60);
+}
+
 impl Default for ObserverOptions {
     fn default() -> Self {
         Self {

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::requests::{millis, seen};
 use super::run::Run;
-use super::{Counters, Observer, ObserverWorker};
+use super::{Counters, Observer, ObserverOptions, ObserverWorker};
 use crate::attempts::Attempt;
 use crate::directory::{Located, Wanted};
 use crate::retry::Retry;
@@ -42,8 +42,6 @@ const PAUSE_REFUSED: Duration = Duration::from_secs(1);
 /// Most runs at a time, and changes of one request.
 const CONCURRENCY_MAX: usize = 10_000;
 const REQUESTED_MAX: usize = 256;
-/// The longest lease that servers give.
-const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// What all tasks of a worker share.
 pub(super) struct Shared {
@@ -69,7 +67,10 @@ pub(super) async fn start(observer: Observer, client: &Client) -> Result<Observe
         let why = format!("an observer's concurrency is 1 to {CONCURRENCY_MAX}");
         return Err(Error::Invalid(why));
     }
-    if options.attempts_max == 0 || options.chain_max == 0 || options.lease > LEASE_MAX {
+    if options.attempts_max == 0
+        || options.chain_max == 0
+        || options.lease > ObserverOptions::LEASE_MAX
+    {
         let why = "an observer tries a change once at least, has it for 60 s at the most, and a chain has a run at least";
         return Err(Error::Invalid(why.into()));
     }
@@ -314,6 +315,9 @@ impl Shared {
                     break;
                 }
                 attempt => {
+                    if let Attempt::Lost(why) | Attempt::NeverSent(why) = &attempt {
+                        self.fails(why.clone());
+                    }
                     let wanted = Wanted::of(self.table, &tablet.start_row);
                     // Whatever is found now, the tablets are listed again.
                     let mut retry = Retry::new(router, deadline);
