@@ -585,18 +585,14 @@ fn a_full_disk_takes_it_that_a_tablet_is_served() {
 fn a_copy_is_given_up_when_the_master_knows_that_another_server_has_the_tablet() {
     let mut two = Two::new();
     two.begin(1);
-    let _take = two.copy();
-    // Its owner never answers again.
-    let settle = |two: &mut Two, epoch| {
-        let settled = [v1::TabletRef { id: 1, epoch }];
-        let other = &mut two.other;
+    // Its owner never answers that.
+    two.copy();
+    for (epoch, is_arriving) in [(2, true), (1, false)] {
+        let (settled, other) = ([v1::TabletRef { id: 1, epoch }], &mut two.other);
         other.core.settle_arrivals(&settled, &mut other.replies);
         other.settle();
-    };
-    settle(&mut two, 2);
-    assert!(two.other.core.is_arriving(), "of another attempt");
-    settle(&mut two, 1);
-    assert!(!two.other.core.is_arriving());
+        assert_eq!(other.core.is_arriving(), is_arriving, "epoch {epoch}");
+    }
     assert_eq!(two.other.content(Column::Write), [], "what came is removed");
     two.other.start_again();
     assert!(!two.other.core.is_arriving());
