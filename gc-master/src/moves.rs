@@ -281,7 +281,8 @@ impl Directory {
 
     /// Of the tablets that a server gets, those that will never be its own: another server reports their first row at a later
     /// epoch, or their table is gone. A hand-over, a split and a merge are each decided by the owner, once for an epoch, and
-    /// whoever it is decided for reports it first. So that server need not wait for an owner that may be gone for good.
+    /// whoever it is decided for reports it first. Rows that were given up when the state was rebuilt are decided, too. So that
+    /// server need not wait for an owner that may be gone for good.
     pub(crate) fn settled_arrivals(&self, server: &str) -> Vec<v1::TabletRef> {
         let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
             return Vec::new();

@@ -375,7 +375,28 @@ impl<'a> Plan<'a> {
             placements.place(tablet.id, placement);
         }
         self.place_departed(&mut placements);
+        self.lose_copies(&placements);
         placements
+    }
+
+    /// Complete copies of tablets whose owners, which alone can hand them over, are not there. They go if rows that nobody has
+    /// are given up.
+    fn lose_copies(&mut self, placements: &Placements) {
+        for (name, beat) in &self.members {
+            let complete = beat.arriving.iter();
+            let complete = complete.filter(|it| it.complete && it.failure.is_empty());
+            for copy in complete {
+                let mut reported = placements.from_row(copy.table_id, &copy.start_row);
+                let first = reported.next();
+                if !first.is_some_and(|(_, it)| it.rows.contains(&copy.start_row)) {
+                    self.losses.push(format!(
+                        "{name} has a copy of tablet {} of table {}, which {} has not handed over: start that one with its \
+                         folder",
+                        copy.tablet_id, copy.table_id, copy.from
+                    ));
+                }
+            }
+        }
     }
 
     /// Tablets that were handed over are where they have gone, also before that server knows it: it has all of them.

@@ -564,3 +564,40 @@ fn a_tablet_that_was_handed_over_and_is_not_served_yet_is_not_lost() {
     let heard = world.directory.heartbeat(world.now, beat).unwrap();
     assert_eq!(heard.settled_moves, [1]);
 }
+
+#[test]
+fn a_copy_whose_owner_is_gone_is_a_loss() {
+    let mut world = World::new(3);
+    world.create("alone", &[]).unwrap();
+    world.beat_all();
+    let owner = world.directory.tablets().get(1).unwrap().owner.clone();
+    let to = if owner == "tablet-1" {
+        "tablet-2"
+    } else {
+        "tablet-1"
+    };
+    let copy = v1::TabletArrival {
+        tablet_id: 1,
+        epoch: 1,
+        complete: true,
+        from: owner.clone(),
+        table_id: 1,
+        ..v1::TabletArrival::default()
+    };
+    let losses = |world: &mut World| {
+        world.lose_state();
+        world.report_all();
+        report_oracle(world, "tso-0", 0);
+        let mut beat = world.heartbeat_of(to);
+        beat.arriving = vec![copy.clone()];
+        world.directory.heartbeat(world.now, beat).unwrap_err();
+        shown(world, &["tablet-0", "tablet-1", "tablet-2"]).losses
+    };
+    // Its owner is there.
+    assert_eq!(losses(&mut world), names(&[]));
+    world.servers.get_mut(&owner).unwrap().clear();
+    let lost = losses(&mut world);
+    let told = format!("{to} has a copy of tablet 1 of table 1, which {owner} has not handed over");
+    assert!(lost.iter().any(|it| it.starts_with(&told)), "{lost:?}");
+    assert!(!world.rebuild(false).written);
+}
