@@ -142,8 +142,9 @@ impl Client {
 
     /// [`Self::begin`], for a run of an observer: a part of the trace in which the change was written.
     pub(crate) async fn begin_for(&self, chain: &Chain) -> Result<Txn, Error> {
+        let cause = chain.trace;
         let slow = self.options.slow_transaction;
-        match chain.trace.and(self.router.traced(slow, chain.trace)) {
+        match cause.and_then(|_| self.router.traced(slow, cause)) {
             Some(traced) => self.begin_on(traced, self.deadline()).await,
             None => self.begin().await,
         }

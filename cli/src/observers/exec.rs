@@ -30,9 +30,11 @@ impl Program {
     /// Runs it for one change.
     pub(super) async fn run(&self, change: Change, txn: OpenTxn) -> Result<(), HandlerError> {
         let mut command = Command::new("sh");
-        if let Some(traceparent) = txn.traceparent() {
-            command.env("TRACEPARENT", traceparent);
-        }
+        match txn.traceparent() {
+            Some(traceparent) => command.env("TRACEPARENT", traceparent),
+            // The worker's own is of no run.
+            None => command.env_remove("TRACEPARENT"),
+        };
         let mut child = command
             .args(["-c", &self.command])
             .stdin(Stdio::piped())

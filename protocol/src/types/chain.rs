@@ -66,7 +66,7 @@ impl Chain {
             put_u64(out, u64::from(table.0));
             put_bytes(out, column);
         }
-        put_u64(out, u64::from(self.trace.is_some()));
+        // Last of the record that has the chain.
         if let Some(trace) = &self.trace {
             put_u64(out, (trace.trace_id >> 64) as u64);
             put_u64(out, trace.trace_id as u64);
@@ -87,13 +87,13 @@ impl Chain {
             let table = table.map_err(|_| reader.error("has a table out of range"))?;
             columns.push((TableId(table), reader.bytes()?));
         }
-        let trace = match reader.u64()? {
-            0 => None,
-            1 => Some(TraceParent {
+        let trace = if reader.is_empty() {
+            None
+        } else {
+            Some(TraceParent {
                 trace_id: u128::from(reader.u64()?) << 64 | u128::from(reader.u64()?),
                 span_id: reader.u64()?,
-            }),
-            _ => return Err(reader.error("has more than one trace")),
+            })
         };
         Ok(Self {
             depth,
