@@ -75,6 +75,41 @@ fn a_loop_of_observers_is_reported_and_ends() {
 }
 
 #[test]
+fn what_was_given_up_is_told_until_it_is_tried_again_or_forgotten() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["table", "observe", "t", "c"]).ok();
+    for row in ["a", "b"] {
+        cluster.run(&["put", "t", row, "c", "x"]).ok();
+    }
+    let run = ["observe", "run", "t", "c", "--exec", "exit 3"];
+    let once = ["--attempts", "1", "--until-idle"];
+    assert_eq!(cluster.run(&[&run[..], &once].concat()).code(), 7);
+    cluster.run(&["table", "unobserve", "t", "c"]).ok();
+    let status = cluster.run(&["observe", "status"]);
+    assert_eq!(status.code(), 7, "{status:?}");
+    assert!(status.out.contains("not observed"), "{status:?}");
+    let letters = cluster.run(&["observe", "status", "t", "c"]);
+    assert!(letters.out.contains("exit status: 3"), "{letters:?}");
+    let retry = cluster.run(&["observe", "retry", "t", "c"]);
+    retry.refused(2, &["not observed"]);
+    let one = ["observe", "discard", "t", "c", "--row", "a"];
+    assert!(cluster.run(&one).ok().contains("1 changes are forgotten"));
+    assert_eq!(cluster.run(&one).code(), 7);
+    // Also when the table is gone.
+    cluster.run(&["table", "delete", "t", "--yes"]).ok();
+    let told = "observers of table t have given up 1 changes";
+    let status = cluster.run(&["status"]);
+    assert!(status.out.contains(told), "{status:?}");
+    let status = cluster.run(&["observe", "status", "t"]);
+    assert_eq!(status.code(), 7, "{status:?}");
+    cluster.run(&["observe", "discard", "t", "c"]).ok();
+    let status = cluster.run(&["status"]);
+    assert!(!status.out.contains("given up"), "{status:?}");
+    cluster.run(&["observe", "status"]).ok();
+}
+
+#[test]
 fn rows_as_long_as_can_be_have_letters_of_their_own() {
     let cluster = Cluster::threads();
     block_on(async {

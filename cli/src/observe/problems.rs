@@ -88,7 +88,11 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
         found.extend(shown(server, page, is_told));
     }
     found.extend(survey.tables.iter().filter_map(not_ready));
-    found.extend(survey.given_up.iter().map(given_up));
+    if let Ok(by_table) = &survey.given_up {
+        let is_all = by_table.values().sum::<usize>() < GIVEN_UP_MAX;
+        let given_up = by_table.iter();
+        found.extend(given_up.map(|(table, changes)| given_up_of(table, *changes, is_all)));
+    }
     for reason in gc::reasons(&survey.gc) {
         if reason.usual || reason.is_oracle() && survey.oracle.is_err() {
             continue;
@@ -114,6 +118,9 @@ pub(crate) fn unseen(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Str
              some. Through `kubectl port-forward` to the master alone that is so; a pod sees more, as with `kubectl \
              exec demo-gc-master-0 -- percolator status`"
         ));
+    }
+    if let (Err(why), Ok(_)) = (&survey.given_up, &survey.oracle) {
+        unseen.push(format!("how many changes observers have given up: {why}"));
     }
     // Where a standby master shows its metrics the leader doesn't know.
     let servers = survey.servers.iter();
@@ -262,18 +269,15 @@ fn not_ready(table: &Table) -> Option<Problem> {
     })
 }
 
-fn given_up((table, changes): (&String, &usize)) -> Problem {
-    let more = if *changes >= GIVEN_UP_MAX {
-        "at least "
-    } else {
-        ""
-    };
+fn given_up_of(table: &str, changes: usize, is_all: bool) -> Problem {
+    let more = if is_all { "" } else { "at least " };
     Problem {
         kind: "given-up",
-        about: table.clone(),
+        about: table.to_owned(),
         what: format!("observers of table {table} have given up {more}{changes} changes"),
         action: format!(
-            "see why by `percolator observe status {table}`, and when that is mended, `percolator observe retry`"
+            "see why by `percolator observe status {table}`, and when that is mended, `percolator observe retry`; \
+             `percolator observe discard` forgets them"
         ),
     }
 }
@@ -407,7 +411,7 @@ pub(crate) mod tests {
                 obstacles: Vec::new(),
                 servers: Vec::new(),
             },
-            given_up: BTreeMap::new(),
+            given_up: Ok(BTreeMap::new()),
             oracle: Ok(Duration::from_micros(300)),
         }
     }
@@ -435,7 +439,7 @@ pub(crate) mod tests {
         making.name = "young".into();
         (making.deleting, making.ready) = (false, false);
         survey.tables.extend([deleting, making]);
-        survey.given_up.insert("documents".into(), 3);
+        survey.given_up = Ok([("documents".to_owned(), 3)].into());
         survey.gc.paused = true;
         survey.gc.holders.push(GcHolder {
             session: 1,

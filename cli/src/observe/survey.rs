@@ -31,8 +31,8 @@ pub(crate) struct Survey {
     pub(crate) servers: Vec<Server>,
     pub(crate) tables: Vec<Table>,
     pub(crate) gc: GcStatus,
-    /// Changes that observers have given up, by their table, as far as they were counted.
-    pub(crate) given_up: BTreeMap<String, usize>,
+    /// Changes that observers have given up, by their table: [`GIVEN_UP_MAX`] of them, or all. Or why they aren't known.
+    pub(crate) given_up: Result<BTreeMap<String, usize>, String>,
     /// How long the oracle took for a timestamp, or why there's none.
     pub(crate) oracle: Result<Duration, String>,
 }
@@ -85,15 +85,20 @@ pub(crate) const GIVEN_UP_MAX: usize = 1_000;
 /// A server that is away is missed by the master within this: three heartbeats.
 const MISSED_AFTER: Duration = Duration::from_secs(3);
 
-/// See [`Survey::given_up`]. Nobody waits for a server that is away: what is the matter then is told otherwise.
-async fn given_up(client: &Client, cluster: &Cluster) -> BTreeMap<String, usize> {
-    let letters = cluster.tables.iter().find(|it| it.name == DEAD_LETTERS);
-    let is_there = letters.is_some_and(|it| it.tablets.iter().all(|tablet| tablet.server_alive));
-    if !is_there {
-        return BTreeMap::new();
+/// See [`Survey::given_up`]. A server that is away is not waited for.
+async fn given_up(client: &Client, cluster: &Cluster) -> Result<BTreeMap<String, usize>, String> {
+    let Some(letters) = cluster.tables.iter().find(|it| it.name == DEAD_LETTERS) else {
+        return Ok(BTreeMap::new());
+    };
+    if letters.tablets.iter().any(|tablet| !tablet.server_alive) {
+        return Err(format!("a server is away that has rows of {DEAD_LETTERS}"));
     }
     let counted = client.count_dead_letters(GIVEN_UP_MAX).await;
-    counted.unwrap_or_default()
+    let mut by_table = BTreeMap::new();
+    for ((table, _), count) in counted.map_err(|error| error.to_string())? {
+        *by_table.entry(table).or_default() += count;
+    }
+    Ok(by_table)
 }
 
 impl Survey {
@@ -113,7 +118,10 @@ impl Survey {
         };
         let cluster = client.cluster().await?;
         let gc = admin.gc_status().await?;
-        let given_up = given_up(client, &cluster).await;
+        let given_up = match &oracle {
+            Ok(_) => given_up(client, &cluster).await,
+            Err(why) => Err(why.clone()),
+        };
         let master = admin.master_address();
         let metrics = metrics(&cluster, &master);
         let standbys = cluster.standby_masters.into_iter().map(standby_master);

@@ -4,6 +4,7 @@ mod exec;
 mod operations;
 mod webhook;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_client::{
-    Change, Client, DeadLetter, Error, HandlerError, ObservedStatus, Observer, ObserverOptions,
-    OpenTxn, escape,
+    Bytes, Change, Client, DeadLetter, Error, HandlerError, ObservedStatus, Observer,
+    ObserverOptions, OpenTxn, escape,
 };
 use percolator_telemetry::logs;
 use serde_json::json;
@@ -32,7 +33,8 @@ Examples:
   percolator table observe documents text
   percolator observe run documents text --exec ./count-words
   percolator observe status documents text
-  percolator observe retry documents text")]
+  percolator observe retry documents text
+  percolator observe discard documents text")]
 pub(crate) enum Command {
     Run(RunArgs),
     /// Which columns are observed, how many changes wait, for how long the oldest has, and which were given up.
@@ -42,6 +44,19 @@ pub(crate) enum Command {
         after_help = "Examples:\n  percolator observe status                       all observed columns\n  percolator observe status documents text\n  percolator observe status documents text -o json"
     )]
     Status(StatusArgs),
+    /// Forget changes that were given up: nobody runs for them any more.
+    ///
+    /// Ends with 7 where there is none of the row that is asked for.
+    #[command(
+        after_help = "Examples:\n  percolator observe discard documents text\n  percolator observe discard documents text --row doc7"
+    )]
+    Discard {
+        #[command(flatten)]
+        column: ColumnArgs,
+        /// Only the change of this row.
+        #[arg(long)]
+        row: Option<Escaped>,
+    },
     /// Run again for the changes that were given up.
     ///
     /// Ends with 7 where there is none of the row that is asked for.
@@ -191,7 +206,7 @@ impl Command {
         match self {
             Self::Run(args) => args.column.waiting,
             Self::Status(args) => args.waiting,
-            Self::Retry { column, .. } => column.waiting,
+            Self::Retry { column, .. } | Self::Discard { column, .. } => column.waiting,
         }
     }
 }
@@ -210,6 +225,7 @@ pub(crate) async fn run(
         }) => status(client, &table, &column.0, output).await,
         Command::Status(args) => overview(client, args.table, output).await,
         Command::Retry { column, row } => retry(client, &column, row, output).await,
+        Command::Discard { column, row } => discard(client, &column, row, output).await,
     }
 }
 
@@ -292,6 +308,10 @@ async fn overview(
     table: Option<String>,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
+    let all_given_up = client.count_dead_letters(usize::MAX).await?;
+    let is_asked = |of: &str| table.as_ref().is_none_or(|table| table == of);
+    let mut unobserved: BTreeMap<(String, Bytes), usize> = all_given_up;
+    unobserved.retain(|(of, _), _| is_asked(of));
     let tables = match table {
         Some(table) => vec![table],
         None => client
@@ -304,10 +324,15 @@ async fn overview(
     let head = ["TABLE", "COLUMN", "WAITING", "OLDEST", "GIVEN UP"];
     let (mut rows, mut given_up) = (vec![head.map(String::from).to_vec()], 0);
     for table in tables {
-        for column in client.observed_columns(&table).await? {
+        let observed = match client.observed_columns(&table).await {
+            Err(Error::UnknownTable { .. }) if !unobserved.is_empty() => continue,
+            observed => observed?,
+        };
+        for column in observed {
             let status = client.observed(&table, &column).await?;
             let letters = client.dead_letters(&table, &column).await?;
             given_up += letters.len();
+            unobserved.remove(&(table.clone(), column.clone()));
             if output.format == Format::Json {
                 output.line(&status_json(&table, &column, &status, &letters))?;
                 continue;
@@ -324,6 +349,23 @@ async fn overview(
                 letters.len().to_string(),
             ]);
         }
+    }
+    // Of columns that are observed no more, and of tables that are gone.
+    for ((table, column), count) in unobserved {
+        given_up += count;
+        if output.format == Format::Json {
+            let letters = client.dead_letters(&table, &column).await?;
+            let none = ObservedStatus::default();
+            output.line(&status_json(&table, &column, &none, &letters))?;
+            continue;
+        }
+        let not_observed = ["-", "not observed"].map(String::from);
+        let row = [
+            &[table, escape(&column)],
+            &not_observed[..],
+            &[count.to_string()],
+        ];
+        rows.push(row.concat());
     }
     if output.format != Format::Json {
         output.line(&columns(&rows))?;
@@ -353,8 +395,15 @@ async fn status(
     column: &[u8],
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let status = client.observed(table, column).await?;
     let letters = client.dead_letters(table, column).await?;
+    let status = match client.observed(table, column).await {
+        // What was given up before is told, too.
+        Err(Error::Invalid(why)) if !letters.is_empty() => {
+            output.note(&why);
+            ObservedStatus::default()
+        }
+        status => status?,
+    };
     if output.format == Format::Json {
         output.line(&status_json(table, column, &status, &letters))?;
         return Ok(answered(letters.is_empty()));
@@ -394,17 +443,50 @@ async fn retry(
 ) -> anyhow::Result<ExitCode> {
     // Nobody would run for them.
     client.observed(&asked.table, &asked.column.0).await?;
-    let letters = client.dead_letters(&asked.table, &asked.column.0).await?;
-    let is_asked = |letter: &&DeadLetter| row.as_ref().is_none_or(|row| row.0 == letter.row);
-    let mut retried = 0;
-    for letter in letters.iter().filter(is_asked) {
+    let letters = letters(client, asked, row.as_ref()).await?;
+    for letter in &letters {
         client.retry_dead_letter(letter).await?;
-        retried += 1;
     }
+    let retried = letters.len();
     let text = match &row {
-        Some(row) if retried == 0 => format!("no change of row {} was given up", escape(&row.0)),
+        Some(row) if retried == 0 => none_of(row),
         _ => format!("{retried} changes wait again"),
     };
     output.result(&text, &json!({ "retried": retried }))?;
     Ok(answered(row.is_none() || retried > 0))
+}
+
+/// Also of a column that is observed no more, or of a table that is gone.
+async fn discard(
+    client: &Client,
+    asked: &ColumnArgs,
+    row: Option<Escaped>,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let letters = letters(client, asked, row.as_ref()).await?;
+    for letter in &letters {
+        client.discard_dead_letter(letter).await?;
+    }
+    let discarded = letters.len();
+    let text = match &row {
+        Some(row) if discarded == 0 => none_of(row),
+        _ => format!("{discarded} changes are forgotten"),
+    };
+    output.result(&text, &json!({ "discarded": discarded }))?;
+    Ok(answered(row.is_none() || discarded > 0))
+}
+
+/// Those of a column, or of one row of it.
+async fn letters(
+    client: &Client,
+    asked: &ColumnArgs,
+    row: Option<&Escaped>,
+) -> anyhow::Result<Vec<DeadLetter>> {
+    let mut letters = client.dead_letters(&asked.table, &asked.column.0).await?;
+    letters.retain(|letter| row.is_none_or(|row| row.0 == letter.row));
+    Ok(letters)
+}
+
+fn none_of(row: &Escaped) -> String {
+    format!("no change of row {} was given up", escape(&row.0))
 }

@@ -125,21 +125,26 @@ impl Client {
             scan => scan?,
         };
         let mut letters: Vec<DeadLetter> = Vec::new();
-        let mut last = Bytes::new();
+        let (mut last, mut is_asked) = (Bytes::new(), false);
         while let Some(entry) = scan.next().await? {
             if last != entry.row {
                 last = entry.row.clone();
-                let (table, column, row) = name_of(&last)?;
+                let (table, found, row) = name_of(&last)?;
+                // The name of another column may begin with this one, and a zero.
+                is_asked = found == column.as_ref();
+                if !is_asked {
+                    continue;
+                }
                 letters.push(DeadLetter {
                     table,
                     row: row.unwrap_or_default(),
-                    column,
+                    column: found,
                     reason: String::new(),
                     attempts: 0,
                     changed_at: Timestamp::ZERO,
                 });
             }
-            let Some(letter) = letters.last_mut() else {
+            let Some(letter) = letters.last_mut().filter(|_| is_asked) else {
                 continue;
             };
             let text = String::from_utf8_lossy(&entry.value).into_owned();
@@ -156,11 +161,14 @@ impl Client {
         Ok(letters)
     }
 
-    /// How many dead letters there are, by the observed cell's table; of so many letters at the most.
+    /// How many dead letters there are, by table and column of the observed cells; of so many letters at the most.
     ///
     /// # Errors
     /// As [`Txn::scan`](crate::Txn::scan).
-    pub async fn count_dead_letters(&self, most: usize) -> Result<BTreeMap<String, usize>, Error> {
+    pub async fn count_dead_letters(
+        &self,
+        most: usize,
+    ) -> Result<BTreeMap<(String, Bytes), usize>, Error> {
         let txn = self.begin().await?;
         let mut scan = match txn.scan(DEAD_LETTERS, Range::all()).await {
             Err(Error::UnknownTable { .. }) => return Ok(BTreeMap::new()),
@@ -171,8 +179,8 @@ impl Client {
             && let Some(entry) = scan.next().await?
         {
             if entry.column == CHANGED_AT.as_bytes() {
-                let (table, ..) = name_of(&entry.row)?;
-                *counts.entry(table).or_default() += 1;
+                let (table, column, _) = name_of(&entry.row)?;
+                *counts.entry((table, column)).or_default() += 1;
                 all += 1;
             }
         }
@@ -191,6 +199,14 @@ impl Client {
             std::slice::from_ref(&letter.row),
         )
         .await?;
+        self.discard_dead_letter(letter).await
+    }
+
+    /// Deletes the letter, unless another one was written for the same cell since: nobody runs for the change.
+    ///
+    /// # Errors
+    /// As [`Client::transact`].
+    pub async fn discard_dead_letter(&self, letter: &DeadLetter) -> Result<(), Error> {
         let changed_at = letter.changed_at.to_string();
         self.transact(|txn| {
             let (letter, changed_at) = (letter.clone(), changed_at.clone());
