@@ -571,11 +571,7 @@ fn a_copy_whose_owner_is_gone_is_a_loss() {
     world.create("alone", &[]).unwrap();
     world.beat_all();
     let owner = world.directory.tablets().get(1).unwrap().owner.clone();
-    let to = if owner == "tablet-1" {
-        "tablet-2"
-    } else {
-        "tablet-1"
-    };
+    let to = ["tablet-1", "tablet-2"][usize::from(owner == "tablet-1")];
     let copy = v1::TabletArrival {
         tablet_id: 1,
         epoch: 1,

@@ -318,7 +318,7 @@ sessions             0"
             &[],
         );
         for line in [
-            "cluster c1: 11 things aren't well",
+            "cluster c1: 12 things aren't well",
             "oracle   tso-0         127.0.0.1:7401   up, no timestamp was got from here",
             "tablet   tablet-0      127.0.0.1:7402   up, has lost 1 tablets",
             "tablet   tablet-1      127.0.0.1:7403   down for 12 s",

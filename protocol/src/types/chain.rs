@@ -11,6 +11,8 @@ use super::{DecodeError, TableId};
 
 /// Columns that a chain names at the most. A loop has fewer as a rule.
 pub const CHAIN_COLUMNS_MAX: usize = 8;
+/// Beside the number of columns in the stored form: there is a trace behind them.
+const TRACED: u64 = 16;
 
 /// The runs that a write comes from; the default: none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,12 +63,12 @@ impl Chain {
 
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         put_u64(out, u64::from(self.depth));
-        put_u64(out, self.columns.len() as u64);
+        let traced = if self.trace.is_some() { TRACED } else { 0 };
+        put_u64(out, self.columns.len() as u64 | traced);
         for (table, column) in &self.columns {
             put_u64(out, u64::from(table.0));
             put_bytes(out, column);
         }
-        // Last of the record that has the chain.
         if let Some(trace) = &self.trace {
             put_u64(out, (trace.trace_id >> 64) as u64);
             put_u64(out, trace.trace_id as u64);
@@ -78,6 +80,7 @@ impl Chain {
         let depth = u32::try_from(reader.u64()?);
         let depth = depth.map_err(|_| reader.error("has a depth out of range"))?;
         let count = reader.u64()?;
+        let (is_traced, count) = (count & TRACED != 0, count & !TRACED);
         if count > CHAIN_COLUMNS_MAX as u64 {
             return Err(reader.error("has too many columns of a chain"));
         }
@@ -87,13 +90,13 @@ impl Chain {
             let table = table.map_err(|_| reader.error("has a table out of range"))?;
             columns.push((TableId(table), reader.bytes()?));
         }
-        let trace = if reader.is_empty() {
-            None
-        } else {
+        let trace = if is_traced {
             Some(TraceParent {
                 trace_id: u128::from(reader.u64()?) << 64 | u128::from(reader.u64()?),
                 span_id: reader.u64()?,
             })
+        } else {
+            None
         };
         Ok(Self {
             depth,

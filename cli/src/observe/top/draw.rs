@@ -397,7 +397,7 @@ mod tests {
         let drawn = frame(&mut top);
         for words in [
             "no metrics are reached",
-            "11 not well",
+            "12 not well",
             "down for 12 s",
             "! nobody gets timestamps",
             "do: ",
