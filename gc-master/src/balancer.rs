@@ -238,7 +238,8 @@ impl Directory {
                 Ok(Pending::Done(_)) => {
                     match under_way.merges_into {
                         Some(first) => self.merge_pair(now, first, tablet),
-                        None if under_way.is_emptied => {}
+                        // Wherever it was moved before: servers that come now get some of those.
+                        None if under_way.is_emptied => drop(self.balancer.rests.remove(&tablet)),
                         None => self.balancer.moved(now, tablet),
                     }
                     let before = (under_way.load, now + LOAD_LAG);

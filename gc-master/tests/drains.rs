@@ -578,3 +578,19 @@ fn a_server_is_drained_though_one_is_gone_that_was_getting_its_tablet() {
     settle(&mut world, Duration::from_secs(20));
     assert_eq!(counts(&world)["tablet-0"], 0, "{:?}", counts(&world));
 }
+
+/// As when servers are added, taken away and added again within minutes.
+#[test]
+fn a_server_that_is_undrained_gets_tablets_again_though_all_were_moved_lately() {
+    let mut world = balancing(2);
+    world.create("accounts", &CUTS).unwrap();
+    world.beat_all();
+    for drained in ["tablet-0", "tablet-1", "tablet-0", "tablet-1"] {
+        world.drain(drained, true).unwrap();
+        settle(&mut world, Duration::from_secs(20));
+        assert_eq!(counts(&world)[drained], 0, "{:?}", counts(&world));
+        world.drain(drained, false).unwrap();
+        settle(&mut world, Duration::from_secs(20));
+        assert!(counts(&world)[drained] > 0, "{:?}", counts(&world));
+    }
+}
