@@ -265,10 +265,8 @@ impl Directory {
 
     /// The tablet that has this row of a table.
     fn placed(&self, table: u32, row: &[u8]) -> Result<(u64, Placement), Refusal> {
-        let found = self.tablets.from_row(table, row).next();
-        let found = found.filter(|(_, tablet)| {
-            tablet.rows.contains(row) && tablet.made && tablet.state == TabletState::Serving
-        });
+        let found = self.tablets.of_row(table, row);
+        let found = found.filter(|(_, tablet)| tablet.made && tablet.state == TabletState::Serving);
         let unplaced = || Refusal::Unplaced {
             table: self
                 .table(table)

@@ -281,22 +281,18 @@ impl Directory {
 
     /// Of the tablets that a server gets, those that will never be its own: another server reports their first row at a later
     /// epoch, or their table is gone. A hand-over, a split and a merge are each decided by the owner, once for an epoch, and
-    /// whoever it is decided for reports it first. Rows that were given up when the state was rebuilt are decided, too. So that
-    /// server need not wait for an owner that may be gone for good.
+    /// the server that it is decided for reports it first. Rows that were given up when the state was rebuilt are decided, too.
+    /// So the server that gets the tablet need not wait for an owner that may be gone for good.
     pub(crate) fn settled_arrivals(&self, server: &str) -> Vec<v1::TabletRef> {
         let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
             return Vec::new();
         };
         let is_settled = |it: &&v1::TabletArrival| {
-            let mut others = self.tablets.from_row(it.table_id, &it.start_row);
-            let other = others.next().map(|(_, tablet)| tablet);
-            let has_it = |other: &Placement| {
-                other.rows.contains(&it.start_row)
-                    && other.epoch > it.epoch
-                    && other.owner != server
-                    && other.listed
-            };
-            it.failure.is_empty() && (state.is_gone(it.table_id) || other.is_some_and(has_it))
+            let known = self.tablets.of_row(it.table_id, &it.start_row);
+            let is_elsewhere = known.is_some_and(|(_, known)| {
+                known.epoch > it.epoch && known.owner != server && known.listed
+            });
+            it.failure.is_empty() && (state.is_gone(it.table_id) || is_elsewhere)
         };
         let settled = live.arriving.iter().filter(is_settled);
         settled

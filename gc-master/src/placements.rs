@@ -118,6 +118,12 @@ impl Placements {
             .filter(move |(_, placement)| placement.rows.overlaps(&rows))
     }
 
+    /// The one of this table that has `row`.
+    pub fn of_row(&self, table: u32, row: &[u8]) -> Option<(u64, &Placement)> {
+        let first = self.from_row(table, row).next();
+        first.filter(|(_, placement)| placement.rows.contains(row))
+    }
+
     /// Those of this table from the one that has `row`, or the first behind it, by their first row.
     pub fn from_row(&self, table: u32, row: &[u8]) -> impl Iterator<Item = (u64, &Placement)> {
         let tablets = self.by_table.get(&table);

@@ -386,9 +386,7 @@ impl<'a> Plan<'a> {
             let complete = beat.arriving.iter();
             let complete = complete.filter(|it| it.complete && it.failure.is_empty());
             for copy in complete {
-                let mut reported = placements.from_row(copy.table_id, &copy.start_row);
-                let first = reported.next();
-                if !first.is_some_and(|(_, it)| it.rows.contains(&copy.start_row)) {
+                if placements.of_row(copy.table_id, &copy.start_row).is_none() {
                     self.losses.push(format!(
                         "{name} has a copy of tablet {} of table {}, which {} has not handed over: start that one with its \
                          folder",

@@ -10,7 +10,7 @@ use percolator_gc_master::{
     Note, Refusal, SILENCE_MAX, drain_servers,
 };
 use percolator_wire::v1;
-use world::{CUTS, World, balancing, counts, left, settle};
+use world::{CUTS, World, balancing, copy, counts, left, settle};
 
 /// Lets the server know that it was told to end, and says whether it may.
 fn may_stop(world: &mut World, server: &str) -> bool {
@@ -560,17 +560,7 @@ fn a_server_is_drained_though_one_is_gone_that_was_getting_its_tablet() {
         let (id, tablet) = of_it.next().unwrap();
         (id, tablet.epoch)
     };
-    let beat = Heartbeat {
-        arriving: vec![v1::TabletArrival {
-            tablet_id: id,
-            epoch,
-            complete: true,
-            from: "tablet-0".into(),
-            ..v1::TabletArrival::default()
-        }],
-        ..world.heartbeat_of("tablet-1")
-    };
-    world.directory.heartbeat(world.now, beat).unwrap();
+    world.hear_copy("tablet-1", copy(id, epoch, "tablet-0"));
     world.down.push("tablet-1".into());
     world.now += SILENCE_MAX;
     world.beat_all();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percolator_gc_master::{Action, Moving, Pending, Refusal, SILENCE_MAX};
 use percolator_wire::v1;
-use world::World;
+use world::{World, copy};
 
 fn moving(tablet_id: u64, server: &str) -> Moving {
     Moving::new(v1::MoveTabletRequest {
@@ -143,22 +143,9 @@ fn what_cannot_be_moved_is_refused() {
     assert_eq!(away, "tablet-1 is down: start it, then ask again");
 }
 
-/// Lets the master hear what a server says of a tablet that it gets, and says what it hears of that.
-fn hear_arrival(world: &mut World, server: &str, epoch: u64) -> Vec<v1::TabletRef> {
-    let beat = percolator_gc_master::Heartbeat {
-        arriving: vec![v1::TabletArrival {
-            tablet_id: 1,
-            epoch,
-            complete: true,
-            from: "tablet-0".into(),
-            table_id: 1,
-            ..v1::TabletArrival::default()
-        }],
-        ..world.heartbeat_of(server)
-    };
-    let heard = world.directory.heartbeat(world.now, beat).unwrap();
-    world.carry_out();
-    heard.settled_arrivals
+/// [`World::hear_copy`] of `tablet-1`, of the first tablet at this epoch.
+fn hear_arrival(world: &mut World, epoch: u64) -> Vec<v1::TabletRef> {
+    world.hear_copy("tablet-1", copy(1, epoch, "tablet-0"))
 }
 
 #[test]
@@ -168,18 +155,18 @@ fn a_server_hears_that_a_tablet_went_elsewhere_though_its_owner_is_gone() {
     world.beat_all();
     let table = world.directory.tablets().get(1).unwrap().table;
     assert_eq!(table, 1);
-    assert_eq!(hear_arrival(&mut world, "tablet-1", 1), []);
+    assert_eq!(hear_arrival(&mut world, 1), []);
     // Its owner has decided otherwise, and has gone since. It hasn't said so, and the other one hasn't yet.
     world.hand_over(1, "tablet-0", "tablet-2");
     world.down.push("tablet-0".into());
-    assert_eq!(hear_arrival(&mut world, "tablet-1", 1), []);
+    assert_eq!(hear_arrival(&mut world, 1), []);
     world.beat("tablet-2").unwrap();
-    let settled = hear_arrival(&mut world, "tablet-1", 1);
+    let settled = hear_arrival(&mut world, 1);
     assert_eq!(settled, [v1::TabletRef { id: 1, epoch: 1 }]);
     // Another attempt, of the tablet as it is now, goes on.
-    assert_eq!(hear_arrival(&mut world, "tablet-1", 2), []);
+    assert_eq!(hear_arrival(&mut world, 2), []);
     world.restart();
-    assert_eq!(hear_arrival(&mut world, "tablet-1", 1), []);
+    assert_eq!(hear_arrival(&mut world, 1), []);
 }
 
 #[test]
@@ -188,14 +175,14 @@ fn a_server_hears_that_the_table_of_a_tablet_that_it_gets_is_gone() {
     world.create("accounts", &[]).unwrap();
     world.beat_all();
     world.delete("accounts").unwrap();
-    let settled = hear_arrival(&mut world, "tablet-1", 1);
+    let settled = hear_arrival(&mut world, 1);
     assert_eq!(settled, [v1::TabletRef { id: 1, epoch: 1 }]);
 }
 
 #[test]
 fn a_server_that_is_down_gets_no_tablet() {
     let mut world = world();
-    hear_arrival(&mut world, "tablet-1", 1);
+    hear_arrival(&mut world, 1);
     let moving_to = |world: &World| {
         let all = percolator_gc_master::directory_response(&world.directory, world.now).unwrap();
         all.tablets[0].moving_to.clone()

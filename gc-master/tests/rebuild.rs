@@ -8,7 +8,7 @@ use percolator_gc_master::{Departed, Heartbeat, Note, Refusal, TableState, locat
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
-use world::{World, oracle, report};
+use world::{World, copy, oracle, report};
 
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
@@ -572,20 +572,12 @@ fn a_copy_whose_owner_is_gone_is_a_loss() {
     world.beat_all();
     let owner = world.directory.tablets().get(1).unwrap().owner.clone();
     let to = ["tablet-1", "tablet-2"][usize::from(owner == "tablet-1")];
-    let copy = v1::TabletArrival {
-        tablet_id: 1,
-        epoch: 1,
-        complete: true,
-        from: owner.clone(),
-        table_id: 1,
-        ..v1::TabletArrival::default()
-    };
     let losses = |world: &mut World| {
         world.lose_state();
         world.report_all();
         report_oracle(world, "tso-0", 0);
         let mut beat = world.heartbeat_of(to);
-        beat.arriving = vec![copy.clone()];
+        beat.arriving = vec![copy(1, 1, &owner)];
         world.directory.heartbeat(world.now, beat).unwrap_err();
         shown(world, &["tablet-0", "tablet-1", "tablet-2"]).losses
     };

@@ -180,7 +180,7 @@ pub enum Mutant {
     MovedAndKept,
     /// Who gets a tablet goes on to answer what its owner has refused.
     MovedBarrierForgotten,
-    /// An owner forgets whom it has given a tablet, before that server has heard of it.
+    /// An owner forgets to which server it has given a tablet, before that server has heard of it.
     MovedSettledEarly,
     /// A server is drained when others own its tablets, though they may ask it for them yet.
     DrainedWithRows,

@@ -490,6 +490,21 @@ impl World {
         Departed { tablet, to }
     }
 
+    /// Lets the master hear that a server has a complete copy of a tablet, and says which copies it hears will never be its own.
+    pub(crate) fn hear_copy(
+        &mut self,
+        server: &str,
+        copy: v1::TabletArrival,
+    ) -> Vec<v1::TabletRef> {
+        let beat = Heartbeat {
+            arriving: vec![copy],
+            ..self.heartbeat_of(server)
+        };
+        let heard = self.directory.heartbeat(self.now, beat).unwrap();
+        self.carry_out();
+        heard.settled_arrivals
+    }
+
     /// Every tablet of the directory is at its owner, and nothing else is anywhere.
     pub(crate) fn assert_agreement(&self, context: &str) {
         let owned: Vec<(u64, &str)> = self
@@ -572,4 +587,16 @@ pub(crate) fn balancing(servers: usize) -> World {
 /// What the master says of a tablet server.
 pub(crate) fn left(world: &World, server: &str) -> v1::ServerInfo {
     server_info(&world.directory, world.now, server).unwrap()
+}
+
+/// A complete copy of a tablet of the first table, which `from` has not handed over yet.
+pub(crate) fn copy(tablet_id: u64, epoch: u64, from: &str) -> v1::TabletArrival {
+    v1::TabletArrival {
+        tablet_id,
+        epoch,
+        complete: true,
+        from: from.to_owned(),
+        table_id: 1,
+        ..v1::TabletArrival::default()
+    }
 }
