@@ -50,26 +50,14 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  percolator observe discard documents text\n  percolator observe discard documents text --row doc7"
     )]
-    Discard {
-        #[command(flatten)]
-        column: ColumnArgs,
-        /// Only the change of this row.
-        #[arg(long)]
-        row: Option<Escaped>,
-    },
+    Discard(LetterArgs),
     /// Run again for the changes that were given up.
     ///
     /// Ends with 7 where there is none of the row that is asked for.
     #[command(
         after_help = "Examples:\n  percolator observe retry documents text\n  percolator observe retry documents text --row doc7"
     )]
-    Retry {
-        #[command(flatten)]
-        column: ColumnArgs,
-        /// Only the change of this row.
-        #[arg(long)]
-        row: Option<Escaped>,
-    },
+    Retry(LetterArgs),
 }
 
 /// An observed column.
@@ -82,6 +70,16 @@ pub(crate) struct ColumnArgs {
     column: Escaped,
     #[command(flatten)]
     waiting: Waiting,
+}
+
+/// Changes of a column that were given up.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LetterArgs {
+    #[command(flatten)]
+    column: ColumnArgs,
+    /// Only the change of this row.
+    #[arg(long)]
+    row: Option<Escaped>,
 }
 
 /// What is asked about.
@@ -206,7 +204,7 @@ impl Command {
         match self {
             Self::Run(args) => args.column.waiting,
             Self::Status(args) => args.waiting,
-            Self::Retry { column, .. } | Self::Discard { column, .. } => column.waiting,
+            Self::Retry(args) | Self::Discard(args) => args.column.waiting,
         }
     }
 }
@@ -224,8 +222,8 @@ pub(crate) async fn run(
             ..
         }) => status(client, &table, &column.0, output).await,
         Command::Status(args) => overview(client, args.table, output).await,
-        Command::Retry { column, row } => retry(client, &column, row, output).await,
-        Command::Discard { column, row } => discard(client, &column, row, output).await,
+        Command::Retry(args) => retry(client, &args, output).await,
+        Command::Discard(args) => discard(client, &args, output).await,
     }
 }
 
@@ -308,10 +306,10 @@ async fn overview(
     table: Option<String>,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let all_given_up = client.count_dead_letters(usize::MAX).await?;
-    let is_asked = |of: &str| table.as_ref().is_none_or(|table| table == of);
-    let mut unobserved: BTreeMap<(String, Bytes), usize> = all_given_up;
-    unobserved.retain(|(of, _), _| is_asked(of));
+    let mut given_up: BTreeMap<(String, Bytes), usize> =
+        client.count_dead_letters(usize::MAX).await?;
+    given_up.retain(|(of, _), _| table.as_ref().is_none_or(|table| table == of));
+    let none_given_up = given_up.is_empty();
     let tables = match table {
         Some(table) => vec![table],
         None => client
@@ -322,18 +320,17 @@ async fn overview(
             .collect(),
     };
     let head = ["TABLE", "COLUMN", "WAITING", "OLDEST", "GIVEN UP"];
-    let (mut rows, mut given_up) = (vec![head.map(String::from).to_vec()], 0);
+    let mut rows = vec![head.map(String::from).to_vec()];
     for table in tables {
         let observed = match client.observed_columns(&table).await {
-            Err(Error::UnknownTable { .. }) if !unobserved.is_empty() => continue,
+            Err(Error::UnknownTable { .. }) if !none_given_up => continue,
             observed => observed?,
         };
         for column in observed {
             let status = client.observed(&table, &column).await?;
-            let letters = client.dead_letters(&table, &column).await?;
-            given_up += letters.len();
-            unobserved.remove(&(table.clone(), column.clone()));
+            let letters = given_up.remove(&(table.clone(), column.clone()));
             if output.format == Format::Json {
+                let letters = client.dead_letters(&table, &column).await?;
                 output.line(&status_json(&table, &column, &status, &letters))?;
                 continue;
             }
@@ -346,31 +343,30 @@ async fn overview(
                 escape(&column),
                 format!("{}{more}", status.waiting),
                 lag,
-                letters.len().to_string(),
+                letters.unwrap_or_default().to_string(),
             ]);
         }
     }
     // Of columns that are observed no more, and of tables that are gone.
-    for ((table, column), count) in unobserved {
-        given_up += count;
+    for ((table, column), count) in given_up {
         if output.format == Format::Json {
             let letters = client.dead_letters(&table, &column).await?;
             let none = ObservedStatus::default();
             output.line(&status_json(&table, &column, &none, &letters))?;
             continue;
         }
-        let not_observed = ["-", "not observed"].map(String::from);
-        let row = [
-            &[table, escape(&column)],
-            &not_observed[..],
-            &[count.to_string()],
-        ];
-        rows.push(row.concat());
+        rows.push(vec![
+            table,
+            escape(&column),
+            "-".to_owned(),
+            "not observed".to_owned(),
+            count.to_string(),
+        ]);
     }
     if output.format != Format::Json {
         output.line(&columns(&rows))?;
     }
-    Ok(answered(given_up == 0))
+    Ok(answered(none_given_up))
 }
 
 fn status_json(
@@ -397,7 +393,7 @@ async fn status(
 ) -> anyhow::Result<ExitCode> {
     let letters = client.dead_letters(table, column).await?;
     let status = match client.observed(table, column).await {
-        // What was given up before is told, too.
+        // What was given up before is shown all the same.
         Err(Error::Invalid(why)) if !letters.is_empty() => {
             output.note(&why);
             ObservedStatus::default()
@@ -435,58 +431,49 @@ fn letter_json(letter: &DeadLetter) -> serde_json::Value {
     with_bytes(json, &[("row", &letter.row[..])])
 }
 
-async fn retry(
-    client: &Client,
-    asked: &ColumnArgs,
-    row: Option<Escaped>,
-    output: Output,
-) -> anyhow::Result<ExitCode> {
+async fn retry(client: &Client, args: &LetterArgs, output: Output) -> anyhow::Result<ExitCode> {
     // Nobody would run for them.
-    client.observed(&asked.table, &asked.column.0).await?;
-    let letters = letters(client, asked, row.as_ref()).await?;
+    client
+        .observed(&args.column.table, &args.column.column.0)
+        .await?;
+    let letters = letters(client, args).await?;
     for letter in &letters {
         client.retry_dead_letter(letter).await?;
     }
-    let retried = letters.len();
-    let text = match &row {
-        Some(row) if retried == 0 => none_of(row),
-        _ => format!("{retried} changes wait again"),
-    };
-    output.result(&text, &json!({ "retried": retried }))?;
-    Ok(answered(row.is_none() || retried > 0))
+    let retried = ("retried", "changes wait again");
+    done_with(args, letters.len(), retried, output)
 }
 
 /// Also of a column that is observed no more, or of a table that is gone.
-async fn discard(
-    client: &Client,
-    asked: &ColumnArgs,
-    row: Option<Escaped>,
-    output: Output,
-) -> anyhow::Result<ExitCode> {
-    let letters = letters(client, asked, row.as_ref()).await?;
+async fn discard(client: &Client, args: &LetterArgs, output: Output) -> anyhow::Result<ExitCode> {
+    let letters = letters(client, args).await?;
     for letter in &letters {
         client.discard_dead_letter(letter).await?;
     }
-    let discarded = letters.len();
-    let text = match &row {
-        Some(row) if discarded == 0 => none_of(row),
-        _ => format!("{discarded} changes are forgotten"),
-    };
-    output.result(&text, &json!({ "discarded": discarded }))?;
-    Ok(answered(row.is_none() || discarded > 0))
+    let discarded = ("discarded", "changes are forgotten");
+    done_with(args, letters.len(), discarded, output)
 }
 
 /// Those of a column, or of one row of it.
-async fn letters(
-    client: &Client,
-    asked: &ColumnArgs,
-    row: Option<&Escaped>,
-) -> anyhow::Result<Vec<DeadLetter>> {
-    let mut letters = client.dead_letters(&asked.table, &asked.column.0).await?;
+async fn letters(client: &Client, args: &LetterArgs) -> Result<Vec<DeadLetter>, Error> {
+    let (column, row) = (&args.column, args.row.as_ref());
+    let mut letters = client.dead_letters(&column.table, &column.column.0).await?;
     letters.retain(|letter| row.is_none_or(|row| row.0 == letter.row));
     Ok(letters)
 }
 
-fn none_of(row: &Escaped) -> String {
-    format!("no change of row {} was given up", escape(&row.0))
+/// Reports what became of so many letters: the name for programs, and in words.
+fn done_with(
+    args: &LetterArgs,
+    count: usize,
+    (name, what): (&str, &str),
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let missed = args.row.as_ref().filter(|_| count == 0);
+    let text = match missed {
+        Some(row) => format!("no change of row {} was given up", escape(&row.0)),
+        None => format!("{count} {what}"),
+    };
+    output.result(&text, &json!({ name: count }))?;
+    Ok(answered(missed.is_none()))
 }

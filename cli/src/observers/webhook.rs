@@ -132,7 +132,11 @@ impl Webhook {
             .header("webhook-signature", signature)
             .body(Full::new(Bytes::from(body)))?;
         let response = self.caller.request(request).await;
-        let response = response.map_err(|error| self.unreachable(&error))?;
+        let response = response.map_err(|error| {
+            let host = self.url.authority().map_or("", |it| it.as_str());
+            // With all causes: the last one says what it is.
+            format!("{host} can't be called: {:#}", anyhow::Error::from(error))
+        })?;
         let status = response.status();
         let headers = response.headers();
         let says_its_end =
@@ -151,18 +155,6 @@ impl Webhook {
         let reported = &answer[..answer.len().min(REPORTED_BYTES_MAX)];
         let reported = String::from_utf8_lossy(reported);
         Err(format!("it answered {status}: {:?}", reported.trim()).into())
-    }
-
-    /// With all causes: the last one says what it is.
-    fn unreachable(&self, error: &dyn std::error::Error) -> String {
-        let host = self.url.authority().map_or("", |it| it.as_str());
-        let mut words = format!("{host} can't be called: {error}");
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            words += &format!(": {error}");
-            cause = error.source();
-        }
-        words
     }
 }
 
