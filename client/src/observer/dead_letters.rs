@@ -63,9 +63,14 @@ async fn place(
         }
         taken.insert(entry.row);
     }
-    let numbered = (0_u64..).map(|number| tuple::pack(&(table, &column, &begin, number)));
-    let free = numbered.into_iter().find(|it| !taken.contains(&**it));
-    Ok((free.unwrap_or(whole), true))
+    let mut number = 0_u64;
+    loop {
+        let free = tuple::pack(&(table, &column, &begin, number));
+        if !taken.contains(&*free) {
+            return Ok((free, true));
+        }
+        number += 1;
+    }
 }
 
 /// The table, column and row of a letter; without the row, where that is in a column.
