@@ -8,15 +8,8 @@ use std::time::Duration;
 
 use percolator_client::{Bytes, Client, Error, Observer, ObserverOptions, OpenTxn};
 use percolator_telemetry::endpoint;
+use support::observing::{observed, start_failing};
 use support::{Cluster, SERVERS, block_on, wait_for};
-
-/// A cluster with the observed column `c` of table `t`, and a client of it.
-async fn observed(cluster: &Cluster) -> Client {
-    let client = Client::connect(&cluster.master).await.expect("a cluster");
-    client.create_table("t", &["m".into()]).await.expect("made");
-    client.observe("t", "c").await.expect("observed");
-    client
-}
 
 /// Runs for changes of a column, and writes each value to another one.
 async fn copier(
@@ -114,13 +107,7 @@ fn rows_as_long_as_can_be_have_letters_of_their_own() {
     let cluster = Cluster::threads();
     block_on(async {
         let client = observed(&cluster).await;
-        let fails = Observer::new("t", "c", |_, _| async { Err("it rains".into()) });
-        let options = ObserverOptions {
-            attempts_max: 1,
-            ..ObserverOptions::default()
-        };
-        let worker = fails.with_options(options).start(&client).await;
-        let worker = worker.expect("a worker");
+        let worker = start_failing(&client).await;
         // They differ in their last bytes alone.
         let rows: Vec<Bytes> = (0..3_u8)
             .map(|last| [vec![0; 4095], vec![last]].concat().into())

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use percolator_client::{Bytes, Client, Error, Observer, ObserverOptions, OpenTxn, Range};
 use serde_json::Value;
+use support::observing::{observed, start_failing};
 use support::raw::Raw;
 use support::{Choices, Cluster, block_on, wait_for};
 
@@ -277,14 +278,6 @@ fn a_program_that_fails_leaves_a_dead_letter_which_can_be_tried_again() {
     );
 }
 
-/// A cluster with the observed column `c` of table `t`, and a client of it.
-async fn observed(cluster: &Cluster) -> Client {
-    let client = Client::connect(&cluster.master).await.expect("a cluster");
-    client.create_table("t", &["m".into()]).await.expect("made");
-    client.observe("t", "c").await.expect("observed");
-    client
-}
-
 /// Until nothing waits.
 async fn idle(client: &Client) {
     for _ in 0..6000 {
@@ -507,13 +500,7 @@ fn a_letter_that_was_written_again_meanwhile_stays() {
     block_on(async {
         let client = observed(&cluster).await;
         let letters = async |before: Option<&percolator_client::DeadLetter>| {
-            let fails = Observer::new("t", "c", |_, _| async { Err("it rains".into()) });
-            let options = ObserverOptions {
-                attempts_max: 1,
-                ..ObserverOptions::default()
-            };
-            let worker = fails.with_options(options).start(&client).await;
-            let worker = worker.expect("a worker");
+            let worker = start_failing(&client).await;
             let put = |txn: OpenTxn| async move { txn.put("t", "r", "c", "x") };
             client.transact(put).await.expect("written");
             loop {

@@ -270,7 +270,7 @@ fn a_run_of_an_observer_is_a_part_of_the_trace_that_wrote() {
     let dropped = |span: &&Span| span.says.get("result").is_some_and(|it| it == "dropped");
     let of_other_trace = |span: &&Span| dropped(span) && span.trace != run.trace;
     assert!(spans.iter().find(of_other_trace).is_none(), "{spans:#?}");
-    // What programs are told.
+    // What programs find in TRACEPARENT.
     let told = std::fs::read_to_string(&told).expect("what the handler was told");
     let told: Vec<&str> = told.lines().collect();
     let [of_run, of_other] = told[..] else {

@@ -7,6 +7,7 @@
 
 pub(crate) mod http;
 pub(crate) mod network;
+pub(crate) mod observing;
 pub(crate) mod proxy;
 pub(crate) mod raw;
 pub(crate) mod server;
