@@ -496,10 +496,8 @@ impl World {
         server: &str,
         copy: v1::TabletArrival,
     ) -> Vec<v1::TabletRef> {
-        let beat = Heartbeat {
-            arriving: vec![copy],
-            ..self.heartbeat_of(server)
-        };
+        let mut beat = self.heartbeat_of(server);
+        beat.arriving = vec![copy];
         let heard = self.directory.heartbeat(self.now, beat).unwrap();
         self.carry_out();
         heard.settled_arrivals
