@@ -177,15 +177,7 @@ fn print(gaps: &HashMap<Fault, Vec<Duration>>, answers: usize) {
 async fn a_leader_that_hands_over_names_its_successor() {
     let mut cluster = Cluster::start(2).await;
     for turn in 0..6 {
-        let (number, mut stream) = leader(&cluster).await;
-        // It knows by then that the other one is there.
-        let promised = Instant::now() + Duration::from_secs(2);
-        let last = loop {
-            let answer = stream.ask(1).await.unwrap();
-            if Instant::now() > promised {
-                break answer.first;
-            }
-        };
+        let (number, mut stream, last) = settled(&cluster).await;
         cluster.signal(number, Signal::TERM);
         let refused = loop {
             if let Err(status) = stream.ask(1).await {
@@ -196,11 +188,39 @@ async fn a_leader_that_hands_over_names_its_successor() {
         let named = named.unwrap_or_else(|| panic!("turn {turn}: {refused}"));
         let other = cluster.addresses.lock().unwrap()[1 - number].clone();
         assert_eq!(named.address, other, "turn {turn}");
-        // And that one grants at once.
-        let mut stream = Stream::open(&named.address).await.unwrap();
-        let granted = stream.ask(1).await.unwrap();
-        assert!(granted.first > last);
+        // It stands in the register by then, and grants as soon as its disk has said so to itself.
+        let granted = granted_by(&named.address).await;
+        assert!(granted > last, "turn {turn}: {granted} after {last}");
         cluster.restart(number, "127.0.0.1:0").await;
+    }
+}
+
+/// An oracle that has led long enough to know that the other one is there: its number, a stream to it, and the last
+/// timestamp that it granted.
+async fn settled(cluster: &Cluster) -> (usize, Stream, u64) {
+    loop {
+        let (number, mut stream) = leader(cluster).await;
+        let promised = Instant::now() + Duration::from_secs(2);
+        // Where a disk stands still, another one leads meanwhile.
+        while let Ok(answer) = stream.ask(1).await {
+            if Instant::now() > promised {
+                return (number, stream, answer.first);
+            }
+        }
+    }
+}
+
+/// The first timestamp of the oracle at an address.
+async fn granted_by(address: &str) -> u64 {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let mut stream = Stream::open(address).await.unwrap();
+        match stream.ask(1).await {
+            Ok(granted) => return granted.first,
+            Err(status) if leader_of(&status).is_some() && Instant::now() < until => {}
+            Err(status) => panic!("{address}: {status}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
