@@ -2,13 +2,13 @@
 //! time, and rows with an index that are written again and again.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::command::with_input;
 use crate::{ANSWER_IS_NO, Kube, Namespace, PROGRAM, lock, nodes, outcome, say, server_of, wait};
 
 /// Longer than any test: it is told to end.
@@ -267,27 +267,6 @@ fn records(round: u64) -> String {
         let _ = writeln!(text, r#"{{"id": "{id:04}", "round": "{round}"{email}}}"#);
     }
     text
-}
-
-fn with_input(command: &mut Command, input: &str) -> Result<(), String> {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| error.to_string())?;
-    // Less than a pipe holds. Who doesn't read it says why below.
-    if let Some(mut stdin) = child.stdin.take() {
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let output = child
-        .wait_with_output()
-        .map_err(|error| error.to_string())?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
-    }
 }
 
 /// What a bank tells of in the lines of its seconds.

@@ -1,5 +1,8 @@
 //! The command `percolator`, in a pod that has it, or in one of its own.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 use crate::{Kube, Namespace, PROGRAM, SCRATCH, nodes, say, server_of, wait};
 
 impl Namespace {
@@ -13,6 +16,20 @@ impl Namespace {
         let server = server_of(cluster);
         let exec = ["exec", pod, "--", PROGRAM, "-c", &server];
         self.kubectl(&[&exec[..], arguments].concat())
+    }
+
+    /// Runs it in this pod, with this on its standard input.
+    pub fn percolator_with(
+        &self,
+        pod: &str,
+        cluster: &str,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<(), String> {
+        let server = server_of(cluster);
+        let mut command = self.command();
+        command.args(["exec", "-i", pod, "--", PROGRAM, "-c", &server]);
+        with_input(command.args(arguments), input)
     }
 
     /// What a pod that a test has started on the first node has written into a file below [`SCRATCH`], while it runs.
@@ -88,5 +105,27 @@ spec:
         });
         let printed = wait("what it printed", || self.log(pod));
         (phase == "Succeeded", printed)
+    }
+}
+
+/// Runs a command, with this on its standard input.
+pub(crate) fn with_input(command: &mut Command, input: &str) -> Result<(), String> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    // It reads all before it says anything. Who doesn't read it says why below.
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child
+        .wait_with_output()
+        .map_err(|error| error.to_string())?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     }
 }

@@ -5,6 +5,7 @@
     reason = "a test fails by panicking, and says why"
 )]
 
+pub mod adapter;
 mod api;
 pub mod application;
 pub mod audit;
@@ -57,6 +58,8 @@ pub struct Kube {
     pub image: String,
     /// The same programs, under another tag.
     pub other_image: String,
+    /// An image that has the program `measure`, for observers.
+    pub handler_image: String,
     /// The folder of the project.
     pub root: std::path::PathBuf,
     /// The folder of the Prometheus operator's definitions.
@@ -68,9 +71,10 @@ impl Kube {
     /// None, and a word about it, where there is no Kubernetes for tests.
     pub fn find() -> Option<Self> {
         let variable = |name| std::env::var(name).ok();
-        let (Some(image), Some(other_image), Some(definitions)) = (
+        let (Some(image), Some(other_image), Some(handler_image), Some(definitions)) = (
             variable("PERCOLATOR_E2E_IMAGE"),
             variable("PERCOLATOR_E2E_OTHER_IMAGE"),
+            variable("PERCOLATOR_E2E_HANDLER_IMAGE"),
             variable("PERCOLATOR_E2E_DEFINITIONS"),
         ) else {
             skip("there is no Kubernetes to test on: cargo xtask test e2e starts one");
@@ -81,6 +85,7 @@ impl Kube {
         Some(Self {
             image,
             other_image,
+            handler_image,
             root,
             definitions: definitions.into(),
             api: Arc::new(Api::start()),
@@ -96,6 +101,17 @@ impl Kube {
     /// The cluster that README has people apply.
     pub fn example(&self) -> String {
         std::fs::read_to_string(self.root.join("examples/cluster.yaml")).expect("the example")
+    }
+
+    /// The block of YAML in a page of docs/ that begins so.
+    pub fn documented(&self, page: &str, begins: &str) -> String {
+        let text = std::fs::read_to_string(self.root.join("docs").join(page)).expect("a page");
+        let blocks = text.split("```").skip(1).step_by(2);
+        let mut blocks = blocks.filter_map(|block| block.strip_prefix("yaml\n"));
+        let found = blocks.find(|block| block.starts_with(begins));
+        found
+            .unwrap_or_else(|| panic!("docs/{page} has no block that begins with {begins}"))
+            .to_owned()
     }
 
     /// Runs helm.

@@ -14,12 +14,27 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{api, kubectl, skip, wait};
+use crate::{Kube, api, kubectl, skip, wait};
 
 /// Where `cargo xtask test e2e` says which program it is.
 const PROGRAM: &str = "PERCOLATOR_PROMETHEUS";
 /// How often pods are asked for.
 const DISCOVER_EVERY: Duration = Duration::from_secs(1);
+
+/// Where Prometheus finds the pods, in place of the discovery that Debian's lacks.
+pub const DISCOVERY: &str = "file_sd_configs: [{files: [pods.json], refresh_interval: 1s}]";
+
+/// What docs/monitoring.md has people scrape, `scrape_configs` and its jobs, for this Kubernetes.
+pub fn documented_jobs(kube: &Kube) -> String {
+    let documented = kube.documented("monitoring.md", "scrape_configs:");
+    let discovered = "kubernetes_sd_configs: [{role: pod}]";
+    assert!(documented.contains(discovered), "{documented}");
+    let documented = documented.replace(discovered, DISCOVERY);
+    let (jobs, _) = documented
+        .split_once("rule_files: [alerts.yaml]")
+        .expect("it loads the alerts");
+    jobs.to_owned()
+}
 
 /// A running Prometheus; it ends with the value.
 #[derive(Debug)]
@@ -143,6 +158,11 @@ impl Prometheus {
             started.get("/-/ready")
         });
         Some(started)
+    }
+
+    /// Where it answers, on this machine.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     #[allow(clippy::print_stdout, reason = "a failure's circumstances")]

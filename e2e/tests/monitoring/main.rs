@@ -9,7 +9,7 @@ mod rules;
 use std::collections::BTreeSet;
 
 use percolator_e2e::application::Application;
-use percolator_e2e::prometheus::Prometheus;
+use percolator_e2e::prometheus::{DISCOVERY, Prometheus, documented_jobs};
 use percolator_e2e::{Kube, Namespace, OPERATOR, kubectl, say, small, wait};
 
 /// The namespace of all clusters here.
@@ -17,23 +17,9 @@ const SPACE: &str = "monitored";
 /// Where the bank shows its client's metrics.
 const BANK_PORT: u16 = 9091;
 
-/// Where Prometheus finds the pods, in place of the discovery that Debian's lacks.
-const DISCOVERY: &str = "file_sd_configs: [{files: [pods.json], refresh_interval: 1s}]";
-
 /// What docs/monitoring.md has people write, for this Kubernetes; and the bank, which is an application.
 fn configuration(kube: &Kube) -> String {
-    let page = std::fs::read_to_string(kube.root.join("docs/monitoring.md")).expect("the page");
-    let blocks = page.split("```").skip(1).step_by(2);
-    let documented = blocks
-        .filter_map(|block| block.strip_prefix("yaml\n"))
-        .find(|block| block.starts_with("scrape_configs:"))
-        .expect("docs/monitoring.md has a configuration of Prometheus");
-    let discovered = "kubernetes_sd_configs: [{role: pod}]";
-    assert!(documented.contains(discovered), "{documented}");
-    let documented = documented.replace(discovered, DISCOVERY);
-    let (jobs, _) = documented
-        .split_once("rule_files: [alerts.yaml]")
-        .expect("it loads the alerts");
+    let jobs = documented_jobs(kube);
     format!(
         "global: {{scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 1s}}
 rule_files: [alerts.yaml, calm.yaml]

@@ -359,6 +359,7 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
             "kubelet-client",
             "/O=system:masters/CN=apiserver-kubelet-client",
         ),
+        ("front-proxy", "/CN=front-proxy"),
     ] {
         pki::certificate(&p, name, subject, "")?;
         let file = kube.folder.join(format!("{name}.conf"));
@@ -390,6 +391,14 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
         format!("--kubelet-certificate-authority={p}/ca.crt"),
         // By name nobody finds a node here.
         "--kubelet-preferred-address-types=InternalIP".into(),
+        // Other servers answer for APIs of their own, as for metrics, and are asked in the name of who asks.
+        format!("--requestheader-client-ca-file={p}/ca.crt"),
+        "--requestheader-allowed-names=front-proxy".into(),
+        "--requestheader-username-headers=X-Remote-User".into(),
+        "--requestheader-group-headers=X-Remote-Group".into(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".into(),
+        format!("--proxy-client-cert-file={p}/front-proxy.crt"),
+        format!("--proxy-client-key-file={p}/front-proxy.key"),
         format!("--service-account-key-file={p}/sa.pub"),
         format!("--service-account-signing-key-file={p}/sa.key"),
         "--service-account-issuer=https://kubernetes.default.svc".into(),

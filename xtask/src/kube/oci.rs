@@ -76,6 +76,14 @@ impl Image {
         Ok(())
     }
 
+    /// Adds a script at a path of the image.
+    pub(crate) fn script(&self, text: &str, path: &str) -> anyhow::Result<()> {
+        let place = self.place(path)?;
+        fs::write(&place, text)?;
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
+        Ok(())
+    }
+
     /// Adds another name of what lies beside it.
     pub(crate) fn link(&self, path: &str, of: &str) -> anyhow::Result<()> {
         symlink(of, self.place(path)?)?;

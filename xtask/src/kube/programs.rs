@@ -27,6 +27,7 @@ const PACKAGED: [(&str, &str); 11] = [
 ];
 
 const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator";
+const PROMETHEUS_ADAPTER: &str = "sigs.k8s.io/prometheus-adapter";
 
 const OF_KUBERNETES: [&str; 6] = [
     "kube-apiserver",
@@ -109,6 +110,16 @@ impl Programs {
         copy_definitions(context, &programs.definitions)?;
         Ok(programs)
     }
+}
+
+/// Builds what gives Prometheus' metrics to autoscalers, if it isn't there yet: some two minutes, once on a machine.
+pub(crate) fn prometheus_adapter(context: &Context) -> anyhow::Result<PathBuf> {
+    let tool = "prometheus-adapter";
+    let version = version(context, tool, PROMETHEUS_ADAPTER)?;
+    let program = cache()?.join(format!("{tool}-{version}/{tool}"));
+    let package = format!("{PROMETHEUS_ADAPTER}/cmd/adapter");
+    go_build(context, tool, &package, "-s -w", &program)?;
+    Ok(program)
 }
 
 /// Outside of the checkout: a clean one need not build what the last one did.

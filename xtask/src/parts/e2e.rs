@@ -1,13 +1,13 @@
 //! The chart, the operator and its clusters on a real Kubernetes, which this starts, and stops again.
 
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::Context as _;
 
 use crate::{
     context::Context,
     debian, image,
-    kube::{self, traces::Traces},
+    kube::{self, oci, traces::Traces},
     parts::{Report, unit},
     programs::TestProgram,
     tally::Skipped,
@@ -16,6 +16,8 @@ use crate::{
 const PACKAGE: &str = "percolator-e2e";
 const IMAGE: &str = concat!("localhost/percolator:", env!("CARGO_PKG_VERSION"));
 const OTHER_IMAGE: &str = "localhost/percolator:other";
+/// Of an observer's own program.
+const HANDLER_IMAGE: &str = "localhost/measure:1";
 /// The test program that is to run last.
 const LAST: &str = "rights";
 const LIMIT: Duration = Duration::from_secs(1_500);
@@ -107,7 +109,9 @@ pub(crate) fn run(
                 image::make(context, &built.programs, name, &archive)?;
                 kube.load(&archive)?;
             }
-            anyhow::Ok(())
+            let archive = kube.folder.join("measure.tar");
+            handler_image(context, &built.programs, &archive)?;
+            kube.load(&archive)
         })?;
         let variables = variables(context, &kube, args.api_server_away(), report)?;
         let how = unit::RunMode {
@@ -123,6 +127,28 @@ pub(crate) fn run(
     result.and(down)?;
     report.step("what is left", |_| nothing_is_left(&before))?;
     Ok(report.tests())
+}
+
+/// Makes the image of an observer whose program is a script of the shell, as docs/kubernetes.md says it: the program, a shell,
+/// and `percolator`.
+fn handler_image(context: &Context, programs: &Path, archive: &Path) -> anyhow::Result<()> {
+    let image = oci::Image::new(HANDLER_IMAGE, "/usr/local/bin/measure")?;
+    let percolator = programs.join("percolator");
+    for (file, name) in [
+        (Path::new("/bin/sh"), "sh"),
+        (Path::new("/bin/sleep"), "sleep"),
+        (&percolator, "percolator"),
+    ] {
+        image.program(file, &format!("/usr/local/bin/{name}"))?;
+        image.libraries_of(file)?;
+    }
+    // The script says by which shell it is run.
+    image.link("/bin/sh", "../usr/local/bin/sh")?;
+    let script = context.root().join("e2e/testdata/measure.sh");
+    let script = fs::read_to_string(&script).with_context(|| script.display().to_string())?;
+    image.script(&script, "/usr/local/bin/measure")?;
+    image.write(archive)?;
+    Ok(())
 }
 
 /// What the tests are told of the Kubernetes that was started for them.
@@ -145,6 +171,7 @@ fn variables(
         ("KUBECACHEDIR", kube.cache().display().to_string()),
         ("PERCOLATOR_E2E_IMAGE", IMAGE.to_owned()),
         ("PERCOLATOR_E2E_OTHER_IMAGE", OTHER_IMAGE.to_owned()),
+        ("PERCOLATOR_E2E_HANDLER_IMAGE", HANDLER_IMAGE.to_owned()),
         (
             "PERCOLATOR_E2E_API_SERVER_AWAY_SECONDS",
             api_server_away.as_secs().to_string(),
@@ -159,6 +186,17 @@ fn variables(
         let prometheus = tool.with_file_name("prometheus");
         ("PERCOLATOR_PROMETHEUS", prometheus.display().to_string())
     }));
+    let adapter = report.step("autoscalers' metrics", |_| {
+        kube::programs::prometheus_adapter(context)
+    });
+    match adapter {
+        Ok(program) => variables.push((
+            "PERCOLATOR_PROMETHEUS_ADAPTER",
+            program.display().to_string(),
+        )),
+        // The test that needs it says that it skips.
+        Err(why) => println!("no autoscaler gets Prometheus' metrics: {why:#}"),
+    }
     Ok(variables)
 }
 
