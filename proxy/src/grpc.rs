@@ -6,14 +6,15 @@ use std::sync::Arc;
 use futures_util::Stream;
 use percolator_client::{Range, Timestamp};
 use percolator_wire::proxy::v1;
+use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Reason};
 use crate::ranges;
-use crate::transactions::{CellAt, KnownOutcome, Transactions};
+use crate::transactions::{CellAt, CellChange, CellWrite, KnownOutcome, Transactions};
 
 /// The service.
 #[derive(Clone)]
@@ -114,13 +115,16 @@ impl v1::transactions_server::Transactions for Service {
 
     async fn put(&self, request: Request<v1::PutRequest>) -> Answer<v1::PutResponse> {
         let request = request.into_inner();
-        let cell = CellAt {
-            table: request.table,
-            row: request.row,
-            column: request.column,
+        let write = CellWrite {
+            cell: CellAt {
+                table: request.table,
+                row: request.row,
+                column: request.column,
+            },
+            change: CellChange::Put(request.value),
         };
         let call = async {
-            self.0.put(&request.session, &cell, request.value).await?;
+            self.0.write(&request.session, &[write]).await?;
             Ok(v1::PutResponse {})
         };
         self.answer("put", call).await
@@ -128,22 +132,36 @@ impl v1::transactions_server::Transactions for Service {
 
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
         let request = request.into_inner();
-        let cell = CellAt {
-            table: request.table,
-            row: request.row,
-            column: request.column,
+        let write = CellWrite {
+            cell: CellAt {
+                table: request.table,
+                row: request.row,
+                column: request.column,
+            },
+            change: CellChange::Delete,
         };
         let call = async {
-            self.0.delete(&request.session, &cell).await?;
+            self.0.write(&request.session, &[write]).await?;
             Ok(v1::DeleteResponse {})
         };
         self.answer("delete", call).await
     }
 
-    async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
-        let session = request.into_inner().session;
+    async fn write(&self, request: Request<v1::WriteRequest>) -> Answer<v1::WriteResponse> {
+        let request = request.into_inner();
         let call = async {
-            let commit_ts = self.0.commit(&session).await?.as_u64();
+            let writes = writes(request.writes)?;
+            self.0.write(&request.session, &writes).await?;
+            Ok(v1::WriteResponse {})
+        };
+        self.answer("write", call).await
+    }
+
+    async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
+        let request = request.into_inner();
+        let call = async {
+            let writes = writes(request.writes)?;
+            let commit_ts = self.0.commit(&request.session, &writes).await?.as_u64();
             Ok(v1::CommitResponse { commit_ts })
         };
         self.answer("commit", call).await
@@ -196,6 +214,26 @@ fn split(request: v1::GetRequest) -> (String, CellAt) {
         column: request.column,
     };
     (request.session, cell)
+}
+
+fn writes(writes: Vec<v1::CellWrite>) -> Result<Vec<CellWrite>, Failure> {
+    let writes = writes.into_iter().enumerate().map(|(number, write)| {
+        let change = match write.change {
+            Some(Change::Put(value)) => CellChange::Put(value),
+            Some(Change::Delete(true)) => CellChange::Delete,
+            Some(Change::Delete(false)) | None => {
+                let message = "a write has neither put nor delete, which is true";
+                return Err(Failure::new(Reason::Invalid, message).with("write", number));
+            }
+        };
+        let cell = CellAt {
+            table: write.table,
+            row: write.row,
+            column: write.column,
+        };
+        Ok(CellWrite { cell, change })
+    });
+    writes.collect()
 }
 
 fn range(request: &v1::ScanRequest) -> Result<Range, Failure> {

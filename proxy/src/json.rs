@@ -16,7 +16,9 @@ use tonic::codegen::http::{Method, Request, Response, StatusCode};
 use tonic::{Code, Status};
 
 use crate::failure::{DOMAIN, Failure, Reason};
-use crate::transactions::{CellAt, Chunk, KnownOutcome, Transactions};
+use crate::transactions::{
+    CellAt, CellChange, CellWrite, Chunk, KnownOutcome, Transactions,
+};
 use crate::{named_bytes, ranges};
 
 /// What the paths of this door begin with.
@@ -125,20 +127,29 @@ async fn call(
         }
         "put" => {
             let cell = fields.cell()?;
-            let value = fields.needed("value")?;
+            let change = CellChange::Put(fields.needed("value")?);
             fields.end()?;
-            shared.put(&session, &cell, value).await?;
+            shared.write(&session, &[CellWrite { cell, change }]).await?;
             json!({})
         }
         "delete" => {
             let cell = fields.cell()?;
             fields.end()?;
-            shared.delete(&session, &cell).await?;
+            let change = CellChange::Delete;
+            shared.write(&session, &[CellWrite { cell, change }]).await?;
+            json!({})
+        }
+        "write" => {
+            let writes = fields.writes()?;
+            fields.end()?;
+            let writes = writes.ok_or_else(|| invalid("writes is missing"))?;
+            shared.write(&session, &writes).await?;
             json!({})
         }
         "commit" => {
+            let writes = fields.writes()?.unwrap_or_default();
             fields.end()?;
-            json!({"commit_ts": shared.commit(&session).await?.to_string()})
+            json!({"commit_ts": shared.commit(&session, &writes).await?.to_string()})
         }
         "rollback" => {
             fields.end()?;
@@ -249,19 +260,49 @@ impl Fields {
     }
 
     fn cells(&mut self) -> Result<Vec<CellAt>, Failure> {
-        let Some(Value::Array(cells)) = self.0.remove("cells") else {
-            return Err(invalid("cells is missing, or not a list"));
-        };
-        let cells = cells.into_iter().map(|cell| {
-            let Value::Object(cell) = cell else {
-                return Err(invalid("one of cells is not an object"));
-            };
-            let mut fields = Self(cell);
+        let cells = self.list("cells", Self::cell)?;
+        cells.ok_or_else(|| invalid("cells is missing"))
+    }
+
+    fn writes(&mut self) -> Result<Option<Vec<CellWrite>>, Failure> {
+        self.list("writes", |fields| {
             let cell = fields.cell()?;
+            let change = match (fields.bytes("value")?, fields.flag("delete")?) {
+                (Some(value), false) => CellChange::Put(value),
+                (None, true) => CellChange::Delete,
+                _ => return Err(invalid("it has a value, or \"delete\": true, and not both")),
+            };
+            Ok(CellWrite { cell, change })
+        })
+    }
+
+    /// A list of objects. `None`: there is none.
+    fn list<T>(
+        &mut self,
+        name: &str,
+        read: impl Fn(&mut Self) -> Result<T, Failure>,
+    ) -> Result<Option<Vec<T>>, Failure> {
+        let list = match self.0.remove(name) {
+            None => return Ok(None),
+            Some(Value::Array(list)) => list,
+            Some(_) => return Err(invalid(format!("{name} is not a list"))),
+        };
+        let read_one = |object: Value| {
+            let Value::Object(object) = object else {
+                return Err(invalid("it is not an object"));
+            };
+            let mut fields = Self(object);
+            let one = read(&mut fields)?;
             fields.end()?;
-            Ok(cell)
+            Ok(one)
+        };
+        let list = list.into_iter().enumerate().map(|(number, object)| {
+            read_one(object).map_err(|failure| Failure {
+                message: format!("{name}[{number}]: {}", failure.message),
+                ..failure
+            })
         });
-        cells.collect()
+        list.collect::<Result<_, _>>().map(Some)
     }
 
     /// A misspelled field is an error, not one that is missing.

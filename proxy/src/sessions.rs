@@ -347,6 +347,17 @@ impl<T: Clone> Sessions<T> {
         }
     }
 
+    /// Whether a commit of the session has begun, or has ended otherwise than by nothing being committed.
+    pub fn has_begun_commit(&self, token: &str) -> bool {
+        match self.open.get(token) {
+            Some(session) => session.committing,
+            None => matches!(
+                self.ended.get(token),
+                Some(SessionEnd::Committed(_) | SessionEnd::Unknown { .. })
+            ),
+        }
+    }
+
     /// Rolls a session back: what is returned is to be rolled back. `None`: nothing of it is visible as it is.
     ///
     /// # Errors

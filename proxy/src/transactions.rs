@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::sessions::{CommitStep, KnownEnd, Limits, Refusal, SessionEnd, Sessions};
 use crate::token;
 
-/// Cells of one BatchGet: their values are in memory together.
+/// Cells of one BatchGet, whose values are in memory together, and of one Write.
 pub(crate) const BATCH_CELLS_MAX: usize = 256;
 /// What a scan hands over at a time: so many cells, or the bytes that one more cell brings above this.
 const CHUNK_CELLS: usize = 256;
@@ -40,6 +40,30 @@ pub(crate) struct CellAt {
     pub(crate) table: String,
     pub(crate) row: Bytes,
     pub(crate) column: Bytes,
+}
+
+/// What a cell is to have.
+#[derive(Clone, Debug)]
+pub(crate) enum CellChange {
+    Put(Bytes),
+    Delete,
+}
+
+/// A cell that is to be written.
+#[derive(Clone, Debug)]
+pub(crate) struct CellWrite {
+    pub(crate) cell: CellAt,
+    pub(crate) change: CellChange,
+}
+
+impl CellWrite {
+    fn buffered_bytes(&self) -> usize {
+        let value_bytes = match &self.change {
+            CellChange::Put(value) => value.len(),
+            CellChange::Delete => 0,
+        };
+        self.cell.buffered_bytes(value_bytes)
+    }
 }
 
 impl CellAt {
@@ -172,13 +196,7 @@ impl Transactions {
         session: &str,
         cells: &[CellAt],
     ) -> Result<Vec<Option<Bytes>>, Failure> {
-        if cells.len() > BATCH_CELLS_MAX {
-            let message = format!(
-                "{} cells; the limit is {BATCH_CELLS_MAX} for each call",
-                cells.len()
-            );
-            return Err(Failure::new(Reason::Invalid, message));
-        }
+        check_count(cells.len())?;
         let (txn, call) = self.call(session)?;
         let names: Vec<(&str, &[u8], &[u8])> = cells
             .iter()
@@ -188,30 +206,33 @@ impl Transactions {
         call.check(result)
     }
 
-    pub(crate) async fn put(
-        &self,
-        session: &str,
-        cell: &CellAt,
-        value: Bytes,
-    ) -> Result<(), Failure> {
+    /// Buffers all of them, in this order. If one is refused, those before it are buffered.
+    pub(crate) async fn write(&self, session: &str, writes: &[CellWrite]) -> Result<(), Failure> {
+        check_count(writes.len())?;
         let (txn, call) = self.call(session)?;
         let txn = &txn.txn;
-        // A wrong name is reported now, not by the commit.
-        call.check(txn.check_table(&cell.table).await)?;
-        self.check_room(session, cell.buffered_bytes(value.len()))?;
-        let result = txn.put(&cell.table, &cell.row, &cell.column, value);
-        self.written(session, txn);
-        call.check(result)
-    }
-
-    pub(crate) async fn delete(&self, session: &str, cell: &CellAt) -> Result<(), Failure> {
-        let (txn, call) = self.call(session)?;
-        let txn = &txn.txn;
-        call.check(txn.check_table(&cell.table).await)?;
-        self.check_room(session, cell.buffered_bytes(0))?;
-        let result = txn.delete(&cell.table, &cell.row, &cell.column);
-        self.written(session, txn);
-        call.check(result)
+        for (number, write) in writes.iter().enumerate() {
+            let CellWrite { cell, change } = write;
+            let written = async {
+                // A wrong name is reported now, not by the commit.
+                call.check(txn.check_table(&cell.table).await)?;
+                self.check_room(session, write.buffered_bytes())?;
+                call.check(match change {
+                    CellChange::Put(value) => {
+                        txn.put(&cell.table, &cell.row, &cell.column, value.clone())
+                    }
+                    CellChange::Delete => txn.delete(&cell.table, &cell.row, &cell.column),
+                })
+            };
+            let written = written.await;
+            self.written(session, txn);
+            if writes.len() > 1 {
+                written.map_err(|failure| failure.with("write", number))?;
+            } else {
+                written?;
+            }
+        }
+        Ok(())
     }
 
     /// The cells of the range, chunk by chunk, as they are taken. A task reads at most one chunk ahead, and drops what it
@@ -239,8 +260,22 @@ impl Transactions {
         Ok(receiver)
     }
 
-    /// Goes on to its end also if the caller doesn't wait.
-    pub(crate) async fn commit(self: &Arc<Self>, session: &str) -> Result<Timestamp, Failure> {
+    /// Buffers these writes, and commits; a commit that is sent again writes nothing more. Goes on to its end also if the caller doesn't
+    /// wait.
+    pub(crate) async fn commit(
+        self: &Arc<Self>,
+        session: &str,
+        writes: &[CellWrite],
+    ) -> Result<Timestamp, Failure> {
+        let has_begun = || self.sessions.lock().has_begun_commit(session);
+        if !writes.is_empty()
+            && !has_begun()
+            && let Err(failure) = self.write(session, writes).await
+            // The same commit may have come twice at the same time.
+            && !has_begun()
+        {
+            return Err(failure);
+        }
         let step = self.sessions.lock().commit(self.now(), session);
         let txn = match step {
             Ok(CommitStep::Begin(txn)) => txn,
@@ -520,6 +555,14 @@ async fn produce(
     // The reader may take its time: nothing is held for it any more.
     drop((scan, guard));
     let _ = sender.send(Err(failure)).await;
+}
+
+fn check_count(cells: usize) -> Result<(), Failure> {
+    if cells <= BATCH_CELLS_MAX {
+        return Ok(());
+    }
+    let message = format!("{cells} cells; the limit is {BATCH_CELLS_MAX} for each call");
+    Err(Failure::new(Reason::Invalid, message))
 }
 
 /// The next cells, and whether these are the last ones.

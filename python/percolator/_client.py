@@ -13,7 +13,17 @@ import time
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
-from ._errors import Aborted, Error, FailedPrecondition, OutcomeUnknown, ResourceExhausted, Unavailable, of_answer
+from ._errors import (
+    Aborted,
+    Error,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnknown,
+    ResourceExhausted,
+    Unavailable,
+    of_answer,
+)
 
 BytesLike = Union[bytes, str]
 T = TypeVar("T")
@@ -24,6 +34,8 @@ DEFAULT_ADDRESS = "127.0.0.1:7490"
 ADDRESS_VARIABLE = "PERCOLATOR_PROXY"
 # Between two attempts of a transaction, in seconds: the first pause and the longest.
 _PAUSE_FIRST, _PAUSE_MAX = 0.002, 0.2
+# Writes are sent together: so many, or so many bytes of them, at the most. A larger one is sent alone.
+_WRITES_MAX, _WRITES_BYTES = 256, 1 << 20
 # Of an answer with many lines, at a time.
 _READ_BYTES = 1 << 18
 _LOST = (OSError, http.client.HTTPException)
@@ -199,12 +211,19 @@ class Client:
 
 
 class Transaction:
-    """A transaction. Its reads see one snapshot, and its own writes."""
+    """A transaction. Its reads see one snapshot, and its own writes.
+
+    Writes are sent together, with the next read or with the commit, which raises what is wrong with them. A transaction
+    with a write that was refused can't be committed.
+    """
 
     def __init__(self, client: Client, session: str, start_ts: int):
         self._client = client
         self._session = session
         self._ended = False
+        # Not sent yet.
+        self._writes: List[Dict[str, Any]] = []
+        self._writes_bytes = 0
         #: The snapshot, and the transaction's name.
         self.start_ts = start_ts
 
@@ -221,25 +240,21 @@ class Transaction:
             return
         if error is None:
             self.commit()
-            return
-        try:
-            self.rollback()
-        except Error:
-            # The proxy does it by itself; the reason is the exception that is raised already.
-            pass
+        else:
+            self._roll_back_quietly()
 
     def get(self, table: str, row: BytesLike, column: BytesLike) -> Optional[bytes]:
         """The value of a cell; ``None`` if it has none."""
-        return _value(self._call("get", _cell(table, row, column)))
+        return _value(self._read("get", _cell(table, row, column)))
 
     def get_for_update(self, table: str, row: BytesLike, column: BytesLike) -> Optional[bytes]:
         """The value of a cell. The commit fails if another transaction changes it meanwhile."""
-        return _value(self._call("get_for_update", _cell(table, row, column)))
+        return _value(self._read("get_for_update", _cell(table, row, column)))
 
     def batch_get(self, cells: Sequence[Tuple[str, BytesLike, BytesLike]]) -> List[Optional[bytes]]:
         """The values of several cells, each a table, a row and a column, in the same order."""
         names = [_cell(*cell) for cell in cells]
-        return [_value(value) for value in self._call("batch_get", {"cells": names})["values"]]
+        return [_value(value) for value in self._read("batch_get", {"cells": names})["values"]]
 
     def scan(
         self,
@@ -260,6 +275,7 @@ class Transaction:
         for name, edge in (("start", start), ("end", end), ("prefix", prefix)):
             if edge:
                 _insert(fields, name, edge)
+        self._send_writes()
         for line in self._client._lines("scan", {"session": self._session, **fields}):
             yield Cell(_bytes(line, "row"), _bytes(line, "column"), _bytes(line, "value"))
 
@@ -267,11 +283,11 @@ class Transaction:
         """Sets a cell at the commit."""
         fields = _cell(table, row, column)
         _insert(fields, "value", value)
-        self._call("put", fields)
+        self._write(fields, len(value))
 
     def delete(self, table: str, row: BytesLike, column: BytesLike) -> None:
         """Deletes a cell at the commit."""
-        self._call("delete", _cell(table, row, column))
+        self._write({**_cell(table, row, column), "delete": True}, 0)
 
     def commit(self) -> int:
         """Commits, and returns the commit_ts.
@@ -279,11 +295,22 @@ class Transaction:
         ``Aborted`` and ``Unavailable`` say that nothing of it is committed, ``OutcomeUnknown`` that it may be.
         """
         self._ended = True
+        try:
+            return self._commit()
+        except (InvalidArgument, NotFound, ResourceExhausted, Unavailable):
+            # It has not begun, because of a write: nobody has to wait until the proxy ends the transaction.
+            if self._writes:
+                self._roll_back_quietly()
+            raise
+
+    def _commit(self) -> int:
         give_up = time.monotonic() + self._client._timeout
         is_lost = False
+        fields: Dict[str, Any] = {"session": self._session}
+        if self._writes:
+            fields["writes"] = self._writes
         while True:
             try:
-                fields = {"session": self._session}
                 return int(self._client._call("commit", fields, again=False)["commit_ts"])
             except OutcomeUnknown as unknown:
                 unknown.transaction = self
@@ -322,9 +349,43 @@ class Transaction:
         commit_ts = answer.get("commit_ts")
         return Outcome(answer["outcome"], None if commit_ts is None else int(commit_ts))
 
-    def _call(self, method: str, fields: Dict[str, Any]) -> Any:
+    def _write(self, write: Dict[str, Any], value_bytes: int) -> None:
+        if self._ended:
+            # The proxy says how.
+            self._call("write", {"writes": [write]})
+            return
+        if len(self._writes) == _WRITES_MAX or self._writes_bytes + value_bytes > _WRITES_BYTES:
+            self._send_writes()
+        self._writes.append(write)
+        self._writes_bytes += value_bytes
+
+    def _send_writes(self) -> None:
+        if not self._writes or self._ended:
+            return
         try:
-            return self._client._call(method, {"session": self._session, **fields})
+            self._call("write", {"writes": self._writes}, again=False)
+        except Unavailable as away:
+            # If the connection was lost they may still arrive, behind later ones of the same cells: there must be none.
+            if not away.reason:
+                self._roll_back_quietly()
+            raise
+        # Those of which one is refused stay, so that the commit is refused, too.
+        self._writes, self._writes_bytes = [], 0
+
+    def _read(self, method: str, fields: Dict[str, Any]) -> Any:
+        self._send_writes()
+        return self._call(method, fields)
+
+    def _roll_back_quietly(self) -> None:
+        try:
+            self.rollback()
+        except Error:
+            # The proxy does it by itself; the reason is the exception that is raised already.
+            pass
+
+    def _call(self, method: str, fields: Dict[str, Any], *, again: bool = True) -> Any:
+        try:
+            return self._client._call(method, {"session": self._session, **fields}, again=again)
         except FailedPrecondition as gone:
             if gone.reason == "SESSION_UNKNOWN" and not self._ended:
                 raise _restarted(gone) from gone

@@ -119,8 +119,51 @@ class ClientTest(unittest.TestCase):
         before = tx.start_ts
         with self.client.transaction(snapshot=before) as tx:
             self.assertIsNone(tx.get("t", a, "c"))
-            with self.assertRaises(percolator.InvalidArgument):
-                tx.put("t", a, "c", "2")
+        tx = self.client.begin(snapshot=before)
+        tx.put("t", a, "c", "2")
+        with self.assertRaises(percolator.InvalidArgument):
+            tx.commit()
+        self.assertEqual(self.value(a), b"1")
+
+    def test_writes_are_sent_together(self) -> None:
+        prefix = row()
+        large = b"x" * (3 << 20)
+        rows = [f"{prefix}-{number:04}" for number in range(600)]
+        calls = []
+        with self.client.transaction() as tx:
+            send = tx._client._call
+            tx._client._call = lambda method, *rest, **more: calls.append(method) or send(method, *rest, **more)
+            self.addCleanup(setattr, tx._client, "_call", send)
+            for each in rows:
+                tx.put("t", each, "c", each)
+            tx.put("t", rows[0], "large", large)
+            tx.delete("t", rows[1], "c")
+            tx.put("t", rows[2], "c", "last")
+            self.assertEqual(tx.get("t", rows[2], "c"), b"last")
+            tx.delete("t", rows[2], "c")
+        self.assertEqual(calls, ["write"] * 5 + ["get", "commit"])
+        with self.client.transaction() as tx:
+            found = {cell.row.decode(): cell.value for cell in tx.scan("t", prefix=prefix) if cell.column == b"c"}
+            self.assertEqual(found, {each: each.encode() for each in rows if each not in rows[1:3]})
+            self.assertEqual(tx.get("t", rows[0], "large"), large)
+
+    def test_a_write_that_is_refused_keeps_all_from_being_committed(self) -> None:
+        a, b = row(), row()
+        for wrong, kind in (
+            (lambda tx: tx.put("t", "", "c", "1"), percolator.InvalidArgument),
+            (lambda tx: tx.put("nowhere", a, "c", "1"), percolator.NotFound),
+        ):
+            tx = self.client.begin()
+            tx.put("t", a, "c", "1")
+            wrong(tx)
+            tx.put("t", b, "c", "1")
+            with self.assertRaises(kind) as raised:
+                tx.get("t", a, "c")
+            self.assertEqual(raised.exception.metadata["write"], "1")
+            with self.assertRaises(kind):
+                tx.commit()
+            self.assertEqual(tx.outcome().outcome, "rolled back")
+            self.assertEqual([self.value(a), self.value(b)], [None, None])
 
     def test_errors_have_classes(self) -> None:
         with self.client.transaction() as tx:
@@ -129,13 +172,13 @@ class ClientTest(unittest.TestCase):
             self.assertEqual(raised.exception.metadata, {"table": "nowhere"})
             with self.assertRaises(percolator.NotFound):
                 list(tx.scan("nowhere"))
-            with self.assertRaises(percolator.InvalidArgument):
-                tx.put("t", "", "c", "1")
             with self.assertRaises(TypeError):
                 tx.put("t", "a", "c", 1)  # type: ignore[arg-type]
         with self.assertRaises(percolator.FailedPrecondition) as ended:
             tx.get("t", "a", "c")
         self.assertEqual(ended.exception.reason, "SESSION_ENDED")
+        with self.assertRaises(percolator.FailedPrecondition):
+            tx.put("t", "a", "c", "1")
         # A commit whose answer was lost may be asked for again.
         self.assertEqual(tx.commit(), tx.start_ts)
         with self.assertRaises(percolator.Unavailable):

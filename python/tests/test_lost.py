@@ -63,6 +63,20 @@ class LostTest(unittest.TestCase):
         with self.assertRaises(percolator.ResourceExhausted):
             self.transaction([full]).commit()
 
+    def test_writes_whose_answer_is_lost_are_not_sent_again(self) -> None:
+        ended = answer(200, {})
+        lost = self.transaction([b"", ended, failed(409, "ABORTED", "SESSION_ABORTED")])
+        lost.put("t", "a", "c", "1")
+        with self.assertRaises(percolator.Unavailable):
+            lost.get("t", "a", "c")
+        with self.assertRaises(percolator.Aborted):
+            lost.commit()
+
+    def test_a_commit_whose_answer_is_lost_is_sent_again_with_its_writes(self) -> None:
+        lost = self.transaction([b"", failed(503, "UNAVAILABLE", "COMMITTING"), answer(200, {"commit_ts": "9"})])
+        lost.put("t", "a", "c", "1")
+        self.assertEqual(lost.commit(), 9)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use percolator_client::{Bytes, Client, Error};
 use percolator_wire::proxy::v1;
+use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::transactions_client::TransactionsClient;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
@@ -166,17 +167,17 @@ async fn proxied(
         let got = grpc.batch_get(request).await?.into_inner().values;
         let value = |at: usize| got.get(at).and_then(|got| got.value.as_ref());
         let balances = moved([value(0), value(1)]);
-        for (row, value) in rows.iter().zip(balances) {
-            let request = v1::PutRequest {
-                session: session.clone(),
-                table: TABLE.into(),
-                row: row.clone(),
-                column: column.clone(),
-                value,
-            };
-            grpc.put(request).await?;
-        }
-        match grpc.commit(v1::CommitRequest { session }).await {
+        let writes = rows.iter().zip(balances).map(|(row, value)| v1::CellWrite {
+            table: TABLE.into(),
+            row: row.clone(),
+            column: column.clone(),
+            change: Some(Change::Put(value)),
+        });
+        let request = v1::CommitRequest {
+            session,
+            writes: writes.collect(),
+        };
+        match grpc.commit(request).await {
             Err(status) if status.code() == Code::Aborted => {}
             ended => return ended.map(drop),
         }

@@ -194,9 +194,23 @@ impl Session {
     }
 
     pub(crate) async fn commit(&mut self) -> Result<u64, Status> {
+        self.commit_with(Vec::new()).await
+    }
+
+    /// Commits with these writes.
+    pub(crate) async fn commit_with(
+        &mut self,
+        writes: Vec<v1::CellWrite>,
+    ) -> Result<u64, Status> {
         let session = self.token.clone();
-        let committed = self.grpc.commit(v1::CommitRequest { session }).await?;
-        Ok(committed.into_inner().commit_ts)
+        let request = v1::CommitRequest { session, writes };
+        Ok(self.grpc.commit(request).await?.into_inner().commit_ts)
+    }
+
+    pub(crate) async fn write(&mut self, writes: Vec<v1::CellWrite>) -> Result<(), Status> {
+        let session = self.token.clone();
+        let request = v1::WriteRequest { session, writes };
+        self.grpc.write(request).await.map(drop)
     }
 
     pub(crate) async fn rollback(&mut self) -> Result<(), Status> {

@@ -12,6 +12,7 @@ pub const METHODS: &[&str] = &[
     "scan",
     "put",
     "delete",
+    "write",
     "commit",
     "rollback",
     "outcome",
