@@ -176,7 +176,8 @@ fn wrong_calls_are_told_what_is_wrong() {
             };
             assert_eq!(refused(grpc.get(get).await), expected, "{token}");
             let session = token.to_owned();
-            let commit = grpc.commit(v1::CommitRequest { session }).await;
+            let writes = Vec::new();
+            let commit = grpc.commit(v1::CommitRequest { session, writes }).await;
             assert_eq!(refused(commit), expected, "{token}");
         }
     });

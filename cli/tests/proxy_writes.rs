@@ -118,7 +118,10 @@ fn a_write_that_is_refused_is_named_and_the_commit_is_not_begun() {
             (put("", "1"), invalid.clone()),
             (write("b", None), invalid.clone()),
             (write("b", Some(Change::Delete(false))), invalid.clone()),
-            (put("b", &too_long), is(Code::ResourceExhausted, "SESSION_BYTES")),
+            (
+                put("b", &too_long),
+                is(Code::ResourceExhausted, "SESSION_BYTES"),
+            ),
         ] {
             let writes = vec![put("a", "1"), wrong, put("c", "1")];
             let status = session.write(writes.clone()).await.unwrap_err();
@@ -156,11 +159,17 @@ fn the_same_over_json() {
     let written = call("write", &list(&[a.clone(), b.clone()]));
     assert_eq!(written, (200, json("{}")));
     for (wrong, says) in [
-        (cell("c", "\"delete\":false"), "writes[1]: it has a value, or"),
+        (
+            cell("c", "\"delete\":false"),
+            "writes[1]: it has a value, or",
+        ),
         (cell("c", "\"value\":\"\",\"delete\":true"), "and not both"),
         (cell("c", "\"put\":\"\""), "it has a value, or"),
         ("7".to_owned(), "writes[1]: it is not an object"),
-        (cell("c", "\"value\":\"\",\"valu\":\"\""), "writes[1]: this call has no field valu"),
+        (
+            cell("c", "\"value\":\"\",\"valu\":\"\""),
+            "writes[1]: this call has no field valu",
+        ),
     ] {
         for method in ["write", "commit"] {
             let (status, error) = call(method, &list(&[a.clone(), wrong.clone()]));

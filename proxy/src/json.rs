@@ -16,9 +16,7 @@ use tonic::codegen::http::{Method, Request, Response, StatusCode};
 use tonic::{Code, Status};
 
 use crate::failure::{DOMAIN, Failure, Reason};
-use crate::transactions::{
-    CellAt, CellChange, CellWrite, Chunk, KnownOutcome, Transactions,
-};
+use crate::transactions::{CellAt, CellChange, CellWrite, Chunk, KnownOutcome, Transactions};
 use crate::{named_bytes, ranges};
 
 /// What the paths of this door begin with.
@@ -129,14 +127,18 @@ async fn call(
             let cell = fields.cell()?;
             let change = CellChange::Put(fields.needed("value")?);
             fields.end()?;
-            shared.write(&session, &[CellWrite { cell, change }]).await?;
+            shared
+                .write(&session, &[CellWrite { cell, change }])
+                .await?;
             json!({})
         }
         "delete" => {
             let cell = fields.cell()?;
             fields.end()?;
             let change = CellChange::Delete;
-            shared.write(&session, &[CellWrite { cell, change }]).await?;
+            shared
+                .write(&session, &[CellWrite { cell, change }])
+                .await?;
             json!({})
         }
         "write" => {

@@ -182,7 +182,10 @@ async fn documents(client: &Client, duration: Duration) -> anyhow::Result<Vec<Fi
     let lags = std::mem::replace(&mut *lags.lock(), Calls::new()).within(took);
     let run = Figure {
         per_second: committed as f64 / took.as_secs_f64(),
-        note: format!("lag from before the write to the run; {retries} begun again"),
+        note: format!(
+            "lag from before the write to the run, {:.0} ms at the most; {retries} begun again",
+            lags.ms(1.0)
+        ),
         ..lags.figure(format!("documents run for, {WORKERS} workers"))
     };
     Ok(vec![written.figure("documents written meanwhile"), run])

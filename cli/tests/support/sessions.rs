@@ -198,10 +198,7 @@ impl Session {
     }
 
     /// Commits with these writes.
-    pub(crate) async fn commit_with(
-        &mut self,
-        writes: Vec<v1::CellWrite>,
-    ) -> Result<u64, Status> {
+    pub(crate) async fn commit_with(&mut self, writes: Vec<v1::CellWrite>) -> Result<u64, Status> {
         let session = self.token.clone();
         let request = v1::CommitRequest { session, writes };
         Ok(self.grpc.commit(request).await?.into_inner().commit_ts)

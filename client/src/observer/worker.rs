@@ -144,11 +144,13 @@ impl Shared {
                 let ask = Ask::Notifications(v1::NotificationsRequest {
                     column: self.observer.column.clone(),
                     lease_ms: millis(lease),
-                    renewed: rows,
+                    renewed: rows.clone(),
                     ..v1::NotificationsRequest::default()
                 });
                 // If it can't be asked, others may run for the same: one of the runs commits.
                 let _ = router.send_to(&tablet, ask, deadline).await;
+                // A run may have ended before its lease was begun anew: the row's next change would wait for the end of that.
+                self.give_back(self.not_held(rows)).await;
             }
         }
     }
@@ -174,6 +176,13 @@ impl Shared {
             held.remove(row);
         }
         since
+    }
+
+    /// Those of these rows whose changes the worker hasn't any more.
+    fn not_held(&self, mut rows: Vec<Bytes>) -> Vec<Bytes> {
+        let held = self.held.lock();
+        rows.retain(|row| !held.contains_key(row));
+        rows
     }
 
     /// Until the worker is stopped, or dropped, or its table is gone.

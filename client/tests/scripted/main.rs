@@ -9,6 +9,7 @@ mod interference;
 mod large;
 mod monitor;
 mod network;
+mod observe;
 mod outcome;
 mod own;
 mod reads;

@@ -39,6 +39,9 @@ pub(crate) enum Kind {
     KeepAlive,
     Resolve,
     WaitForCell,
+    Observe,
+    /// A worker asks for changes, or says what it does with those that it has.
+    Notifications,
     Timestamp,
     Session,
     Locate,
@@ -337,6 +340,8 @@ impl Question {
             Ask::KeepAlive(_) => Kind::KeepAlive,
             Ask::Resolve(_) => Kind::Resolve,
             Ask::WaitForCell(_) => Kind::WaitForCell,
+            Ask::Observe(_) => Kind::Observe,
+            Ask::Notifications(_) => Kind::Notifications,
             other => panic!("no client of these tests sends {other:?}"),
         }
     }

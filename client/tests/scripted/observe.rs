@@ -1,0 +1,78 @@
+//! Observers: what a worker says of the changes that it has, and when.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use percolator_client::{Change, Observer, ObserverOptions, OpenTxn};
+use percolator_wire::v1::request::Body as Ask;
+use tokio::sync::{mpsc, watch};
+
+use crate::cluster::TABLE;
+use crate::network::{Fault, Sent};
+use crate::outcome::Bench;
+
+const ROW: &str = "a";
+const COLUMN: &str = "c";
+/// Of what a worker has.
+const LEASE: Duration = Duration::from_secs(9);
+
+/// Whether the worker says that it still has the row's change.
+fn renews(sent: &Sent) -> bool {
+    matches!(&sent.body, Some(Ask::Notifications(asked)) if !asked.renewed.is_empty())
+}
+
+/// A run commits while the worker's word that it still has the change is on its way: the row's next change is run for at once.
+#[test]
+fn a_lease_that_is_begun_anew_too_late_delays_nothing() {
+    let bench = Bench::new();
+    let (world, client) = (bench.cluster.world.clone(), bench.client.clone());
+    let renewed = Arc::new(watch::Sender::new(false));
+    let tells = renewed.clone();
+    bench.network.script(move |sent| {
+        renews(sent).then(|| {
+            tells.send_replace(true);
+            Fault::SlowRequest(Duration::from_millis(100))
+        })
+    });
+    let (began, mut runs) = mpsc::unbounded_channel();
+    let first = Arc::new(Mutex::new(Some(renewed.subscribe())));
+    let handler = move |change: Change, _: OpenTxn| {
+        let (began, first) = (began.clone(), first.lock().take());
+        async move {
+            began.send(change.value)?;
+            if let Some(mut renewed) = first {
+                renewed.wait_for(|renewed| *renewed).await?;
+            }
+            Ok(())
+        }
+    };
+    let options = ObserverOptions {
+        lease: LEASE,
+        ..ObserverOptions::default()
+    };
+    world.clone().run(async move {
+        client.observe(TABLE, COLUMN).await.expect("observed");
+        let observer = Observer::new(TABLE, COLUMN, handler).with_options(options);
+        let worker = observer.start(&client).await.expect("a worker");
+        let write = |value: &'static str| {
+            client.transact(move |txn| async move { txn.put(TABLE, ROW, COLUMN, value) })
+        };
+        write("first").await.expect("written");
+        assert_eq!(runs.recv().await, Some(Some("first".into())));
+        renewed
+            .subscribe()
+            .wait_for(|it| *it)
+            .await
+            .expect("a renewal");
+        // The run commits, and the renewal arrives behind that.
+        world.sleep(Duration::from_millis(500)).await;
+        assert_eq!(worker.counts().committed, 1);
+        let before = world.now();
+        write("second").await.expect("written");
+        assert_eq!(runs.recv().await, Some(Some("second".into())));
+        let waited = world.now() - before;
+        assert!(waited < Duration::from_secs(1), "{waited:?}");
+        worker.stop().await;
+    });
+}
