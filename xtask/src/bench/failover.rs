@@ -188,22 +188,35 @@ pub(crate) struct Recorded {
 impl Recorded {
     /// What clients were told is there, and snapshot isolation explains it. `percolator`: a command at the cluster that answers in JSON.
     pub(crate) fn check(&self, percolator: impl Fn() -> Command) -> anyhow::Result<()> {
-        let mut verify = percolator();
-        verify.args(["bank", "--accounts", "1000", "--verify"]);
-        let said = verify.arg(&self.ledger).output()?;
-        let found: Value = serde_json::from_slice(&said.stdout)?;
-        for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
-            anyhow::ensure!(found[wrong] == 0, "the bank: {found}");
-        }
-        println!("the bank: {found}");
-        let mut check = percolator();
-        check.args(["history", "check"]).arg(&self.history);
-        let said = check.output()?;
-        let report = String::from_utf8_lossy(&said.stdout).into_owned();
-        anyhow::ensure!(said.status.success(), "the history: {report}");
-        println!("the history: {}", report.trim());
+        check_bank(percolator(), &self.ledger)?;
+        println!(
+            "the history: {}",
+            check_history(percolator(), &self.history)?
+        );
         Ok(())
     }
+}
+
+/// The transfers that clients were told of are there, and no others.
+pub(crate) fn check_bank(mut percolator: Command, ledger: &Path) -> anyhow::Result<()> {
+    percolator.args(["bank", "--accounts", "1000", "--verify"]);
+    let said = percolator.arg(ledger).output()?;
+    let found: Value = serde_json::from_slice(&said.stdout)?;
+    for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
+        anyhow::ensure!(found[wrong] == 0, "the bank: {found}");
+    }
+    println!("the bank: {found}");
+    Ok(())
+}
+
+/// Snapshot isolation explains the history: what the check says of it.
+pub(crate) fn check_history(mut percolator: Command, file: &Path) -> anyhow::Result<String> {
+    let said = percolator.args(["history", "check"]).arg(file).output()?;
+    let report = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+    let failure = String::from_utf8_lossy(&said.stderr);
+    let ended = said.status;
+    anyhow::ensure!(ended.success(), "the history, {ended}: {report}{failure}");
+    Ok(report)
 }
 
 const REPLICAS: [&str; 4] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1"];

@@ -2,7 +2,8 @@
 //! In the middle of every second one, the server that gives the tablet or the one that gets it is killed.
 
 use std::{
-    path::Path,
+    fs,
+    path::{Path, PathBuf},
     process::{Child, Stdio},
     thread::sleep,
     time::{Duration, Instant},
@@ -11,12 +12,13 @@ use std::{
 use anyhow::ensure;
 
 use super::servers::{ANSWERED, SERVERS, Servers};
-use crate::bench::failover::{Recorded, summary};
+use crate::bench::failover::{check_bank, check_history, summary};
 
 /// Of the bank, whose table this is.
 const TABLE: &str = "bank";
 const ACCOUNTS: u64 = 1_000;
-/// Each client runs for so long, and then another one.
+/// Each client runs for so long, and then another one. A history is checked then: those of all rounds together would take all
+/// memory.
 const CLIENTS_RUN: &str = "20s";
 /// Tablets are split, up to so many, and merged then.
 const TABLETS_MAX: usize = 12;
@@ -33,7 +35,9 @@ struct Counts {
 
 struct Soak<'a> {
     servers: Servers<'a>,
-    recorded: Recorded,
+    /// What was answered to the bank.
+    ledger: PathBuf,
+    histories: u32,
     counts: Counts,
 }
 
@@ -41,6 +45,9 @@ struct Soak<'a> {
 struct Clients {
     bank: Child,
     history: Child,
+    /// The table of the history, and its file.
+    table: String,
+    file: PathBuf,
 }
 
 /// Runs so many moves, and checks what clients were told.
@@ -48,10 +55,8 @@ pub(super) fn run(programs: &Path, moves: u32) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let mut soak = Soak {
         servers: Servers::start(programs, folder.path())?,
-        recorded: Recorded {
-            ledger: folder.path().join("transfers.jsonl"),
-            history: folder.path().join("history.jsonl"),
-        },
+        ledger: folder.path().join("transfers.jsonl"),
+        histories: 0,
         counts: Counts::default(),
     };
     let mut clients = soak.start_clients()?;
@@ -61,7 +66,7 @@ pub(super) fn run(programs: &Path, moves: u32) -> anyhow::Result<()> {
     let began = Instant::now();
     for number in 1..=moves {
         clients = soak.go_on_with_clients(clients)?;
-        soak.move_one()?;
+        soak.move_one(number, &clients.table)?;
         if number % 7 == 0 {
             soak.cut()?;
         }
@@ -83,28 +88,40 @@ pub(super) fn run(programs: &Path, moves: u32) -> anyhow::Result<()> {
     }
     ensure!(soak.counts.done > moves / 2, "most moves were given up");
     soak.end(clients)?;
-    soak.recorded.check(|| soak.servers.percolator())?;
+    check_bank(soak.servers.percolator(), &soak.ledger)?;
+    println!(
+        "{} histories: snapshot isolation explains each",
+        soak.histories
+    );
     soak.servers.done(&["gc", "verify"])?;
     soak.servers.stop()
 }
 
 impl Soak<'_> {
-    fn start_clients(&self) -> anyhow::Result<Clients> {
+    fn start_clients(&mut self) -> anyhow::Result<Clients> {
         let mut bank = self.servers.percolator();
         let accounts = ACCOUNTS.to_string();
         bank.args(["bank", "--accounts", &accounts, "--clients", "8"]);
         bank.args(["--duration", CLIENTS_RUN, "--ledger"]);
-        bank.arg(&self.recorded.ledger).stdout(Stdio::piped());
+        bank.arg(&self.ledger).stdout(Stdio::piped());
+        self.histories += 1;
+        let table = format!("history{}", self.histories);
+        let file = self.ledger.with_file_name(&table);
         let mut history = self.servers.percolator();
         history.args(["history", "record", "--duration", CLIENTS_RUN]);
-        history.arg(&self.recorded.history).stdout(Stdio::null());
+        history.args(["--table", &table]).arg(&file);
         Ok(Clients {
             bank: bank.stderr(Stdio::null()).spawn()?,
-            history: history.stderr(Stdio::null()).spawn()?,
+            history: history
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?,
+            table,
+            file,
         })
     }
 
-    fn go_on_with_clients(&self, mut clients: Clients) -> anyhow::Result<Clients> {
+    fn go_on_with_clients(&mut self, mut clients: Clients) -> anyhow::Result<Clients> {
         if clients.bank.try_wait()?.is_none() {
             return Ok(clients);
         }
@@ -116,11 +133,18 @@ impl Soak<'_> {
         summary(clients.bank)?;
         let ended = clients.history.wait()?;
         ensure!(ended.success(), "a recorder failed: {ended}");
+        check_history(self.servers.percolator(), &clients.file)?;
+        // Its table stays: the tablets of one that is being deleted don't move.
+        fs::remove_file(&clients.file)?;
         Ok(())
     }
 
-    fn move_one(&mut self) -> anyhow::Result<()> {
-        let moved = self.servers.move_one(TABLE)?;
+    /// Of the bank, or of each third move of the history, whose table may not be there yet.
+    fn move_one(&mut self, number: u32, history: &str) -> anyhow::Result<()> {
+        let is_there = number % 3 == 0 && !self.servers.tablets(history)?.is_empty();
+        let moved = self
+            .servers
+            .move_one(if is_there { history } else { TABLE })?;
         self.counts.killed += u32::from(moved.killed);
         self.counts.done += u32::from(moved.done);
         self.counts.given_up += u32::from(!moved.done);
