@@ -22,7 +22,7 @@ use crate::work::{Place, invalid, timestamp};
 use crate::{Error, Refusal, observed};
 
 /// Entries that one request looks at.
-const LOOKED_AT_MAX: usize = 4096;
+pub(crate) const LOOKED_AT_MAX: usize = 4096;
 /// Locked rows that one request sends.
 const LOCKED_MAX: usize = 16;
 /// Notifications that one request removes.
@@ -332,31 +332,54 @@ pub(crate) struct FoundNotifications {
     pub(crate) keys: Vec<Bytes>,
     /// Where to go on: enough was looked at before all was.
     pub(crate) resume: Option<Bytes>,
-    pub(crate) response: v1::NotificationsResponse,
+    pub(crate) notifications: Vec<v1::NotificationInfo>,
 }
 
-/// Looks for notifications in one tablet, from the key `after` on and then from the tablet's first row. Those that
+/// The tablet, of which this column has to be observed.
+pub(crate) fn observed_tablet<'a>(
+    state: &'a State,
+    asked: &v1::TabletRef,
+    column: &[u8],
+) -> Result<&'a Tablet, Refusal> {
+    let tablet = state.tablets.serving(asked)?;
+    if state.observed.has(tablet.id, column) {
+        Ok(tablet)
+    } else {
+        Err(not_observed(column))
+    }
+}
+
+/// The notification of a cell, if one waits.
+pub(crate) fn find_one(
+    state: &State,
+    cell_key: &[u8],
+) -> Result<Option<v1::NotificationInfo>, Error> {
+    let found = waiting(state, cell_key)?;
+    let cell = key::decode_cell(cell_key)?;
+    Ok(found.map(|found| info(cell.row, &found)))
+}
+
+fn info(row: Bytes, notification: &Notification) -> v1::NotificationInfo {
+    v1::NotificationInfo {
+        row,
+        changed_at: notification.changed_at.as_u64(),
+        first_at: notification.first_at.as_u64(),
+        chain: (notification.chain != Chain::default()).then(|| (&notification.chain).into()),
+    }
+}
+
+/// Looks for at most `limit` notifications in one tablet, from the key `after` on and then from the tablet's first row. Those that
 /// `is_leased` are left out.
 pub(crate) fn find(
     state: &State,
-    asked: &v1::TabletRef,
-    request: &v1::NotificationsRequest,
+    tablet: &Tablet,
+    column: &[u8],
+    limit: usize,
     after: &[u8],
     is_leased: impl Fn(&[u8]) -> bool,
-) -> Result<FoundNotifications, Refusal> {
-    let tablet = state.tablets.serving(asked)?;
+) -> Result<FoundNotifications, Error> {
     let mut found = FoundNotifications::default();
-    if request.columns {
-        found.response.observed_columns = state.observed.columns(tablet.id);
-        return Ok(found);
-    }
-    if !state.observed.has(tablet.id, &request.column) {
-        return Err(not_observed(&request.column));
-    }
     let rows = Range::of(tablet);
-    if request.count {
-        count(state, &rows, &request.column, &mut found.response)?;
-    }
     let middle = after.max(&rows.start[..]);
     let mut looked_at = 0;
     for (start, end) in [(middle, &rows.end[..]), (&rows.start[..], middle)] {
@@ -367,26 +390,19 @@ pub(crate) fn find(
         let pairs = state
             .engine
             .scan(Column::Notify, start, end, Direction::Forward);
-        for pair in pairs.map_err(Error::from)? {
-            let (cell_key, record) = pair.map_err(Error::from)?;
-            let enough = found.keys.len() >= request.limit as usize || looked_at >= LOOKED_AT_MAX;
-            if enough {
+        for pair in pairs? {
+            let (cell_key, record) = pair?;
+            if found.keys.len() >= limit || looked_at >= LOOKED_AT_MAX {
                 found.resume = Some(cell_key);
                 return Ok(found);
             }
             looked_at += 1;
-            let cell = key::decode_cell(&cell_key).map_err(Error::from)?;
-            if cell.column != request.column || is_leased(&cell_key) {
+            let cell = key::decode_cell(&cell_key)?;
+            if cell.column != column || is_leased(&cell_key) {
                 continue;
             }
-            let notification = Notification::decode(record).map_err(Error::from)?;
-            found.response.notifications.push(v1::NotificationInfo {
-                row: cell.row,
-                changed_at: notification.changed_at.as_u64(),
-                first_at: notification.first_at.as_u64(),
-                chain: (notification.chain != Chain::default())
-                    .then(|| (&notification.chain).into()),
-            });
+            let notification = Notification::decode(record)?;
+            found.notifications.push(info(cell.row, &notification));
             found.keys.push(cell_key);
         }
     }
@@ -424,12 +440,14 @@ pub(crate) fn locked(
     Ok((found, Bytes::new()))
 }
 
-fn count(
+/// Counts what waits, leased or not.
+pub(crate) fn count(
     state: &State,
-    rows: &Range,
+    tablet: &Tablet,
     column: &[u8],
     response: &mut v1::NotificationsResponse,
 ) -> Result<(), Error> {
+    let rows = Range::of(tablet);
     let mut looked_at = 0;
     let pairs = state
         .engine

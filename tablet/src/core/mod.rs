@@ -14,6 +14,7 @@ mod groups;
 mod moves;
 mod observing;
 mod queue;
+mod unleased;
 mod waits;
 
 use std::sync::Arc;

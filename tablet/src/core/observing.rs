@@ -5,16 +5,18 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
-use percolator_protocol::types::key;
+use percolator_protocol::types::{Tablet, key};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
+use super::unleased::{Place, Unleased};
 use super::{Asker, Core, Reply};
-use crate::Refusal;
 use crate::decision::Decision;
-use crate::notify;
+use crate::notify::{self, FoundNotifications};
 use crate::probe::Note;
+use crate::state::State;
 use crate::work::invalid;
+use crate::{Error, Refusal};
 
 /// Notifications in one answer.
 const NOTIFICATIONS_MAX: u32 = 256;
@@ -35,6 +37,7 @@ pub(super) struct Observing {
     /// When they end, by the keys of their cells.
     leases: HashMap<Bytes, Duration>,
     ends: BTreeSet<(Duration, Bytes)>,
+    unleased: Unleased,
     /// Behind which key the last answer ended, by tablet and column: the next one begins there.
     cursors: HashMap<(u64, Bytes), Bytes>,
     /// Behind which key the next scan of a tablet's locks begins, by tablet and column.
@@ -57,7 +60,7 @@ struct WaitingRequest {
 }
 
 /// What the request waits for.
-fn place(waiting: &WaitingRequest) -> (u64, Bytes) {
+fn place(waiting: &WaitingRequest) -> Place {
     (waiting.asked.id, waiting.request.column.clone())
 }
 
@@ -80,6 +83,82 @@ impl Observing {
         if let Some(end) = self.leases.remove(cell_key) {
             self.ends.remove(&(end, cell_key.clone()));
         }
+    }
+
+    /// Notifications of a place that wait and are leased to nobody, which are leased now.
+    fn find(
+        &mut self,
+        state: &State,
+        tablet: &Tablet,
+        place: Place,
+        limit: usize,
+        lease: Duration,
+    ) -> Result<Vec<v1::NotificationInfo>, Error> {
+        let after = self.cursors.get(&place).cloned().unwrap_or_default();
+        let found = match self.find_known(state, tablet, &place, limit, &after)? {
+            Some(found) => found,
+            None => {
+                let is_leased = |cell_key: &[u8]| self.leases.contains_key(cell_key);
+                let found = notify::find(state, tablet, &place.1, limit, &after, is_leased)?;
+                if found.resume.is_none() {
+                    self.unleased.none(place.clone(), tablet, self.now);
+                }
+                found
+            }
+        };
+        if found.resume.is_some() && found.keys.is_empty() {
+            self.unfinished.insert(place.clone());
+        }
+        let behind = |last: &Bytes| Bytes::from([&last[..], b"\0"].concat());
+        // Also if nothing was found, or others' entries would hide those behind them for ever.
+        if let Some(next) = found.resume.or_else(|| found.keys.last().map(behind)) {
+            self.cursors.insert(place.clone(), next);
+        }
+        for cell_key in found.keys {
+            self.lease(cell_key.clone(), lease);
+            if !self.leases.contains_key(&cell_key) {
+                self.unleased.add(&place, cell_key);
+            }
+        }
+        Ok(found.notifications)
+    }
+
+    /// Without a look at all entries. `None`: that takes one.
+    fn find_known(
+        &mut self,
+        state: &State,
+        tablet: &Tablet,
+        place: &Place,
+        limit: usize,
+        after: &[u8],
+    ) -> Result<Option<FoundNotifications>, Error> {
+        let mut found = FoundNotifications::default();
+        let (mut after, mut looked_at) = (Bytes::copy_from_slice(after), 0);
+        while found.keys.len() < limit {
+            let missing = limit - found.keys.len();
+            let taken = self.unleased.take(place, tablet, self.now, &after, missing);
+            let Some(taken) = taken else {
+                return Ok(None);
+            };
+            let Some(last) = taken.last() else {
+                break;
+            };
+            after = last.clone();
+            looked_at += taken.len();
+            for cell_key in taken {
+                if !self.leases.contains_key(&cell_key)
+                    && let Some(notification) = notify::find_one(state, &cell_key)?
+                {
+                    found.notifications.push(notification);
+                    found.keys.push(cell_key);
+                }
+            }
+            if looked_at >= notify::LOOKED_AT_MAX && found.keys.len() < limit {
+                found.resume = Some(after);
+                break;
+            }
+        }
+        Ok(Some(found))
     }
 
     /// Ends those leases whose time is over: the keys of their cells.
@@ -151,13 +230,11 @@ impl Core {
                 self.observing.lease(cell_key(row), lease);
             }
             for row in &request.returned {
-                self.observing.release(&cell_key(row));
+                let cell_key = cell_key(row);
+                self.observing.release(&cell_key);
+                self.may_be_sent(&cell_key);
             }
-            if !request.returned.is_empty() {
-                let touched = (asked.id, request.column.clone());
-                self.observing.touched.insert(touched);
-                self.wake_observers(out);
-            }
+            self.wake_observers(out);
         }
         if request.stops && request.worker != 0 {
             let is_its = |it: &mut WaitingRequest| {
@@ -203,36 +280,29 @@ impl Core {
         asked: &v1::TabletRef,
         request: &v1::NotificationsRequest,
     ) -> Result<v1::NotificationsResponse, Refusal> {
-        let request = v1::NotificationsRequest {
-            limit: request.limit.min(NOTIFICATIONS_MAX),
-            ..request.clone()
-        };
-        let place = (asked.id, request.column.clone());
-        let after = self.observing.cursors.get(&place).cloned();
-        let leases = &self.observing.leases;
-        let found = notify::find(
-            &self.state,
-            asked,
-            &request,
-            &after.unwrap_or_default(),
-            |cell_key| leases.contains_key(cell_key),
-        )?;
-        if found.resume.is_some() && found.keys.is_empty() {
-            self.observing.unfinished.insert(place.clone());
+        let mut response = v1::NotificationsResponse::default();
+        if request.columns {
+            let tablet = self.state.tablets.serving(asked)?;
+            response.observed_columns = self.state.observed.columns(tablet.id);
+            return Ok(response);
         }
-        let behind = |last: &Bytes| Bytes::from([&last[..], b"\0"].concat());
-        // Also if nothing was found, or others' entries would hide those behind them for ever.
-        if let Some(next) = found.resume.or_else(|| found.keys.last().map(behind)) {
-            self.observing.cursors.insert(place.clone(), next);
+        let column = &request.column;
+        let tablet = notify::observed_tablet(&self.state, asked, column)?;
+        if request.count {
+            notify::count(&self.state, tablet, column, &mut response)?;
         }
-        let lease = Duration::from_millis(request.lease_ms.into());
-        for cell_key in found.keys {
-            self.observing.lease(cell_key, lease);
+        let limit = request.limit.min(NOTIFICATIONS_MAX) as usize;
+        if limit > 0 {
+            let lease = Duration::from_millis(request.lease_ms.into());
+            let place = (asked.id, column.clone());
+            response.notifications =
+                self.observing
+                    .find(&self.state, tablet, place, limit, lease)?;
         }
-        let mut response = found.response;
         if request.locked {
+            let place = (asked.id, column.clone());
             let cursor = self.observing.lock_cursors.entry(place).or_default();
-            let (rows, next) = notify::locked(&self.state, asked, &request.column, cursor)?;
+            let (rows, next) = notify::locked(&self.state, asked, column, cursor)?;
             response.locked_rows = rows;
             *cursor = next;
         }
@@ -259,7 +329,9 @@ impl Core {
         for cell_key in &notified.acknowledged {
             self.observing.release(cell_key);
         }
-        self.touch(notified.acknowledged.iter().chain(&notified.changed));
+        for cell_key in notified.acknowledged.iter().chain(&notified.changed) {
+            self.may_be_sent(cell_key);
+        }
         if !notified.later.is_empty() {
             let mut later = Decision::new();
             for (cell_key, notification) in &notified.later {
@@ -272,15 +344,20 @@ impl Core {
         }
     }
 
-    /// The requests that wait for these cells' tablets are to be looked at.
-    fn touch<'a>(&mut self, keys: impl IntoIterator<Item = &'a Bytes>) {
-        if self.observing.waiting.is_empty() {
+    /// The cell's notification may be sent, if there is one and it isn't leased: requests that wait for it are to be looked at.
+    fn may_be_sent(&mut self, cell_key: &Bytes) {
+        let observing = &mut self.observing;
+        let nobody_asks = observing.waiting.is_empty() && observing.unleased.is_empty();
+        if nobody_asks || observing.leases.contains_key(cell_key) {
             return;
         }
-        for cell_key in keys {
-            // A key that can't be read is found when it is looked for.
-            let place = self.state.observed.place_of(&self.state.tablets, cell_key);
-            self.observing.touched.extend(place.ok().flatten());
+        // A key that can't be read is found when it is looked for.
+        let place = self.state.observed.place_of(&self.state.tablets, cell_key);
+        if let Ok(Some(place)) = place {
+            observing.unleased.add(&place, cell_key.clone());
+            if !observing.waiting.is_empty() {
+                observing.touched.insert(place);
+            }
         }
     }
 
@@ -310,8 +387,9 @@ impl Core {
     /// So much time has passed.
     pub(super) fn tick_observers(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
         self.observing.now += elapsed;
-        let expired = self.observing.expired();
-        self.touch(&expired);
+        for cell_key in self.observing.expired() {
+            self.may_be_sent(&cell_key);
+        }
         let tablets = &self.state.tablets;
         let is_served = |asked: &v1::TabletRef| tablets.serving(asked).is_ok();
         let now = self.observing.now;
@@ -328,6 +406,9 @@ impl Core {
         self.observing.touched.extend(unfinished);
         self.wake_observers(out);
         let state = &self.state;
+        self.observing
+            .unleased
+            .retain(|tablet| state.tablets.get(tablet).is_some());
         self.observing
             .cursors
             .retain(|(tablet, _), _| state.tablets.get(*tablet).is_some());

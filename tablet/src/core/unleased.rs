@@ -1,0 +1,157 @@
+//! Which notifications wait and are leased to nobody, of columns of tablets whose entries were all looked at once. Workers are served
+//! from here: an engine that buffers writes goes through all that were removed lately before it finds the few that wait.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
+use std::time::Duration;
+
+use bytes::Bytes;
+use percolator_protocol::types::Tablet;
+
+/// Of one column of a tablet. Beyond that its entries are looked at again.
+const KEYS_MAX: usize = 65_536;
+/// So are they after this.
+const KNOWN_FOR: Duration = Duration::from_secs(10);
+
+/// A tablet, and a column.
+pub(super) type Place = (u64, Bytes);
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Unleased {
+    places: HashMap<Place, Known>,
+}
+
+/// All of a place, and perhaps others that wait no more or are leased.
+#[derive(Debug)]
+struct Known {
+    /// As it was when they were looked at: with other rows it has others.
+    tablet: Tablet,
+    keys: BTreeSet<Bytes>,
+    until: Duration,
+}
+
+impl Unleased {
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// All entries of a place were looked at: nothing waits that is not leased.
+    pub(super) fn none(&mut self, place: Place, tablet: &Tablet, now: Duration) {
+        let known = Known {
+            tablet: tablet.clone(),
+            keys: BTreeSet::new(),
+            until: now + KNOWN_FOR,
+        };
+        self.places.insert(place, known);
+    }
+
+    /// A notification of the place may wait, and isn't leased.
+    pub(super) fn add(&mut self, place: &Place, cell_key: Bytes) {
+        let Some(known) = self.places.get_mut(place) else {
+            return;
+        };
+        known.keys.insert(cell_key);
+        if known.keys.len() > KEYS_MAX {
+            self.places.remove(place);
+        }
+    }
+
+    /// Takes some of a place, from the key `after` on and then from the first one. `None`: its entries are to be looked at.
+    pub(super) fn take(
+        &mut self,
+        place: &Place,
+        tablet: &Tablet,
+        now: Duration,
+        after: &[u8],
+        most: usize,
+    ) -> Option<Vec<Bytes>> {
+        let known = self.places.get_mut(place)?;
+        let is_the_same = (known.tablet.epoch, &known.tablet.rows) == (tablet.epoch, &tablet.rows);
+        if !is_the_same || known.until <= now {
+            self.places.remove(place);
+            return None;
+        }
+        let behind = (Bound::Included(after), Bound::Unbounded);
+        let before = (Bound::Unbounded, Bound::Excluded(after));
+        let in_turn = known.keys.range::<[u8], _>(behind);
+        let in_turn = in_turn.chain(known.keys.range::<[u8], _>(before));
+        let taken: Vec<Bytes> = in_turn.take(most).cloned().collect();
+        for key in &taken {
+            known.keys.remove(key);
+        }
+        Some(taken)
+    }
+
+    /// Forgets those whose tablets are not here any more.
+    pub(super) fn retain(&mut self, is_here: impl Fn(u64) -> bool) {
+        self.places.retain(|(tablet, _), _| is_here(*tablet));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use percolator_protocol::types::{Rows, TableId, TabletState};
+
+    use super::*;
+
+    fn tablet(epoch: u64, end: &'static str) -> Tablet {
+        Tablet {
+            id: 1,
+            table: TableId(1),
+            table_name: "t".into(),
+            rows: Rows {
+                start: Bytes::new(),
+                end: end.into(),
+            },
+            epoch,
+            state: TabletState::Serving,
+        }
+    }
+
+    fn place() -> Place {
+        (1, "c".into())
+    }
+
+    #[test]
+    fn they_are_taken_in_turn_and_once() {
+        let (mut unleased, now, tablet) = (Unleased::default(), Duration::ZERO, tablet(1, "m"));
+        unleased.add(&place(), "lost".into());
+        assert_eq!(unleased.take(&place(), &tablet, now, b"", 9), None);
+        unleased.none(place(), &tablet, now);
+        for key in ["a", "c", "b", "d"] {
+            unleased.add(&place(), key.into());
+        }
+        let mut take =
+            |after: &str, most| unleased.take(&place(), &tablet, now, after.as_bytes(), most);
+        assert_eq!(take("c", 3), Some(vec!["c".into(), "d".into(), "a".into()]));
+        assert_eq!(take("c", 3), Some(vec!["b".into()]));
+        assert_eq!(take("c", 3), Some(vec![]));
+    }
+
+    #[test]
+    fn a_tablet_with_other_rows_is_looked_at_again_and_so_is_any_after_some_time() {
+        let now = Duration::ZERO;
+        for (other, later) in [
+            (tablet(2, "m"), now),
+            (tablet(1, "n"), now),
+            (tablet(1, "m"), KNOWN_FOR),
+        ] {
+            let mut unleased = Unleased::default();
+            unleased.none(place(), &tablet(1, "m"), now);
+            assert_eq!(unleased.take(&place(), &other, later, b"", 1), None);
+            assert!(unleased.is_empty());
+        }
+    }
+
+    #[test]
+    fn too_many_are_looked_for_in_the_engine() {
+        let mut unleased = Unleased::default();
+        unleased.none(place(), &tablet(1, "m"), Duration::ZERO);
+        for key in 0..=KEYS_MAX {
+            assert!(!unleased.is_empty(), "{key}");
+            unleased.add(&place(), format!("{key}").into());
+        }
+        assert!(unleased.is_empty());
+    }
+}
