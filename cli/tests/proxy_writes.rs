@@ -177,7 +177,7 @@ fn the_same_over_json() {
             assert!(status == 400 && message.contains(says), "{says}: {error}");
         }
     }
-    let (_, error) = call("write", "\"write\":[]");
+    let (_, error) = call("commit", "\"write\":[]");
     let message = error["error"]["message"].as_str().unwrap_or_default();
     assert!(message.contains("no field write"), "{error}");
     let gone = cell("b", "\"delete\":true");

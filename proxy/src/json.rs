@@ -123,28 +123,21 @@ async fn call(
             let chunks = shared.scan(&session, &table, ranges::range(asked)?).await?;
             return Ok(Answer::Lines(chunks));
         }
-        "put" => {
-            let cell = fields.cell()?;
-            let change = CellChange::Put(fields.needed("value")?);
+        "put" | "delete" | "write" => {
+            let writes = match method {
+                "write" => fields
+                    .writes()?
+                    .ok_or_else(|| invalid("writes is missing"))?,
+                "put" => vec![CellWrite {
+                    cell: fields.cell()?,
+                    change: CellChange::Put(fields.needed("value")?),
+                }],
+                _ => vec![CellWrite {
+                    cell: fields.cell()?,
+                    change: CellChange::Delete,
+                }],
+            };
             fields.end()?;
-            shared
-                .write(&session, &[CellWrite { cell, change }])
-                .await?;
-            json!({})
-        }
-        "delete" => {
-            let cell = fields.cell()?;
-            fields.end()?;
-            let change = CellChange::Delete;
-            shared
-                .write(&session, &[CellWrite { cell, change }])
-                .await?;
-            json!({})
-        }
-        "write" => {
-            let writes = fields.writes()?;
-            fields.end()?;
-            let writes = writes.ok_or_else(|| invalid("writes is missing"))?;
             shared.write(&session, &writes).await?;
             json!({})
         }
@@ -160,14 +153,7 @@ async fn call(
         }
         _ => {
             fields.end()?;
-            match shared.outcome(&session).await? {
-                KnownOutcome::Committed(commit_ts) => {
-                    json!({"outcome": "committed", "commit_ts": commit_ts.to_string()})
-                }
-                KnownOutcome::Pending => json!({"outcome": "pending"}),
-                KnownOutcome::RolledBack => json!({"outcome": "rolled back"}),
-                KnownOutcome::Forgotten => json!({"outcome": "forgotten"}),
-            }
+            outcome_json(shared.outcome(&session).await?)
         }
     };
     Ok(Answer::Object(answer))
@@ -313,6 +299,17 @@ impl Fields {
             Some(name) => Err(invalid(format!("this call has no field {name}"))),
             None => Ok(()),
         }
+    }
+}
+
+fn outcome_json(outcome: KnownOutcome) -> Value {
+    match outcome {
+        KnownOutcome::Committed(commit_ts) => {
+            json!({"outcome": "committed", "commit_ts": commit_ts.to_string()})
+        }
+        KnownOutcome::Pending => json!({"outcome": "pending"}),
+        KnownOutcome::RolledBack => json!({"outcome": "rolled back"}),
+        KnownOutcome::Forgotten => json!({"outcome": "forgotten"}),
     }
 }
 

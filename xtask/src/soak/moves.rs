@@ -141,7 +141,7 @@ impl Soak<'_> {
 
     /// Of the bank, or of each third move of the history, whose table may not be there yet.
     fn move_one(&mut self, number: u32, history: &str) -> anyhow::Result<()> {
-        let is_there = number % 3 == 0 && !self.servers.tablets(history)?.is_empty();
+        let is_there = number.is_multiple_of(3) && !self.servers.tablets(history)?.is_empty();
         let moved = self
             .servers
             .move_one(if is_there { history } else { TABLE })?;
