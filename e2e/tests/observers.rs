@@ -72,14 +72,14 @@ fn workers_with_a_program_of_their_own_are_scaled_by_the_changes_that_wait() {
         "global: {{scrape_interval: 2s, scrape_timeout: 2s}}\n{}",
         documented_jobs(&kube)
     );
-    space
-        .apply(&small("demo", &spec(&kube)))
-        .expect("a cluster");
+    space.apply(&small("demo", "")).expect("a cluster");
     let Some(prometheus) = Prometheus::start(&configuration, &[], &[SPACE]) else {
         return;
     };
-    space.wait_for("demo", "Available", "True", "MinimumServersAvailable");
+    space.wait_until_up_to_date("demo");
     percolator(&space, &["table", "create", "documents"]).expect("a table");
+    let changed = small("demo", &spec(&kube));
+    space.apply(&changed).expect("an observer");
     say("the program of its image runs for each change");
     wait_for_workers(&space, "1");
     percolator(&space, &["put", "documents", "first", "text", "elevenths"]).expect("a change");
@@ -107,5 +107,5 @@ fn workers_with_a_program_of_their_own_are_scaled_by_the_changes_that_wait() {
     let all = percolator(&space, &["scan", "documents", "-o", "json"]).expect("all rows");
     let followed = all.matches(r#""column":"length","value":"5""#).count();
     assert_eq!(followed, DOCUMENTS, "{all}");
-    space.wait_until_up_to_date("demo");
+    space.wait_for("demo", "Ready", "True", "UpToDate");
 }
