@@ -23,8 +23,8 @@ const PREFIX_END: &[u8] = b"observed0";
 #[derive(Debug, Default)]
 pub(crate) struct Observed {
     tablets: BTreeMap<u64, ObservedTablet>,
-    /// Their tables: most commits are on cells of others.
-    tables: BTreeSet<u32>,
+    /// What keys of observed cells end with, by table: most commits are on others.
+    endings: BTreeMap<u32, BTreeSet<Vec<u8>>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,8 +47,13 @@ impl Observed {
             let id = id.map_err(|_| malformed("a tablet's id has 8 bytes"))?;
             let record = v1::ObservedColumns::decode(value)
                 .map_err(|_| malformed("the observed columns of a tablet can't be read"))?;
-            observed.set(u64::from_be_bytes(id), record.table_id, record.columns);
+            let tablet = ObservedTablet {
+                table: record.table_id,
+                columns: record.columns.into_iter().collect(),
+            };
+            observed.tablets.insert(u64::from_be_bytes(id), tablet);
         }
+        observed.find_endings();
         Ok(observed)
     }
 
@@ -57,12 +62,26 @@ impl Observed {
         self.tablets.is_empty()
     }
 
-    /// Whether a cell with this key may be of a table that has an observed column.
+    /// Whether a cell with this key may be an observed one, or one for its acknowledgements.
     pub(crate) fn may_observe(&self, cell_key: &[u8]) -> bool {
-        !self.tables.is_empty()
-            && cell_key
-                .first_chunk()
-                .is_some_and(|table| self.tables.contains(&u32::from_be_bytes(*table)))
+        let Some(table) = cell_key.first_chunk().filter(|_| !self.endings.is_empty()) else {
+            return false;
+        };
+        let endings = self.endings.get(&u32::from_be_bytes(*table));
+        endings.is_some_and(|endings| endings.iter().any(|ending| cell_key.ends_with(ending)))
+    }
+
+    fn find_endings(&mut self) {
+        self.endings.clear();
+        for ObservedTablet { table, columns } in self.tablets.values() {
+            let endings = self.endings.entry(*table).or_default();
+            for column in columns {
+                // The column of its acknowledgements ends with its name.
+                let mut ending = Vec::new();
+                key::push_component(&mut ending, column);
+                endings.insert(ending);
+            }
+        }
     }
 
     /// Whether this column of the tablet is observed.
@@ -101,7 +120,7 @@ impl Observed {
             self.tablets
                 .insert(tablet, ObservedTablet { table, columns });
         }
-        self.tables = self.tablets.values().map(|it| it.table).collect();
+        self.find_endings();
     }
 
     /// One more column of the tablet is.
@@ -172,6 +191,8 @@ pub(crate) fn remove_record(batch: &mut Batch, observed: &Observed, tablet: u64)
 
 #[cfg(test)]
 mod tests {
+    use percolator_protocol::types::{TableId, ack_column};
+
     use super::*;
 
     #[test]
@@ -184,10 +205,15 @@ mod tests {
         assert!(observed.has(2, b"a") && observed.has(2, b"b") && !observed.has(1, b"b"));
         observed.merge(1, 2, 5);
         assert!(observed.has(1, b"b") && !observed.has(2, b"a"));
-        assert!(observed.may_observe(b"\0\0\0\x05row") && !observed.may_observe(b"\0\0\0\x06row"));
+        let may = |observed: &Observed, table, column: &[u8]| {
+            observed.may_observe(&key::cell(TableId(table), b"row", column))
+        };
+        assert!(may(&observed, 5, b"a") && may(&observed, 5, &ack_column(b"b")));
+        assert!(!may(&observed, 5, b"c") && !may(&observed, 6, b"a"));
         observed.remove(1, 5, b"b");
+        assert!(!may(&observed, 5, b"b"));
         assert!(observed.has(1, b"a") && !observed.has(1, b"b"));
         observed.forget(1);
-        assert!(observed.is_empty() && !observed.may_observe(b"\0\0\0\x05row"));
+        assert!(observed.is_empty() && !may(&observed, 5, b"a"));
     }
 }
