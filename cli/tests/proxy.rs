@@ -77,7 +77,13 @@ fn a_transaction_over_all_methods() {
 
         let mut before = later.grpc.clone();
         let snapshot = commit_ts - 1;
-        let begun = before.begin(v1::BeginRequest { snapshot }).await.unwrap();
+        let begun = before
+            .begin(v1::BeginRequest {
+                snapshot,
+                cells: Vec::new(),
+            })
+            .await
+            .unwrap();
         let mut before = Session {
             grpc: before,
             token: begun.into_inner().session,

@@ -142,6 +142,53 @@ fn a_write_that_is_refused_is_named_and_the_commit_is_not_begun() {
 }
 
 #[test]
+fn cells_are_read_with_the_beginning_or_nothing_begins() {
+    let cluster = with_table();
+    let proxy = Proxy::start(&cluster, |_| {});
+    block_on(async {
+        let mut grpc = connect(&proxy.address).await;
+        let mut session = Session::begin(&grpc).await;
+        session
+            .commit_with(vec![put("a", "1"), put("z", "2")])
+            .await
+            .unwrap();
+        let cell = |table: &str, row: &str| v1::CellName {
+            table: table.to_owned(),
+            row: row.to_owned().into(),
+            column: "c".into(),
+        };
+        let begin = |cells: Vec<v1::CellName>, snapshot| v1::BeginRequest { snapshot, cells };
+        let cells = vec![cell("t", "z"), cell("t", "b"), cell("t", "a")];
+        let begun = grpc
+            .begin(begin(cells.clone(), 0))
+            .await
+            .unwrap()
+            .into_inner();
+        let values: Vec<_> = begun.values.into_iter().map(|it| it.value).collect();
+        assert_eq!(values, [Some("2".into()), None, Some("1".into())]);
+        let before = begin(cells, session.start_ts);
+        let begun = grpc.begin(before).await.unwrap().into_inner();
+        assert!(
+            begun.values.iter().all(|it| it.value.is_none()),
+            "{begun:?}"
+        );
+        let open = proxy.shows("percolator_proxy_sessions");
+        let wrong = vec![cell("t", "a"), cell("elsewhere", "a")];
+        let unknown = is(Code::NotFound, "UNKNOWN_TABLE");
+        assert_eq!(refused(grpc.begin(begin(wrong, 0)).await), unknown);
+        let many = vec![cell("t", "a"); 257];
+        let invalid = is(Code::InvalidArgument, "INVALID");
+        assert_eq!(refused(grpc.begin(begin(many, 0)).await), invalid);
+        assert_eq!(proxy.shows("percolator_proxy_sessions"), open);
+    });
+    let http = Http::new(&proxy.address);
+    let cells = r#"[{"table":"t","row":"b","column":"c"},{"table":"t","row":"a","column":"c"}]"#;
+    let (status, begun) = http.post("begin", &format!("{{\"cells\":{cells}}}"));
+    assert_eq!(status, 200, "{begun}");
+    assert_eq!(begun["values"], json(r#"[{"value":null},{"value":"1"}]"#));
+}
+
+#[test]
 fn the_same_over_json() {
     let cluster = with_table();
     let http = Http::new(&cluster.proxy());

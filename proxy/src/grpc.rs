@@ -42,13 +42,16 @@ impl Service {
 #[tonic::async_trait]
 impl v1::transactions_server::Transactions for Service {
     async fn begin(&self, request: Request<v1::BeginRequest>) -> Answer<v1::BeginResponse> {
-        let snapshot = request.into_inner().snapshot;
+        let v1::BeginRequest { snapshot, cells } = request.into_inner();
         let snapshot = (snapshot != 0).then(|| Timestamp::from_u64(snapshot));
+        let cells: Vec<CellAt> = cells.into_iter().map(CellAt::from).collect();
         let call = async {
-            let begun = self.0.begin(snapshot).await?;
+            let begun = self.0.begin(snapshot, &cells).await?;
+            let values = begun.values.into_iter();
             Ok(v1::BeginResponse {
                 session: begun.session,
                 start_ts: begun.start_ts.as_u64(),
+                values: values.map(|value| v1::GetResponse { value }).collect(),
             })
         };
         self.answer("begin", call).await

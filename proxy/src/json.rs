@@ -85,9 +85,16 @@ async fn call(
 ) -> Result<Answer, Failure> {
     if method == "begin" {
         let snapshot = fields.timestamp("snapshot")?;
+        let cells = fields.cells()?;
         fields.end()?;
-        let begun = shared.begin(snapshot).await?;
-        let answer = json!({"session": begun.session, "start_ts": begun.start_ts.to_string()});
+        let begun = shared
+            .begin(snapshot, cells.as_deref().unwrap_or_default())
+            .await?;
+        let start_ts = begun.start_ts.to_string();
+        let mut answer = json!({"session": begun.session, "start_ts": start_ts});
+        if cells.is_some() {
+            answer["values"] = values_json(&begun.values);
+        }
         return Ok(Answer::Object(answer));
     }
     let session = fields.text("session")?;
@@ -105,9 +112,9 @@ async fn call(
         "batch_get" => {
             let cells = fields.cells()?;
             fields.end()?;
+            let cells = cells.ok_or_else(|| invalid("cells is missing"))?;
             let values = shared.batch_get(&session, &cells).await?;
-            let values = values.iter().map(|value| value_json(value.as_deref()));
-            json!({"values": values.collect::<Vec<_>>()})
+            json!({"values": values_json(&values)})
         }
         "scan" => {
             let table = fields.text("table")?;
@@ -247,9 +254,8 @@ impl Fields {
         })
     }
 
-    fn cells(&mut self) -> Result<Vec<CellAt>, Failure> {
-        let cells = self.list("cells", Self::cell)?;
-        cells.ok_or_else(|| invalid("cells is missing"))
+    fn cells(&mut self) -> Result<Option<Vec<CellAt>>, Failure> {
+        self.list("cells", Self::cell)
     }
 
     fn writes(&mut self) -> Result<Option<Vec<CellWrite>>, Failure> {
@@ -320,6 +326,11 @@ fn value_json(value: Option<&[u8]>) -> Value {
         None => drop(object.insert("value".into(), Value::Null)),
     }
     object.into()
+}
+
+fn values_json(values: &[Option<Bytes>]) -> Value {
+    let values = values.iter().map(|value| value_json(value.as_deref()));
+    values.collect()
 }
 
 fn cell_json(entry: &Entry) -> Value {

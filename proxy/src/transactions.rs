@@ -1,11 +1,13 @@
 //! The calls of a proxy, for both doors: each is admitted by [`Sessions`], and carried out by the client library.
 
+mod scans;
+
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use percolator_client::{Client, Entry, Error, Outcome, Range, Timestamp, Txn, limits};
+use percolator_client::{Client, Error, Outcome, Range, Timestamp, Txn, limits};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::failure::{Failure, Reason};
@@ -13,11 +15,11 @@ use crate::metrics::Metrics;
 use crate::sessions::{CommitStep, KnownEnd, Limits, Refusal, SessionEnd, Sessions};
 use crate::token;
 
+pub(crate) use scans::Chunk;
+use scans::ScanGuard;
+
 /// Cells of one BatchGet, whose values are in memory together, and of one Write.
 pub(crate) const BATCH_CELLS_MAX: usize = 256;
-/// What a scan hands over at a time: so many cells, or the bytes that one more cell brings above this.
-const CHUNK_CELLS: usize = 256;
-const CHUNK_BYTES: usize = 256 << 10;
 
 /// What carries out the calls of a session.
 #[derive(Clone)]
@@ -78,6 +80,8 @@ impl CellAt {
 pub(crate) struct Begun {
     pub(crate) session: String,
     pub(crate) start_ts: Timestamp,
+    /// Of the cells that were asked for.
+    pub(crate) values: Vec<Option<Bytes>>,
 }
 
 /// How a transaction ended, as far as that is known.
@@ -88,9 +92,6 @@ pub(crate) enum KnownOutcome {
     RolledBack,
     Forgotten,
 }
-
-/// Some cells of a scan, in order.
-pub(crate) type Chunk = Result<Vec<Entry>, Failure>;
 
 /// The proxy's state, shared by all calls.
 pub(crate) struct Transactions {
@@ -145,7 +146,13 @@ impl Transactions {
         self.metrics.buffered_bytes.set(whole(sessions.bytes()));
     }
 
-    pub(crate) async fn begin(&self, snapshot: Option<Timestamp>) -> Result<Begun, Failure> {
+    /// Begins a session, and reads these cells.
+    pub(crate) async fn begin(
+        &self,
+        snapshot: Option<Timestamp>,
+        cells: &[CellAt],
+    ) -> Result<Begun, Failure> {
+        check_count(cells.len())?;
         let client = self.client()?;
         self.sessions.lock().begin()?;
         let mut beginning = Beginning {
@@ -164,10 +171,27 @@ impl Transactions {
             ended: Arc::new(ended),
         };
         beginning.is_done = true;
-        let mut sessions = self.sessions.lock();
-        sessions.begun(self.now(), session.clone(), txn);
+        self.sessions.lock().begun(self.now(), session.clone(), txn);
         self.metrics.begun.inc();
-        Ok(Begun { session, start_ts })
+        if cells.is_empty() {
+            let values = Vec::new();
+            return Ok(Begun {
+                session,
+                start_ts,
+                values,
+            });
+        }
+        let mut unanswered = Unanswered {
+            of: self,
+            session: Some(session),
+        };
+        let token = unanswered.session.as_deref().unwrap_or_default();
+        let values = self.batch_get(token, cells).await?;
+        Ok(Begun {
+            session: unanswered.session.take().unwrap_or_default(),
+            start_ts,
+            values,
+        })
     }
 
     pub(crate) async fn get(&self, session: &str, cell: &CellAt) -> Result<Option<Bytes>, Failure> {
@@ -256,7 +280,7 @@ impl Transactions {
             Err(error) => return Err(self.failed(session, error)),
         };
         let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(produce(scan, txn.ended.subscribe(), guard, sender));
+        tokio::spawn(scans::produce(scan, txn.ended.subscribe(), guard, sender));
         Ok(receiver)
     }
 
@@ -487,6 +511,21 @@ impl Drop for Beginning<'_> {
     }
 }
 
+/// A session whose token nobody has yet: it ends with the call that began it.
+struct Unanswered<'a> {
+    of: &'a Transactions,
+    session: Option<String>,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = &self.session {
+            // One that has ended needs no more.
+            let _ = self.of.rollback(session);
+        }
+    }
+}
+
 /// A call under way.
 struct CallGuard<'a> {
     of: &'a Transactions,
@@ -509,71 +548,10 @@ impl Drop for CallGuard<'_> {
     }
 }
 
-/// A scan under way.
-struct ScanGuard {
-    of: Arc<Transactions>,
-    session: String,
-}
-
-impl Drop for ScanGuard {
-    fn drop(&mut self) {
-        let now = self.of.now();
-        self.of.sessions.lock().scan_done(now, &self.session);
-    }
-}
-
-/// Reads a scan for whoever takes its chunks, to its end or the session's.
-async fn produce(
-    mut scan: percolator_client::Scan,
-    mut ended: watch::Receiver<bool>,
-    guard: ScanGuard,
-    sender: mpsc::Sender<Chunk>,
-) {
-    loop {
-        let read = tokio::select! {
-            biased;
-            _ = ended.wait_for(|ended| *ended) => break,
-            read = chunk(&mut scan) => read,
-        };
-        let (chunk, is_last) = match read {
-            Ok((entries, is_last)) => (Ok(entries), is_last),
-            Err(error) => (Err(guard.of.failed(&guard.session, error)), true),
-        };
-        tokio::select! {
-            biased;
-            sent = sender.send(chunk) => if sent.is_err() || is_last {
-                return;
-            },
-            _ = ended.wait_for(|ended| *ended) => break,
-        }
-        let now = guard.of.now();
-        guard.of.sessions.lock().scan_goes_on(now, &guard.session);
-    }
-    let why = guard.of.sessions.lock().why_gone(&guard.session);
-    let why = why.unwrap_or(Refusal::Unknown);
-    let failure = guard.of.refused(&guard.session, why);
-    // The reader may take its time: nothing is held for it any more.
-    drop((scan, guard));
-    let _ = sender.send(Err(failure)).await;
-}
-
 fn check_count(cells: usize) -> Result<(), Failure> {
     if cells <= BATCH_CELLS_MAX {
         return Ok(());
     }
     let message = format!("{cells} cells; the limit is {BATCH_CELLS_MAX} for each call");
     Err(Failure::new(Reason::Invalid, message))
-}
-
-/// The next cells, and whether these are the last ones.
-async fn chunk(scan: &mut percolator_client::Scan) -> Result<(Vec<Entry>, bool), Error> {
-    let (mut entries, mut bytes) = (Vec::new(), 0);
-    while entries.len() < CHUNK_CELLS && bytes < CHUNK_BYTES {
-        let Some(entry) = scan.next().await? else {
-            return Ok((entries, true));
-        };
-        bytes += entry.row.len() + entry.column.len() + entry.value.len();
-        entries.push(entry);
-    }
-    Ok((entries, false))
 }

@@ -26,6 +26,8 @@ from ._errors import (
 )
 
 BytesLike = Union[bytes, str]
+#: A table, a row and a column.
+CellName = Tuple[str, BytesLike, BytesLike]
 T = TypeVar("T")
 
 #: Where the proxy of ``percolator up`` listens.
@@ -89,15 +91,23 @@ class Client:
     ) -> None:
         self.close()
 
-    def begin(self, *, snapshot: Optional[int] = None) -> "Transaction":
-        """Begins a transaction at a snapshot of now; or one that only reads, at a timestamp of an earlier one."""
-        fields = {} if snapshot is None else {"snapshot": str(snapshot)}
-        begun = self._call("begin", fields)
-        return Transaction(self, begun["session"], int(begun["start_ts"]))
+    def begin(self, *, snapshot: Optional[int] = None, cells: Sequence[CellName] = ()) -> "Transaction":
+        """Begins a transaction at a snapshot of now; or one that only reads, at a timestamp of an earlier one.
 
-    def transaction(self, *, snapshot: Optional[int] = None) -> "Transaction":
+        The values of these cells come along, in ``values``, which saves the call of a ``batch_get``.
+        """
+        fields: Dict[str, Any] = {}
+        if snapshot is not None:
+            fields["snapshot"] = str(snapshot)
+        if cells:
+            fields["cells"] = [_cell(*cell) for cell in cells]
+        begun = self._call("begin", fields)
+        values = [_value(value) for value in begun.get("values", ())]
+        return Transaction(self, begun["session"], int(begun["start_ts"]), values)
+
+    def transaction(self, *, snapshot: Optional[int] = None, cells: Sequence[CellName] = ()) -> "Transaction":
         """A transaction for ``with``: commits at the end of the block, and rolls back at an exception."""
-        return self.begin(snapshot=snapshot)
+        return self.begin(snapshot=snapshot, cells=cells)
 
     def run(self, function: Callable[["Transaction"], T], *, retry_for: float = 30.0) -> T:
         """Calls the function with a transaction and commits it.
@@ -217,7 +227,7 @@ class Transaction:
     with a write that was refused can't be committed.
     """
 
-    def __init__(self, client: Client, session: str, start_ts: int):
+    def __init__(self, client: Client, session: str, start_ts: int, values: Sequence[Optional[bytes]] = ()):
         self._client = client
         self._session = session
         self._ended = False
@@ -226,6 +236,8 @@ class Transaction:
         self._writes_bytes = 0
         #: The snapshot, and the transaction's name.
         self.start_ts = start_ts
+        #: Of the cells that were read with the beginning, in their order.
+        self.values = list(values)
 
     def __enter__(self) -> "Transaction":
         return self
@@ -251,7 +263,7 @@ class Transaction:
         """The value of a cell. The commit fails if another transaction changes it meanwhile."""
         return _value(self._read("get_for_update", _cell(table, row, column)))
 
-    def batch_get(self, cells: Sequence[Tuple[str, BytesLike, BytesLike]]) -> List[Optional[bytes]]:
+    def batch_get(self, cells: Sequence[CellName]) -> List[Optional[bytes]]:
         """The values of several cells, each a table, a row and a column, in the same order."""
         names = [_cell(*cell) for cell in cells]
         return [_value(value) for value in self._read("batch_get", {"cells": names})["values"]]

@@ -52,6 +52,18 @@ class ClientTest(unittest.TestCase):
         with self.client.transaction() as tx:
             self.assertIsNone(tx.get("t", a, b"\xff"))
 
+    def test_cells_are_read_with_the_beginning(self) -> None:
+        a, b = row(), uuid.uuid4().bytes
+        with self.client.transaction() as tx:
+            self.assertEqual(tx.values, [])
+            tx.put("t", b, "c", b"\xff")
+        with self.client.transaction(cells=[("t", a, "c"), ("t", b, "c")]) as tx:
+            self.assertEqual(tx.values, [None, b"\xff"])
+        before = self.client.begin(snapshot=tx.start_ts - 1, cells=[("t", a, "c")])
+        self.assertEqual(before.values, [None])
+        with self.assertRaises(percolator.NotFound):
+            self.client.begin(cells=[("nowhere", a, "c")])
+
     def test_a_scan_is_in_order_and_may_be_left(self) -> None:
         prefix = row()
         rows = [f"{prefix}-{number:04}".encode() for number in range(1500)]

@@ -153,19 +153,17 @@ async fn proxied(
     let rows = &pair(accounts);
     let column = Bytes::from_static(COLUMN.as_bytes());
     loop {
-        let begun = grpc.begin(v1::BeginRequest::default()).await?;
-        let session = begun.into_inner().session;
         let cells = rows.iter().map(|row| v1::CellName {
             table: TABLE.into(),
             row: row.clone(),
             column: column.clone(),
         });
-        let request = v1::BatchGetRequest {
-            session: session.clone(),
+        let request = v1::BeginRequest {
+            snapshot: 0,
             cells: cells.collect(),
         };
-        let got = grpc.batch_get(request).await?.into_inner().values;
-        let value = |at: usize| got.get(at).and_then(|got| got.value.as_ref());
+        let begun = grpc.begin(request).await?.into_inner();
+        let value = |at: usize| begun.values.get(at).and_then(|got| got.value.as_ref());
         let balances = moved([value(0), value(1)]);
         let writes = rows.iter().zip(balances).map(|(row, value)| v1::CellWrite {
             table: TABLE.into(),
@@ -174,7 +172,7 @@ async fn proxied(
             change: Some(Change::Put(value)),
         });
         let request = v1::CommitRequest {
-            session,
+            session: begun.session,
             writes: writes.collect(),
         };
         match grpc.commit(request).await {
