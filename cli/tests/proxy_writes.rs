@@ -75,7 +75,10 @@ fn a_commit_that_comes_many_times_at_once_is_carried_out_once() {
         let grpc = connect(&cluster.proxy()).await;
         for round in 0..20 {
             let session = Session::begin(&grpc).await;
-            let writes = vec![put("a", &format!("{round}")), put("z", &format!("{round}"))];
+            // The last write of a cell counts, whichever copy it comes with.
+            let others = (0..200).map(|row| put(&format!("b{row}"), "1"));
+            let (old, new) = (put("a", "old"), put("a", &format!("{round}")));
+            let writes: Vec<_> = [old].into_iter().chain(others).chain([new]).collect();
             let calls = (0..8).map(|_| {
                 let (mut session, writes) = (session.clone(), writes.clone());
                 tokio::spawn(async move { session.commit_with(writes).await })

@@ -164,7 +164,7 @@ impl v1::transactions_server::Transactions for Service {
         let request = request.into_inner();
         let call = async {
             let writes = writes(request.writes)?;
-            let commit_ts = self.0.commit(&request.session, &writes).await?.as_u64();
+            let commit_ts = self.0.commit(&request.session, writes).await?.as_u64();
             Ok(v1::CommitResponse { commit_ts })
         };
         self.answer("commit", call).await

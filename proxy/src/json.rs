@@ -151,7 +151,7 @@ async fn call(
         "commit" => {
             let writes = fields.writes()?.unwrap_or_default();
             fields.end()?;
-            json!({"commit_ts": shared.commit(&session, &writes).await?.to_string()})
+            json!({"commit_ts": shared.commit(&session, writes).await?.to_string()})
         }
         "rollback" => {
             fields.end()?;
@@ -291,9 +291,14 @@ impl Fields {
             Ok(one)
         };
         let list = list.into_iter().enumerate().map(|(number, object)| {
-            read_one(object).map_err(|failure| Failure {
-                message: format!("{name}[{number}]: {}", failure.message),
-                ..failure
+            read_one(object).map_err(|failure| {
+                let message = format!("{name}[{number}]: {}", failure.message);
+                let failure = invalid(message);
+                if name == "writes" {
+                    failure.with("write", number)
+                } else {
+                    failure
+                }
             })
         });
         list.collect::<Result<_, _>>().map(Some)

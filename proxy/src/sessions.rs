@@ -347,14 +347,11 @@ impl<T: Clone> Sessions<T> {
         }
     }
 
-    /// Whether a commit of the session has begun, or has ended otherwise than by nothing being committed.
-    pub fn has_begun_commit(&self, token: &str) -> bool {
-        match self.open.get(token) {
-            Some(session) => session.committing,
-            None => matches!(
-                self.ended.get(token),
-                Some(SessionEnd::Committed(_) | SessionEnd::Unknown { .. })
-            ),
+    /// What a commit was to write was refused: the session is as it was before.
+    pub fn commit_not_begun(&mut self, now: Duration, token: &str) {
+        if let Some(session) = self.open.get_mut(token) {
+            session.committing = false;
+            session.used = now;
         }
     }
 

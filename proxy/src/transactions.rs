@@ -233,20 +233,25 @@ impl Transactions {
     /// Buffers all of them, in this order. If one is refused, those before it are buffered.
     pub(crate) async fn write(&self, session: &str, writes: &[CellWrite]) -> Result<(), Failure> {
         check_count(writes.len())?;
-        let (txn, call) = self.call(session)?;
-        let txn = &txn.txn;
+        let (txn, _call) = self.call(session)?;
+        self.buffer(session, &txn.txn, writes).await
+    }
+
+    async fn buffer(&self, session: &str, txn: &Txn, writes: &[CellWrite]) -> Result<(), Failure> {
         for (number, write) in writes.iter().enumerate() {
             let CellWrite { cell, change } = write;
             let written = async {
+                let failed = |error| self.failed(session, error);
                 // A wrong name is reported now, not by the commit.
-                call.check(txn.check_table(&cell.table).await)?;
+                txn.check_table(&cell.table).await.map_err(failed)?;
                 self.check_room(session, write.buffered_bytes())?;
-                call.check(match change {
+                match change {
                     CellChange::Put(value) => {
                         txn.put(&cell.table, &cell.row, &cell.column, value.clone())
                     }
                     CellChange::Delete => txn.delete(&cell.table, &cell.row, &cell.column),
-                })
+                }
+                .map_err(failed)
             };
             let written = written.await;
             self.written(session, txn);
@@ -284,22 +289,15 @@ impl Transactions {
         Ok(receiver)
     }
 
-    /// Buffers these writes, and commits; a commit that is sent again writes nothing more. Goes on to its end also if the caller doesn't
-    /// wait.
+    /// Buffers these writes, and commits. One that comes twice is carried out once. Goes on to its end also if the caller
+    /// doesn't wait.
     pub(crate) async fn commit(
         self: &Arc<Self>,
         session: &str,
-        writes: &[CellWrite],
+        writes: Vec<CellWrite>,
     ) -> Result<Timestamp, Failure> {
-        let has_begun = || self.sessions.lock().has_begun_commit(session);
-        if !writes.is_empty()
-            && !has_begun()
-            && let Err(failure) = self.write(session, writes).await
-            // The same commit may have come twice at the same time.
-            && !has_begun()
-        {
-            return Err(failure);
-        }
+        check_count(writes.len())?;
+        // From here on no other call writes anything, nor another copy of this one.
         let step = self.sessions.lock().commit(self.now(), session);
         let txn = match step {
             Ok(CommitStep::Begin(txn)) => txn,
@@ -309,32 +307,43 @@ impl Transactions {
         let (answer, answered) = oneshot::channel();
         let (this, session) = (self.clone(), session.to_owned());
         tokio::spawn(async move {
-            let result = txn.txn.commit().await;
-            let end = match &result {
-                Ok(commit_ts) => SessionEnd::Committed(*commit_ts),
-                Err(Error::Unknown {
-                    start_ts, primary, ..
-                }) => SessionEnd::Unknown {
-                    start_ts: *start_ts,
-                    primary: primary.clone(),
-                },
-                // Whatever else it is says that nothing of it is or will be visible.
-                Err(_) => SessionEnd::Aborted,
+            let result = match this.buffer(&session, &txn.txn, &writes).await {
+                Ok(()) => this.commit_buffered(&session, txn).await,
+                Err(failure) => {
+                    let now = this.now();
+                    this.sessions.lock().commit_not_begun(now, &session);
+                    Err(failure)
+                }
             };
-            txn.ended.send_replace(true);
-            this.metrics.session_ended(&end);
-            this.sessions.lock().finish(this.now(), &session, end);
-            this.ended.notify_waiters();
             // Nobody may wait any more.
             let _ = answer.send(result);
         });
-        match answered.await {
-            Ok(result) => result.map_err(Failure::from),
-            Err(_) => Err(Failure::new(
+        answered.await.unwrap_or_else(|_| {
+            Err(Failure::new(
                 Reason::Committing,
                 "the commit was not waited for; ask again for its outcome",
-            )),
-        }
+            ))
+        })
+    }
+
+    async fn commit_buffered(&self, session: &str, txn: SessionTxn) -> Result<Timestamp, Failure> {
+        let result = txn.txn.commit().await;
+        let end = match &result {
+            Ok(commit_ts) => SessionEnd::Committed(*commit_ts),
+            Err(Error::Unknown {
+                start_ts, primary, ..
+            }) => SessionEnd::Unknown {
+                start_ts: *start_ts,
+                primary: primary.clone(),
+            },
+            // Whatever else it is says that nothing of it is or will be visible.
+            Err(_) => SessionEnd::Aborted,
+        };
+        txn.ended.send_replace(true);
+        self.metrics.session_ended(&end);
+        self.sessions.lock().finish(self.now(), session, end);
+        self.ended.notify_waiters();
+        result.map_err(Failure::from)
     }
 
     pub(crate) fn rollback(&self, session: &str) -> Result<(), Failure> {

@@ -184,7 +184,7 @@ class Client:
     def _send(
         self, method: str, fields: Dict[str, Any], again: bool
     ) -> Tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        body = json.dumps(fields).encode()
+        body = _json(fields)
         headers = {"Content-Type": "application/json"}
         lost: Optional[BaseException] = None
         for fresh in (False, True) if again else (False,):
@@ -223,17 +223,19 @@ class Client:
 class Transaction:
     """A transaction. Its reads see one snapshot, and its own writes.
 
-    Writes are sent together, with the next read or with the commit, which raises what is wrong with them. A transaction
-    with a write that was refused can't be committed.
+    Writes are sent together: with the next read, with the commit, or when they are many. That call raises what is wrong with
+    them, and the transaction is rolled back then.
     """
 
     def __init__(self, client: Client, session: str, start_ts: int, values: Sequence[Optional[bytes]] = ()):
         self._client = client
         self._session = session
         self._ended = False
-        # Not sent yet.
+        # Not sent yet, and their bytes as they are sent.
         self._writes: List[Dict[str, Any]] = []
         self._writes_bytes = 0
+        # Why it can't be committed.
+        self._failed: Optional[Error] = None
         #: The snapshot, and the transaction's name.
         self.start_ts = start_ts
         #: Of the cells that were read with the beginning, in their order.
@@ -248,11 +250,11 @@ class Transaction:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
-        if self._ended:
-            return
         if error is None:
-            self.commit()
-        else:
+            # One whose writes were refused has ended, and says so.
+            if not self._ended or self._failed is not None:
+                self.commit()
+        elif not self._ended:
             self._roll_back_quietly()
 
     def get(self, table: str, row: BytesLike, column: BytesLike) -> Optional[bytes]:
@@ -295,17 +297,19 @@ class Transaction:
         """Sets a cell at the commit."""
         fields = _cell(table, row, column)
         _insert(fields, "value", value)
-        self._write(fields, len(value))
+        self._write(fields)
 
     def delete(self, table: str, row: BytesLike, column: BytesLike) -> None:
         """Deletes a cell at the commit."""
-        self._write({**_cell(table, row, column), "delete": True}, 0)
+        self._write({**_cell(table, row, column), "delete": True})
 
     def commit(self) -> int:
         """Commits, and returns the commit_ts.
 
         ``Aborted`` and ``Unavailable`` say that nothing of it is committed, ``OutcomeUnknown`` that it may be.
         """
+        if self._failed is not None:
+            raise self._failed
         self._ended = True
         try:
             return self._commit()
@@ -334,8 +338,8 @@ class Transaction:
                     raise self._unknown(str(gone)) from gone
                 raise _restarted(gone) from gone
             except ResourceExhausted as full:
-                # Of a commit that was sent before, this says nothing.
-                if not is_lost:
+                # Of a commit that was sent before, this says nothing, unless that can be rolled back still.
+                if not is_lost or (self._writes and self._roll_back_quietly()):
                     raise
                 if time.monotonic() >= give_up:
                     raise self._unknown(str(full)) from full
@@ -352,7 +356,7 @@ class Transaction:
 
     def rollback(self) -> None:
         """Ends the transaction without writing anything."""
-        self._ended = True
+        self._ended, self._failed = True, None
         self._call("rollback", {})
 
     def outcome(self) -> Outcome:
@@ -361,39 +365,41 @@ class Transaction:
         commit_ts = answer.get("commit_ts")
         return Outcome(answer["outcome"], None if commit_ts is None else int(commit_ts))
 
-    def _write(self, write: Dict[str, Any], value_bytes: int) -> None:
+    def _write(self, write: Dict[str, Any]) -> None:
         if self._ended:
             # The proxy says how.
             self._call("write", {"writes": [write]})
             return
-        if len(self._writes) == _WRITES_MAX or self._writes_bytes + value_bytes > _WRITES_BYTES:
+        size = len(_json(write))
+        if len(self._writes) == _WRITES_MAX or self._writes_bytes + size > _WRITES_BYTES:
             self._send_writes()
         self._writes.append(write)
-        self._writes_bytes += value_bytes
+        self._writes_bytes += size
 
     def _send_writes(self) -> None:
         if not self._writes or self._ended:
             return
         try:
             self._call("write", {"writes": self._writes}, again=False)
-        except Unavailable as away:
-            # If the connection was lost they may still arrive, behind later ones of the same cells: there must be none.
-            if not away.reason:
-                self._roll_back_quietly()
+        except Error as failed:
+            # Whoever goes on all the same would commit without them. And where the connection was lost they may still arrive,
+            # behind later ones of the same cells: there must be none.
+            self._roll_back_quietly()
+            self._failed = failed
             raise
-        # Those of which one is refused stay, so that the commit is refused, too.
         self._writes, self._writes_bytes = [], 0
 
     def _read(self, method: str, fields: Dict[str, Any]) -> Any:
         self._send_writes()
         return self._call(method, fields)
 
-    def _roll_back_quietly(self) -> None:
+    def _roll_back_quietly(self) -> bool:
         try:
             self.rollback()
+            return True
         except Error:
             # The proxy does it by itself; the reason is the exception that is raised already.
-            pass
+            return False
 
     def _call(self, method: str, fields: Dict[str, Any], *, again: bool = True) -> Any:
         try:
@@ -412,6 +418,10 @@ class Transaction:
 def _restarted(gone: Error) -> Aborted:
     """A proxy that doesn't know a session whose commit was never asked for."""
     return Aborted("the proxy was started again: nothing of the transaction is committed", gone.reason, gone.metadata)
+
+
+def _json(fields: Dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False).encode()
 
 
 def _cell(table: str, row: BytesLike, column: BytesLike) -> Dict[str, Any]:

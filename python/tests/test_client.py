@@ -159,6 +159,16 @@ class ClientTest(unittest.TestCase):
             self.assertEqual(found, {each: each.encode() for each in rows if each not in rows[1:3]})
             self.assertEqual(tx.get("t", rows[0], "large"), large)
 
+    def test_long_texts_are_counted_as_they_are_sent(self) -> None:
+        prefix = row()
+        texts = ["\u4e2d" * 9_000] * 120 + ["\U0001f600" * 500_000, "\x00" * 200_000, "\"" * 700_000]
+        with self.client.transaction() as tx:
+            for number, text in enumerate(texts):
+                tx.put("t", f"{prefix}-{number:03}", "c", text)
+        with self.client.transaction() as tx:
+            found = [cell.value.decode() for cell in tx.scan("t", prefix=prefix)]
+        self.assertTrue(found == texts)
+
     def test_a_write_that_is_refused_keeps_all_from_being_committed(self) -> None:
         a, b = row(), row()
         for wrong, kind in (

@@ -65,12 +65,35 @@ class LostTest(unittest.TestCase):
 
     def test_writes_whose_answer_is_lost_are_not_sent_again(self) -> None:
         ended = answer(200, {})
-        lost = self.transaction([b"", ended, failed(409, "ABORTED", "SESSION_ABORTED")])
+        lost = self.transaction([b"", ended])
         lost.put("t", "a", "c", "1")
         with self.assertRaises(percolator.Unavailable):
             lost.get("t", "a", "c")
-        with self.assertRaises(percolator.Aborted):
+        with self.assertRaises(percolator.Unavailable):
             lost.commit()
+        # Whoever passes over that is told at the end of the block.
+        with self.assertRaises(percolator.Unavailable):
+            with self.transaction([b"", ended]) as lost:
+                lost.put("t", "a", "c", "1")
+                with self.assertRaises(percolator.Unavailable):
+                    lost.get("t", "a", "c")
+        with self.transaction([b"", ended, ended]) as lost:
+            lost.put("t", "a", "c", "1")
+            with self.assertRaises(percolator.Unavailable):
+                lost.get("t", "a", "c")
+            lost.rollback()
+
+    def test_a_write_that_is_refused_after_a_lost_commit_is_no_unknown_outcome(self) -> None:
+        full = failed(429, "RESOURCE_EXHAUSTED", "SESSION_BYTES")
+        lost = self.transaction([b"", full, answer(200, {})])
+        lost.put("t", "a", "c", "1")
+        with self.assertRaises(percolator.ResourceExhausted):
+            lost.commit()
+        # It was under way, and is done.
+        committing = failed(503, "UNAVAILABLE", "COMMITTING")
+        lost = self.transaction([b"", full, committing, answer(200, {"commit_ts": "9"})])
+        lost.put("t", "a", "c", "1")
+        self.assertEqual(lost.commit(), 9)
 
     def test_a_commit_whose_answer_is_lost_is_sent_again_with_its_writes(self) -> None:
         lost = self.transaction([b"", failed(503, "UNAVAILABLE", "COMMITTING"), answer(200, {"commit_ts": "9"})])

@@ -39,6 +39,8 @@ pub(crate) struct Notified {
     pub(crate) changed: Vec<Bytes>,
     /// The keys of cells whose changes were acknowledged, also where a later one waits.
     pub(crate) acknowledged: Vec<Bytes>,
+    /// Those of them where a later one waits.
+    pub(crate) left: Vec<Bytes>,
     /// For the proof that this is noticed: what is written behind the batch.
     pub(crate) later: Vec<(Bytes, Notification)>,
 }
@@ -155,7 +157,10 @@ fn acknowledge(
     {
         let batch = &mut decision.batch;
         match actions::left(waiting, start_ts) {
-            Some(left) => batch.put(Column::Notify, cell_key.clone(), left.encode()),
+            Some(left) => {
+                batch.put(Column::Notify, cell_key.clone(), left.encode());
+                decision.notified.left.push(cell_key.clone());
+            }
             None => batch.delete(Column::Notify, cell_key.clone()),
         }
     }

@@ -144,6 +144,7 @@ impl Shared {
                 let ask = Ask::Notifications(v1::NotificationsRequest {
                     column: self.observer.column.clone(),
                     lease_ms: millis(lease),
+                    worker: self.id,
                     renewed: rows.clone(),
                     ..v1::NotificationsRequest::default()
                 });
@@ -405,6 +406,7 @@ impl Shared {
         let ask = |_: &Located| {
             Ask::Notifications(v1::NotificationsRequest {
                 column: self.observer.column.clone(),
+                worker: self.id,
                 returned: rows.clone(),
                 ..v1::NotificationsRequest::default()
             })

@@ -135,9 +135,12 @@ fn what_is_written_is_bounded_for_each_session_and_in_all() {
 #[test]
 fn a_commit_is_carried_out_once_and_answered_as_often_as_it_is_asked() {
     let mut sessions = with(&["a"]);
-    assert!(!sessions.has_begun_commit("a"));
+    // A write that went along is refused.
     assert_eq!(sessions.commit(at(1), "a"), Ok(CommitStep::Begin("a")));
-    assert!(sessions.has_begun_commit("a"));
+    sessions.commit_not_begun(at(1), "a");
+    assert_eq!(sessions.call(at(1), "a"), Ok("a"));
+    sessions.call_done(at(1), "a");
+    assert_eq!(sessions.commit(at(1), "a"), Ok(CommitStep::Begin("a")));
     for refused in [
         sessions.commit(at(1), "a").map(drop),
         sessions.call(at(1), "a").map(drop),
@@ -152,7 +155,6 @@ fn a_commit_is_carried_out_once_and_answered_as_often_as_it_is_asked() {
     let committed = SessionEnd::Committed(ts(7));
     sessions.finish(at(100), "a", committed.clone());
     assert_eq!(sessions.commit(at(101), "a"), Ok(CommitStep::Done(ts(7))));
-    assert!(sessions.has_begun_commit("a"));
     let ended = Refusal::Ended(committed.clone());
     assert_eq!(sessions.rollback(at(101), "a"), Err(ended.clone()));
     assert_eq!(sessions.call(at(101), "a"), Err(ended));
@@ -167,7 +169,6 @@ fn a_read_that_finds_the_transaction_rolled_back_ends_it_unless_its_commit_is_un
     assert_eq!(sessions.abort(at(1), "a"), Some("a"));
     let aborted = Refusal::Ended(SessionEnd::Aborted);
     assert_eq!(sessions.commit(at(1), "a"), Err(aborted));
-    assert!(!sessions.has_begun_commit("a"));
     assert_eq!(sessions.rollback(at(1), "a"), Ok(None));
     sessions.commit(at(1), "b").unwrap();
     assert_eq!(sessions.abort(at(1), "b"), None);

@@ -34,8 +34,8 @@ const WAITING_MAX: usize = 4096;
 pub(super) struct Observing {
     /// Since the server began.
     now: Duration,
-    /// When they end, by the keys of their cells.
-    leases: HashMap<Bytes, Duration>,
+    /// By the keys of their cells.
+    leases: HashMap<Bytes, Lease>,
     ends: BTreeSet<(Duration, Bytes)>,
     unleased: Unleased,
     /// Behind which key the last answer ended, by tablet and column: the next one begins there.
@@ -47,6 +47,13 @@ pub(super) struct Observing {
     touched: BTreeSet<(u64, Bytes)>,
     /// Those whose entries were not all looked at, since the tablet has many: at the next tick it goes on there.
     unfinished: BTreeSet<(u64, Bytes)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    end: Duration,
+    /// The number of who has it.
+    worker: u64,
 }
 
 #[derive(Debug)]
@@ -67,22 +74,28 @@ fn place(waiting: &WaitingRequest) -> Place {
 impl Observing {
     /// Whether nothing in it depends on time.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.leases.is_empty()
+        self.waiting.is_empty() && self.leases.is_empty() && self.unleased.is_empty()
     }
 
-    fn lease(&mut self, cell_key: Bytes, duration: Duration) {
+    fn lease(&mut self, cell_key: Bytes, duration: Duration, worker: u64) {
         self.release(&cell_key);
         if self.leases.len() < LEASES_MAX && !duration.is_zero() {
             let end = self.now + duration.min(LEASE_MAX);
             self.ends.insert((end, cell_key.clone()));
-            self.leases.insert(cell_key, end);
+            self.leases.insert(cell_key, Lease { end, worker });
         }
     }
 
     fn release(&mut self, cell_key: &Bytes) {
-        if let Some(end) = self.leases.remove(cell_key) {
-            self.ends.remove(&(end, cell_key.clone()));
+        if let Some(lease) = self.leases.remove(cell_key) {
+            self.ends.remove(&(lease.end, cell_key.clone()));
         }
+    }
+
+    /// Whether another worker has the lease: what this one says of it comes too late.
+    fn is_anothers(&self, cell_key: &Bytes, worker: u64) -> bool {
+        let lease = self.leases.get(cell_key);
+        lease.is_some_and(|lease| lease.worker != worker)
     }
 
     /// Notifications of a place that wait and are leased to nobody, which are leased now.
@@ -92,7 +105,7 @@ impl Observing {
         tablet: &Tablet,
         place: Place,
         limit: usize,
-        lease: Duration,
+        (lease, worker): (Duration, u64),
     ) -> Result<Vec<v1::NotificationInfo>, Error> {
         let after = self.cursors.get(&place).cloned().unwrap_or_default();
         let found = match self.find_known(state, tablet, &place, limit, &after)? {
@@ -115,7 +128,7 @@ impl Observing {
             self.cursors.insert(place.clone(), next);
         }
         for cell_key in found.keys {
-            self.lease(cell_key.clone(), lease);
+            self.lease(cell_key.clone(), lease, worker);
             if !self.leases.contains_key(&cell_key) {
                 self.unleased.add(&place, cell_key);
             }
@@ -225,14 +238,21 @@ impl Core {
         if !request.returned.is_empty() || !request.renewed.is_empty() {
             let table = self.state.tablets.serving(asked)?.table;
             let cell_key = |row: &Bytes| Bytes::from(key::cell(table, row, &request.column));
-            let lease = Duration::from_millis(request.lease_ms.into());
-            for row in &request.renewed {
-                self.observing.lease(cell_key(row), lease);
+            let (lease, worker) = (
+                Duration::from_millis(request.lease_ms.into()),
+                request.worker,
+            );
+            for cell_key in request.renewed.iter().map(cell_key) {
+                if !self.observing.is_anothers(&cell_key, worker) {
+                    self.observing.lease(cell_key.clone(), lease, worker);
+                    self.may_be_sent(&cell_key);
+                }
             }
-            for row in &request.returned {
-                let cell_key = cell_key(row);
-                self.observing.release(&cell_key);
-                self.may_be_sent(&cell_key);
+            for cell_key in request.returned.iter().map(cell_key) {
+                if !self.observing.is_anothers(&cell_key, worker) {
+                    self.observing.release(&cell_key);
+                    self.may_be_sent(&cell_key);
+                }
             }
             self.wake_observers(out);
         }
@@ -294,7 +314,7 @@ impl Core {
         let limit = request.limit.min(NOTIFICATIONS_MAX) as usize;
         if limit > 0 {
             let lease = Duration::from_millis(request.lease_ms.into());
-            let place = (asked.id, column.clone());
+            let (place, lease) = ((asked.id, column.clone()), (lease, request.worker));
             response.notifications =
                 self.observing
                     .find(&self.state, tablet, place, limit, lease)?;
@@ -329,7 +349,7 @@ impl Core {
         for cell_key in &notified.acknowledged {
             self.observing.release(cell_key);
         }
-        for cell_key in notified.acknowledged.iter().chain(&notified.changed) {
+        for cell_key in notified.left.iter().chain(&notified.changed) {
             self.may_be_sent(cell_key);
         }
         if !notified.later.is_empty() {
@@ -408,7 +428,7 @@ impl Core {
         let state = &self.state;
         self.observing
             .unleased
-            .retain(|tablet| state.tablets.get(tablet).is_some());
+            .retain(now, |tablet| state.tablets.get(tablet).is_some());
         self.observing
             .cursors
             .retain(|(tablet, _), _| state.tablets.get(*tablet).is_some());

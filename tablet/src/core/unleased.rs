@@ -83,9 +83,10 @@ impl Unleased {
         Some(taken)
     }
 
-    /// Forgets those whose tablets are not here any more.
-    pub(super) fn retain(&mut self, is_here: impl Fn(u64) -> bool) {
-        self.places.retain(|(tablet, _), _| is_here(*tablet));
+    /// Forgets those whose tablets are not here any more, and those that are to be looked at again, if somebody asks.
+    pub(super) fn retain(&mut self, now: Duration, is_here: impl Fn(u64) -> bool) {
+        self.places
+            .retain(|(tablet, _), known| is_here(*tablet) && now < known.until);
     }
 }
 
@@ -141,6 +142,9 @@ mod tests {
             unleased.none(place(), &tablet(1, "m"), now);
             assert_eq!(unleased.take(&place(), &other, later, b"", 1), None);
             assert!(unleased.is_empty());
+            unleased.none(place(), &tablet(1, "m"), now);
+            unleased.retain(later, |_| true);
+            assert_eq!(unleased.is_empty(), later == KNOWN_FOR);
         }
     }
 
