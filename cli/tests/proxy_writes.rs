@@ -148,6 +148,12 @@ fn a_write_that_is_refused_is_named_and_the_commit_is_not_begun() {
 fn cells_are_read_with_the_beginning_or_nothing_begins() {
     let cluster = with_table();
     let proxy = Proxy::start(&cluster, |_| {});
+    let cell = |table: &str, row: &str| v1::CellName {
+        table: table.to_owned(),
+        row: row.to_owned().into(),
+        column: "c".into(),
+    };
+    let begin = |cells: Vec<v1::CellName>, snapshot| v1::BeginRequest { snapshot, cells };
     block_on(async {
         let mut grpc = connect(&proxy.address).await;
         let mut session = Session::begin(&grpc).await;
@@ -155,12 +161,6 @@ fn cells_are_read_with_the_beginning_or_nothing_begins() {
             .commit_with(vec![put("a", "1"), put("z", "2")])
             .await
             .unwrap();
-        let cell = |table: &str, row: &str| v1::CellName {
-            table: table.to_owned(),
-            row: row.to_owned().into(),
-            column: "c".into(),
-        };
-        let begin = |cells: Vec<v1::CellName>, snapshot| v1::BeginRequest { snapshot, cells };
         let cells = vec![cell("t", "z"), cell("t", "b"), cell("t", "a")];
         let begun = grpc
             .begin(begin(cells.clone(), 0))
@@ -175,15 +175,18 @@ fn cells_are_read_with_the_beginning_or_nothing_begins() {
             begun.values.iter().all(|it| it.value.is_none()),
             "{begun:?}"
         );
-        let open = proxy.shows("percolator_proxy_sessions");
+    });
+    let open = proxy.shows("percolator_proxy_sessions");
+    block_on(async {
+        let mut grpc = connect(&proxy.address).await;
         let wrong = vec![cell("t", "a"), cell("elsewhere", "a")];
         let unknown = is(Code::NotFound, "UNKNOWN_TABLE");
         assert_eq!(refused(grpc.begin(begin(wrong, 0)).await), unknown);
         let many = vec![cell("t", "a"); 257];
         let invalid = is(Code::InvalidArgument, "INVALID");
         assert_eq!(refused(grpc.begin(begin(many, 0)).await), invalid);
-        assert_eq!(proxy.shows("percolator_proxy_sessions"), open);
     });
+    assert_eq!(proxy.shows("percolator_proxy_sessions"), open);
     let http = Http::new(&proxy.address);
     let cells = r#"[{"table":"t","row":"b","column":"c"},{"table":"t","row":"a","column":"c"}]"#;
     let (status, begun) = http.post("begin", &format!("{{\"cells\":{cells}}}"));

@@ -117,17 +117,7 @@ async fn call(
             json!({"values": values_json(&values)})
         }
         "scan" => {
-            let table = fields.text("table")?;
-            let asked = ranges::Asked {
-                start: fields.bytes("start")?.unwrap_or_default(),
-                end: fields.bytes("end")?.unwrap_or_default(),
-                prefix: fields.bytes("prefix")?.unwrap_or_default(),
-                reverse: fields.flag("reverse")?,
-                limit: fields.number("limit")?,
-                limit_rows: fields.number("limit_rows")?,
-            };
-            fields.end()?;
-            let chunks = shared.scan(&session, &table, ranges::range(asked)?).await?;
+            let chunks = scan(shared, &session, &mut fields).await?;
             return Ok(Answer::Lines(chunks));
         }
         "put" | "delete" | "write" => {
@@ -164,6 +154,24 @@ async fn call(
         }
     };
     Ok(Answer::Object(answer))
+}
+
+async fn scan(
+    shared: &Arc<Transactions>,
+    session: &str,
+    fields: &mut Fields,
+) -> Result<tokio::sync::mpsc::Receiver<Chunk>, Failure> {
+    let table = fields.text("table")?;
+    let asked = ranges::Asked {
+        start: fields.bytes("start")?.unwrap_or_default(),
+        end: fields.bytes("end")?.unwrap_or_default(),
+        prefix: fields.bytes("prefix")?.unwrap_or_default(),
+        reverse: fields.flag("reverse")?,
+        limit: fields.number("limit")?,
+        limit_rows: fields.number("limit_rows")?,
+    };
+    fields.end()?;
+    shared.scan(session, &table, ranges::range(asked)?).await
 }
 
 async fn read(body: Body) -> Result<Map<String, Value>, Failure> {

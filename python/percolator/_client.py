@@ -356,7 +356,7 @@ class Transaction:
 
     def rollback(self) -> None:
         """Ends the transaction without writing anything."""
-        self._ended, self._failed = True, None
+        self._ended, self._failed, self._writes = True, None, []
         self._call("rollback", {})
 
     def outcome(self) -> Outcome:
