@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::Stream;
 use percolator_client::{Range, Timestamp};
 use percolator_wire::proxy::v1;
@@ -119,11 +120,7 @@ impl v1::transactions_server::Transactions for Service {
     async fn put(&self, request: Request<v1::PutRequest>) -> Answer<v1::PutResponse> {
         let request = request.into_inner();
         let write = CellWrite {
-            cell: CellAt {
-                table: request.table,
-                row: request.row,
-                column: request.column,
-            },
+            cell: cell(request.table, request.row, request.column),
             change: CellChange::Put(request.value),
         };
         let call = async {
@@ -136,11 +133,7 @@ impl v1::transactions_server::Transactions for Service {
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
         let request = request.into_inner();
         let write = CellWrite {
-            cell: CellAt {
-                table: request.table,
-                row: request.row,
-                column: request.column,
-            },
+            cell: cell(request.table, request.row, request.column),
             change: CellChange::Delete,
         };
         let call = async {
@@ -201,21 +194,17 @@ impl v1::transactions_server::Transactions for Service {
 }
 
 impl From<v1::CellName> for CellAt {
-    fn from(cell: v1::CellName) -> Self {
-        Self {
-            table: cell.table,
-            row: cell.row,
-            column: cell.column,
-        }
+    fn from(name: v1::CellName) -> Self {
+        cell(name.table, name.row, name.column)
     }
 }
 
+fn cell(table: String, row: Bytes, column: Bytes) -> CellAt {
+    CellAt { table, row, column }
+}
+
 fn split(request: v1::GetRequest) -> (String, CellAt) {
-    let cell = CellAt {
-        table: request.table,
-        row: request.row,
-        column: request.column,
-    };
+    let cell = cell(request.table, request.row, request.column);
     (request.session, cell)
 }
 
@@ -229,11 +218,7 @@ fn writes(writes: Vec<v1::CellWrite>) -> Result<Vec<CellWrite>, Failure> {
                 return Err(Failure::new(Reason::Invalid, message).with("write", number));
             }
         };
-        let cell = CellAt {
-            table: write.table,
-            row: write.row,
-            column: write.column,
-        };
+        let cell = cell(write.table, write.row, write.column);
         Ok(CellWrite { cell, change })
     });
     writes.collect()

@@ -173,22 +173,20 @@ impl Transactions {
         beginning.is_done = true;
         self.sessions.lock().begun(self.now(), session.clone(), txn);
         self.metrics.begun.inc();
-        if cells.is_empty() {
-            let values = Vec::new();
-            return Ok(Begun {
-                session,
-                start_ts,
-                values,
-            });
-        }
-        let mut unanswered = Unanswered {
-            of: self,
-            session: Some(session),
+        let values = if cells.is_empty() {
+            Vec::new()
+        } else {
+            let mut unanswered = Unanswered {
+                of: self,
+                session: &session,
+                is_done: false,
+            };
+            let values = self.batch_get(&session, cells).await?;
+            unanswered.is_done = true;
+            values
         };
-        let token = unanswered.session.as_deref().unwrap_or_default();
-        let values = self.batch_get(token, cells).await?;
         Ok(Begun {
-            session: unanswered.session.take().unwrap_or_default(),
+            session,
             start_ts,
             values,
         })
@@ -523,14 +521,15 @@ impl Drop for Beginning<'_> {
 /// A session whose token nobody has yet: it ends with the call that began it.
 struct Unanswered<'a> {
     of: &'a Transactions,
-    session: Option<String>,
+    session: &'a str,
+    is_done: bool,
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if let Some(session) = &self.session {
+        if !self.is_done {
             // One that has ended needs no more.
-            let _ = self.of.rollback(session);
+            let _ = self.of.rollback(self.session);
         }
     }
 }
