@@ -359,9 +359,11 @@ pub(crate) fn find_one(
     state: &State,
     cell_key: &[u8],
 ) -> Result<Option<v1::NotificationInfo>, Error> {
-    let found = waiting(state, cell_key)?;
+    let Some(found) = waiting(state, cell_key)? else {
+        return Ok(None);
+    };
     let cell = key::decode_cell(cell_key)?;
-    Ok(found.map(|found| info(cell.row, &found)))
+    Ok(Some(info(cell.row, &found)))
 }
 
 fn info(row: Bytes, notification: &Notification) -> v1::NotificationInfo {
@@ -418,11 +420,10 @@ pub(crate) fn find(
 /// next ones are; empty: from the tablet's first on.
 pub(crate) fn locked(
     state: &State,
-    asked: &v1::TabletRef,
+    tablet: &Tablet,
     column: &[u8],
     after: &[u8],
-) -> Result<(Vec<Bytes>, Bytes), Refusal> {
-    let tablet = state.tablets.serving(asked)?;
+) -> Result<(Vec<Bytes>, Bytes), Error> {
     let mut found = Vec::new();
     if state.filter.len() == 0 {
         return Ok((found, Bytes::new()));
@@ -432,12 +433,12 @@ pub(crate) fn locked(
     let pairs = state
         .engine
         .scan(Column::Lock, start, &rows.end, Direction::Forward);
-    for (looked_at, pair) in pairs.map_err(Error::from)?.enumerate() {
-        let (cell_key, _) = pair.map_err(Error::from)?;
+    for (looked_at, pair) in pairs?.enumerate() {
+        let (cell_key, _) = pair?;
         if looked_at >= LOOKED_AT_MAX || found.len() >= LOCKED_MAX {
             return Ok((found, cell_key));
         }
-        let cell = key::decode_cell(&cell_key).map_err(Error::from)?;
+        let cell = key::decode_cell(&cell_key)?;
         if cell.column == column {
             found.push(cell.row);
         }

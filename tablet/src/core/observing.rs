@@ -322,7 +322,7 @@ impl Core {
         if request.locked {
             let place = (asked.id, column.clone());
             let cursor = self.observing.lock_cursors.entry(place).or_default();
-            let (rows, next) = notify::locked(&self.state, asked, column, cursor)?;
+            let (rows, next) = notify::locked(&self.state, tablet, column, cursor)?;
             response.locked_rows = rows;
             *cursor = next;
         }
