@@ -9,18 +9,11 @@ use percolator_proxy::{Options, Server};
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
 use support::http::{Http, json};
-use support::sessions::{Proxy, Session, connect, is, reason, refused};
+use support::sessions::{Proxy, Session, connect, is, reason, refused, with_table};
 use support::{Cluster, block_on, wait_for};
 use tokio::sync::oneshot;
 use tonic::Code;
 use tonic_types::StatusExt as _;
-
-fn with_table() -> Cluster {
-    let cluster = Cluster::threads();
-    let create = ["table", "create", "t", "--split-at", "m"];
-    cluster.run(&create).ok();
-    cluster
-}
 
 #[test]
 fn a_transaction_over_all_methods() {

@@ -5,19 +5,11 @@ mod support;
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
+use support::block_on;
 use support::http::{Http, json};
-use support::sessions::{Proxy, Session, connect, is, refused};
-use support::{Cluster, block_on};
+use support::sessions::{Proxy, Session, connect, is, refused, with_table};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
-
-fn with_table() -> Cluster {
-    let cluster = Cluster::threads();
-    cluster
-        .run(&["table", "create", "t", "--split-at", "m"])
-        .ok();
-    cluster
-}
 
 fn write(row: &str, change: Option<Change>) -> v1::CellWrite {
     v1::CellWrite {

@@ -18,16 +18,6 @@ const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorClu
 /// The banks' tables.
 const TABLES: [&str; 2] = ["bank", "other"];
 
-/// The first rows of a table's tablets.
-fn starts(cluster: &Cluster, table: &str) -> Vec<String> {
-    let listed = cluster.run(&["tablet", "list", table, "-o", "json"]).ok();
-    let starts = listed.lines().map(|line| {
-        let tablet: Value = serde_json::from_str(line).expect("JSON");
-        tablet["start_row"].as_str().expect("a row").to_owned()
-    });
-    starts.collect()
-}
-
 /// A row of an account.
 fn row(cluster: &Cluster, table: &str, choices: &mut Choices) -> String {
     let scanned = cluster.run(&["scan", table, "-o", "json"]).ok();
@@ -47,7 +37,7 @@ fn row(cluster: &Cluster, table: &str, choices: &mut Choices) -> String {
 
 /// Splits a tablet, or merges two.
 fn cut(cluster: &Cluster, table: &str, choices: &mut Choices) {
-    let known = starts(cluster, table);
+    let known = cluster.starts(table);
     // The balancer moves tablets meanwhile, so that neighbours are often at two servers.
     if let Some(seconds @ [_, ..]) = known.get(1..)
         && (known.len() > 6 || choices.below(2) == 0)
@@ -56,14 +46,14 @@ fn cut(cluster: &Cluster, table: &str, choices: &mut Choices) {
         cluster
             .run(&["tablet", "merge", table, row, "--patience", "1m"])
             .ok();
-        assert!(!starts(cluster, table).contains(row));
+        assert!(!cluster.starts(table).contains(row));
         return;
     }
     let row = row(cluster, table, choices);
     cluster
         .run(&["tablet", "split", table, &row, "--patience", "1m"])
         .ok();
-    assert!(starts(cluster, table).contains(&row));
+    assert!(cluster.starts(table).contains(&row));
 }
 
 #[test]
@@ -115,7 +105,7 @@ fn what_people_ask_for_is_answered() {
     let split = ["tablet", "split", "accounts", "z", "c"];
     cluster.run(&split).ok();
     cluster.run(&split).ok();
-    assert_eq!(starts(&cluster, "accounts"), ["", "c", "z"]);
+    assert_eq!(cluster.starts("accounts"), ["", "c", "z"]);
     let reversed = cluster.run(&["scan", "accounts", "--reverse"]).ok();
     let rows: Vec<&str> = reversed
         .lines()
@@ -128,7 +118,7 @@ fn what_people_ask_for_is_answered() {
     let listed = cluster.run(&["tablet", "list"]).ok();
     assert_eq!(listed.lines().count(), 4, "{listed}");
     cluster.run(&["tablet", "merge", "accounts", "c"]).ok();
-    assert_eq!(starts(&cluster, "accounts"), ["", "z"]);
+    assert_eq!(cluster.starts("accounts"), ["", "z"]);
     let merge = |row| cluster.run(&["tablet", "merge", "accounts", row]);
     merge("c").refused(
         2,

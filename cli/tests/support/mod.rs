@@ -144,6 +144,16 @@ impl Cluster {
         tablets.collect()
     }
 
+    /// The first rows of a table's tablets.
+    pub(crate) fn starts(&self, table: &str) -> Vec<String> {
+        let listed = self.run(&["tablet", "list", table, "-o", "json"]).ok();
+        let starts = listed.lines().map(|line| {
+            let tablet: Value = serde_json::from_str(line).expect("JSON");
+            tablet["start_row"].as_str().expect("a row").to_owned()
+        });
+        starts.collect()
+    }
+
     /// A tablet of a table, and one of three servers that doesn't have it.
     pub(crate) fn tablet_to_move(&self, table: &str, choices: &mut Choices) -> (String, String) {
         let mut tablets = self.tablets(table);

@@ -23,6 +23,14 @@ pub(crate) async fn connect(address: &str) -> Grpc {
     Grpc::connect(address).await.expect("connected")
 }
 
+/// A cluster with table t, of two tablets.
+pub(crate) fn with_table() -> Cluster {
+    let cluster = Cluster::threads();
+    let create = ["table", "create", "t", "--split-at", "m"];
+    cluster.run(&create).ok();
+    cluster
+}
+
 /// A proxy of the test's own, on a thread.
 pub(crate) struct Proxy {
     pub(crate) address: String,
