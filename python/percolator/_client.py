@@ -382,7 +382,7 @@ class Transaction:
         try:
             self._call("write", {"writes": self._writes}, again=False)
         except Error as failed:
-            # Whoever goes on all the same would commit without them. And where the connection was lost they may still arrive,
+            # A program that goes on all the same would commit without them. And where the connection was lost they may still arrive,
             # behind later ones of the same cells: there must be none.
             self._roll_back_quietly()
             self._failed = failed

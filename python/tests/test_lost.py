@@ -71,7 +71,7 @@ class LostTest(unittest.TestCase):
             lost.get("t", "a", "c")
         with self.assertRaises(percolator.Unavailable):
             lost.commit()
-        # Whoever passes over that is told at the end of the block.
+        # It is raised again at the end of the block.
         with self.assertRaises(percolator.Unavailable):
             with self.transaction([b"", ended]) as lost:
                 lost.put("t", "a", "c", "1")

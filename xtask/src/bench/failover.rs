@@ -197,7 +197,7 @@ impl Recorded {
     }
 }
 
-/// The transfers that clients were told of are there, and no others.
+/// The transfers that were answered as done are there, and no others.
 pub(crate) fn check_bank(mut percolator: Command, ledger: &Path) -> anyhow::Result<()> {
     percolator.args(["bank", "--accounts", "1000", "--verify"]);
     let said = percolator.arg(ledger).output()?;
