@@ -162,6 +162,8 @@ pub enum Mutant {
     MovedUndecided,
     /// What changed while a tablet was copied doesn't follow.
     MovedTailForgotten,
+    /// A piece of a tablet that comes while the one before is being written is counted, and dropped.
+    MovedAheadForgotten,
     /// What is on its way to the disk of a tablet's owner is not waited for at the end of the copy.
     MovedInFlightForgotten,
     /// Locks that come with a tablet are not counted by who gets it.
@@ -182,6 +184,8 @@ pub enum Mutant {
     MovedBarrierForgotten,
     /// An owner forgets to which server it has given a tablet, before that server has heard of it.
     MovedSettledEarly,
+    /// A server that gets a tablet drops it when another one reports the tablet, also at an earlier epoch.
+    ArrivalSettledEarly,
     /// A server is drained when others own its tablets, though they may ask it for them yet.
     DrainedWithRows,
     /// Two tablets of the same rows may arrive at a server, if that is decided at once.
@@ -210,7 +214,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 99] = [
+    pub const ALL: [Self; 101] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -288,6 +292,7 @@ impl Mutant {
         Self::LongKeysCut,
         Self::MovedUndecided,
         Self::MovedTailForgotten,
+        Self::MovedAheadForgotten,
         Self::MovedInFlightForgotten,
         Self::MovedLocksNotCounted,
         Self::MovedRecordsNotMarked,
@@ -298,6 +303,7 @@ impl Mutant {
         Self::MovedAndKept,
         Self::MovedBarrierForgotten,
         Self::MovedSettledEarly,
+        Self::ArrivalSettledEarly,
         Self::DrainedWithRows,
         Self::ArrivalsNotLatched,
         Self::NotifiedLater,

@@ -87,13 +87,15 @@ impl Mutation {
             S::Rule(M::MovedGarbageForgotten) => &[&["nothing is overlooked"]],
             S::Rule(
                 M::MovedTailForgotten
+                | M::MovedAheadForgotten
                 | M::MovedInFlightForgotten
                 | M::MovedRecordsNotMarked
                 | M::MovedUnresolved
                 | M::MovedCacheKept
                 | M::MovedOntoLeftovers
                 | M::MovedBarrierForgotten
-                | M::MovedSettledEarly,
+                | M::MovedSettledEarly
+                | M::ArrivalSettledEarly,
             ) => &[
                 FATES,
                 WRITERS,

@@ -297,6 +297,7 @@ impl Mutation {
             Self::Rule(
                 Mutant::MovedUndecided
                 | Mutant::MovedTailForgotten
+                | Mutant::MovedAheadForgotten
                 | Mutant::MovedInFlightForgotten
                 | Mutant::MovedLocksNotCounted
                 | Mutant::MovedRecordsNotMarked
@@ -306,7 +307,8 @@ impl Mutation {
                 | Mutant::MovedOntoLeftovers
                 | Mutant::MovedAndKept
                 | Mutant::MovedBarrierForgotten
-                | Mutant::MovedSettledEarly,
+                | Mutant::MovedSettledEarly
+                | Mutant::ArrivalSettledEarly,
             ) => {
                 only(&[Fault::MoveTablets, Fault::KillServer, Fault::Loss]);
                 plan.pause = Duration::from_millis(20);

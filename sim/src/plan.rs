@@ -455,6 +455,7 @@ fn limits(seed: u64) -> Limits {
             usual.large_cells_a_second
         },
         scan_records_of_one_cell: one_of(&[1, 5, usual.scan_records_of_one_cell]),
+        move_bytes: one_of(&[200, 2_000, usual.move_bytes]),
         index_garbage: true,
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine};
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_wire::v1;
@@ -62,6 +63,8 @@ pub(crate) struct Arrival {
     /// What is to be written down, and under which ticket that is under way.
     pub(crate) step: Option<Arc<Step>>,
     pub(crate) ticket: Option<Ticket>,
+    /// What is to be written down behind that: its owner is asked for the next chunk while one is on its way to the disk.
+    pub(crate) next_step: Option<Arc<Step>>,
     /// It isn't asked before this, by the runner's clock; and since when it doesn't answer.
     not_before: Duration,
     silent_since: Option<Duration>,
@@ -165,6 +168,7 @@ impl Arriving {
             is_asked: false,
             step: None,
             ticket: None,
+            next_step: None,
             not_before: Duration::ZERO,
             silent_since: None,
             tablet,
@@ -290,7 +294,7 @@ impl Arriving {
         let asked: BTreeSet<&str> = asked.map(|arrival| &*arrival.owner.address).collect();
         let is_free = |arrival: &Arrival| {
             !asked.contains(&*arrival.owner.address)
-                && arrival.step.is_none()
+                && arrival.may_ask()
                 && arrival.not_before <= now
         };
         let behind = self.tablets.range(self.last_asked + 1..);
@@ -342,10 +346,32 @@ impl Arrival {
             tablet,
             by: by(me.incarnation),
             attempt: self.record.attempt,
-            chunk: self.chunk + 1,
+            chunk: self.chunk + 1 + u64::from(self.step.is_some()),
             resolved_ts: resolved_ts.as_u64(),
             copy: self.record.copy,
         })
+    }
+
+    /// Whether there is room for one more answer of its owner. At the end of the copy the owner closes the tablet: nothing is
+    /// to be on its way to the disk then.
+    fn may_ask(&self) -> bool {
+        match self.step.as_deref() {
+            None => true,
+            Some(Step::Chunk { last: None, .. }) => self.next_step.is_none() && !self.is_copied,
+            Some(_) => false,
+        }
+    }
+
+    /// This is to be written down, behind what is being written.
+    pub(crate) fn add_step(&mut self, step: Step) {
+        let step = Some(Arc::new(step));
+        if self.step.is_none() {
+            self.step = step;
+        } else if mutants::on(Mutant::MovedAheadForgotten) {
+            self.chunk += 1;
+        } else {
+            self.next_step = step;
+        }
     }
 
     pub(crate) fn owner_name(&self) -> &str {

@@ -19,8 +19,6 @@ use crate::Error;
 /// The columns that hold rows. Locks first: they are few, and change most.
 pub(crate) const COLUMNS: [Column; 4] = [Column::Lock, Column::Write, Column::Data, Column::Notify];
 
-/// Bytes of keys and values of a chunk, about.
-const CHUNK_BYTES: usize = 1 << 20;
 /// The attempt is over where more has changed that was not sent yet.
 const TAIL_BYTES_MAX: usize = 64 << 20;
 /// Chunks of changes alone, after which the rest is sent while the tablet is closed, however much it is.
@@ -106,6 +104,8 @@ impl Range {
 pub(crate) struct Source<'a> {
     pub(crate) engine: &'a dyn Engine,
     pub(crate) lease: Lease,
+    /// Bytes of keys and values of a chunk, about.
+    pub(crate) chunk_bytes: usize,
     /// Nothing that changes the tablet is on its way to the disk.
     pub(crate) is_quiet: bool,
     /// The locks of this server are resolved as far as those of the other one.
@@ -343,7 +343,9 @@ impl Departure {
             }
             return Ok(Ok(Pulled::Chunk(chunk)));
         }
-        if self.tail.is_empty() || self.rounds > ROUNDS_MAX {
+        // What is on its way to the other one's disk when the tablet is closed keeps its callers waiting.
+        let is_small = bytes <= source.chunk_bytes / 8;
+        if (self.tail.is_empty() && is_small) || self.rounds > ROUNDS_MAX {
             self.phase = Phase::Closed;
             return Ok(Ok(Pulled::Closes(chunk)));
         }
@@ -357,7 +359,7 @@ impl Departure {
         entries: &mut Vec<v1::MovedEntry>,
     ) -> Result<usize, Error> {
         let mut bytes = 0;
-        while bytes < CHUNK_BYTES
+        while bytes < source.chunk_bytes
             && let Some(mut entry) = self.tail.pop_front()
         {
             bytes += size(&entry);
@@ -384,7 +386,7 @@ impl Departure {
                     .scan(*column, &self.next, &self.rows.end, Direction::Forward)?;
             for pair in pairs {
                 let (key, value) = pair?;
-                if *bytes >= CHUNK_BYTES {
+                if *bytes >= source.chunk_bytes {
                     self.next = key.to_vec();
                     return Ok(());
                 }
@@ -477,6 +479,7 @@ mod tests {
         let source = Source {
             engine: &*engine,
             lease: Lease::UNLIMITED,
+            chunk_bytes: 1 << 20,
             is_quiet: true,
             is_resolved: false,
         };

@@ -43,6 +43,9 @@ pub struct Limits {
     /// Versions of one cell that a scan reads one by one: a look-up costs as much as some of them.
     /// Default: 64.
     pub scan_records_of_one_cell: usize,
+    /// Bytes of keys and values after which a piece of a tablet that moves to another server ends: one more entry may go
+    /// over it. Default: 1 MiB.
+    pub move_bytes: usize,
     /// Whether what may be collected is indexed. Off, nothing is ever collected: to measure the price alone.
     pub index_garbage: bool,
 }
@@ -64,6 +67,7 @@ impl Default for Limits {
             resolve_locks: 64,
             large_cells_a_second: 1_600,
             scan_records_of_one_cell: 64,
+            move_bytes: 1 << 20,
             index_garbage: true,
         }
     }

@@ -7,140 +7,14 @@ use std::time::Duration;
 use percolator_engine::Column;
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::TabletState;
+use percolator_tablet::Unanswered;
 use percolator_tablet::core::TabletCommand;
-use percolator_tablet::{MoveCall, Unanswered};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
+use support::moves::{Two, ask_at, at, get, not_served, tablets, taken, value};
 use support::{LIFE, ME, Server, cell, prewrite, refused, tablet};
-
-/// The owner of tablet 1 of table 5, rows a to m, and a server without any.
-struct Two {
-    owner: Server,
-    other: Server,
-    now: Duration,
-}
-
-fn at(server: &str) -> v1::MovedTo {
-    v1::MovedTo {
-        server: Some(v1::Addressee {
-            server: server.to_owned(),
-            incarnation: LIFE,
-        }),
-        address: format!("{server}:1"),
-    }
-}
-
-impl Two {
-    fn new() -> Self {
-        let mut two = Self {
-            owner: Server::new(),
-            other: Server::empty(),
-            now: Duration::from_secs(1),
-        };
-        two.owner.put("b", "1", 10, 11);
-        two.owner.put("c", "old", 12, 13);
-        two.owner.put("c", "new", 14, 15);
-        two
-    }
-
-    /// The master's command to get tablet 1 at this epoch.
-    fn begin(&mut self, epoch: u64) -> Option<Body> {
-        self.other.order(TabletCommand::Import {
-            tablet: percolator_protocol::types::Tablet {
-                epoch,
-                ..tablet(1, 5, "a", "m")
-            },
-            from: at("tablet-0"),
-            address: "tablet-0:2".into(),
-        })
-    }
-
-    fn call(&mut self) -> MoveCall {
-        self.now += Duration::from_millis(300);
-        self.other
-            .core
-            .next_call(self.now)
-            .expect("something to ask")
-    }
-
-    /// Asks the owner, and tells the other one what it said.
-    fn carry(&mut self, call: &MoveCall) -> Body {
-        let id = self.owner.send_as_it_is(call.body.clone());
-        self.owner.settle();
-        let answer = self.owner.answer(id).expect("an answer");
-        self.other
-            .core
-            .asked(self.now, call, Ok(answer.clone()), &mut self.other.replies);
-        self.other.settle();
-        answer
-    }
-
-    /// Until the owner is asked to hand it over.
-    fn copy(&mut self) -> MoveCall {
-        for _ in 0..20 {
-            let call = self.call();
-            if matches!(call.body, Ask::TakeTablet(_)) {
-                return call;
-            }
-            self.carry(&call);
-        }
-        panic!("the copy doesn't end");
-    }
-
-    fn hand_over(&mut self) {
-        let call = self.copy();
-        let answer = self.carry(&call);
-        assert_eq!(taken(&answer), v1::Taken::Moved);
-    }
-}
-
-fn taken(answer: &Body) -> v1::Taken {
-    match answer {
-        Body::TakeTablet(answer) => answer.taken(),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn tablets(server: &Server) -> Vec<(u64, u64)> {
-    let tablets = server.core.report().tablets.into_iter();
-    tablets.map(|it| (it.id, it.epoch)).collect()
-}
-
-fn get(row: &'static str, start_ts: u64) -> Ask {
-    Ask::Get(v1::GetRequest {
-        start_ts,
-        cells: vec![cell(row)],
-        ..Default::default()
-    })
-}
-
-fn ask_at(server: &mut Server, epoch: u64, ask: Ask) -> Option<Body> {
-    let id = server.send_to(1, epoch, ask);
-    server.settle();
-    server.answer(id)
-}
-
-fn value(server: &mut Server, epoch: u64, row: &'static str, ts: u64) -> Option<String> {
-    let Some(Body::Get(got)) = ask_at(server, epoch, get(row, ts)) else {
-        panic!("no answer about {row}");
-    };
-    match got.results[0].result.clone() {
-        Some(v1::get_result::Result::Found(found)) => {
-            Some(String::from_utf8_lossy(&found.value).into_owned())
-        }
-        Some(v1::get_result::Result::Absent(_)) => None,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn not_served(body: Option<Body>) -> v1::NotServed {
-    match refused(body) {
-        Kind::NotServed(not) => not,
-        other => panic!("{other:?}"),
-    }
-}
 
 #[test]
 fn all_of_it_comes_along_and_the_owner_says_where_it_is() {
@@ -596,4 +470,50 @@ fn a_copy_is_given_up_when_the_master_knows_that_another_server_has_the_tablet()
     assert_eq!(two.other.content(Column::Write), [], "what came is removed");
     two.other.start_again();
     assert!(!two.other.core.is_arriving());
+}
+
+#[test]
+fn the_next_piece_is_asked_for_while_one_is_written() {
+    let limits = percolator_tablet::Limits {
+        move_bytes: 1,
+        ..percolator_tablet::Limits::default()
+    };
+    let mut two = Two {
+        owner: Server::within(limits),
+        ..Two::new()
+    };
+    let rows = ["b", "c", "d", "e"];
+    for row in rows {
+        two.owner.put(row, row, 10, 11);
+    }
+    two.begin(1);
+    let mut asked = Vec::new();
+    // Nothing of it becomes durable at the server that gets it.
+    while let Some(call) = {
+        two.now += Duration::from_millis(300);
+        two.other.core.next_call(two.now)
+    } {
+        let Ask::PullTablet(pull) = &call.body else {
+            panic!("{call:?}");
+        };
+        asked.push(pull.chunk);
+        let id = two.owner.send_as_it_is(call.body.clone());
+        two.owner.settle();
+        let answer = two.owner.answer(id).expect("an answer");
+        // The second answer is lost once: it is asked for by the same number.
+        let is_lost = asked == [1, 2];
+        let answer = if is_lost {
+            Err(Unanswered::Lost("the network".into()))
+        } else {
+            Ok(answer)
+        };
+        let other = &mut two.other;
+        other.core.asked(two.now, &call, answer, &mut other.replies);
+    }
+    assert_eq!(asked, [1, 2, 2], "one ahead, and no more");
+    two.other.settle();
+    two.hand_over();
+    for row in rows {
+        assert_eq!(value(&mut two.other, 2, row, 20).as_deref(), Some(row));
+    }
 }

@@ -41,6 +41,7 @@ impl Core {
         let source = Source {
             engine: &*self.state.engine,
             lease: self.state.lease,
+            chunk_bytes: self.state.limits.move_bytes,
             is_quiet: self.is_quiet(id),
             is_resolved: self.resolution.resolved_ts() >= Timestamp::from_u64(request.resolved_ts),
         };
@@ -167,7 +168,7 @@ impl Core {
         self.resolution.hold(holds);
         let Some(step) = step else { return };
         if let Some(arrival) = self.state.arriving.get_mut(call.tablet) {
-            arrival.step = Some(Arc::new(step));
+            arrival.add_step(step);
         }
         self.write_steps(out);
     }
@@ -295,7 +296,7 @@ impl Core {
         let Some(arrival) = self.state.arriving.get_mut(id) else {
             return;
         };
-        arrival.step = None;
+        arrival.step = arrival.next_step.take();
         let tablet = arrival.tablet.clone();
         match step {
             Step::Chunk {

@@ -1,0 +1,139 @@
+//! A tablet that is handed over from one server to another.
+
+use std::time::Duration;
+
+use percolator_tablet::MoveCall;
+use percolator_tablet::core::TabletCommand;
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::request_error::Kind;
+use percolator_wire::v1::response::Body;
+
+use super::{LIFE, Server, cell, refused, tablet};
+
+/// The owner of tablet 1 of table 5, rows a to m, and a server without any.
+pub(crate) struct Two {
+    pub(crate) owner: Server,
+    pub(crate) other: Server,
+    pub(crate) now: Duration,
+}
+
+pub(crate) fn at(server: &str) -> v1::MovedTo {
+    v1::MovedTo {
+        server: Some(v1::Addressee {
+            server: server.to_owned(),
+            incarnation: LIFE,
+        }),
+        address: format!("{server}:1"),
+    }
+}
+
+impl Two {
+    pub(crate) fn new() -> Self {
+        let mut two = Self {
+            owner: Server::new(),
+            other: Server::empty(),
+            now: Duration::from_secs(1),
+        };
+        two.owner.put("b", "1", 10, 11);
+        two.owner.put("c", "old", 12, 13);
+        two.owner.put("c", "new", 14, 15);
+        two
+    }
+
+    /// The master's command to get tablet 1 at this epoch.
+    pub(crate) fn begin(&mut self, epoch: u64) -> Option<Body> {
+        self.other.order(TabletCommand::Import {
+            tablet: percolator_protocol::types::Tablet {
+                epoch,
+                ..tablet(1, 5, "a", "m")
+            },
+            from: at("tablet-0"),
+            address: "tablet-0:2".into(),
+        })
+    }
+
+    pub(crate) fn call(&mut self) -> MoveCall {
+        self.now += Duration::from_millis(300);
+        self.other
+            .core
+            .next_call(self.now)
+            .expect("something to ask")
+    }
+
+    /// Asks the owner, and tells the other one what it said.
+    pub(crate) fn carry(&mut self, call: &MoveCall) -> Body {
+        let id = self.owner.send_as_it_is(call.body.clone());
+        self.owner.settle();
+        let answer = self.owner.answer(id).expect("an answer");
+        self.other
+            .core
+            .asked(self.now, call, Ok(answer.clone()), &mut self.other.replies);
+        self.other.settle();
+        answer
+    }
+
+    /// Until the owner is asked to hand it over.
+    pub(crate) fn copy(&mut self) -> MoveCall {
+        for _ in 0..50 {
+            let call = self.call();
+            if matches!(call.body, Ask::TakeTablet(_)) {
+                return call;
+            }
+            self.carry(&call);
+        }
+        panic!("the copy doesn't end");
+    }
+
+    pub(crate) fn hand_over(&mut self) {
+        let call = self.copy();
+        let answer = self.carry(&call);
+        assert_eq!(taken(&answer), v1::Taken::Moved);
+    }
+}
+
+pub(crate) fn taken(answer: &Body) -> v1::Taken {
+    match answer {
+        Body::TakeTablet(answer) => answer.taken(),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn tablets(server: &Server) -> Vec<(u64, u64)> {
+    let tablets = server.core.report().tablets.into_iter();
+    tablets.map(|it| (it.id, it.epoch)).collect()
+}
+
+pub(crate) fn get(row: &'static str, start_ts: u64) -> Ask {
+    Ask::Get(v1::GetRequest {
+        start_ts,
+        cells: vec![cell(row)],
+        ..Default::default()
+    })
+}
+
+pub(crate) fn ask_at(server: &mut Server, epoch: u64, ask: Ask) -> Option<Body> {
+    let id = server.send_to(1, epoch, ask);
+    server.settle();
+    server.answer(id)
+}
+
+pub(crate) fn value(server: &mut Server, epoch: u64, row: &'static str, ts: u64) -> Option<String> {
+    let Some(Body::Get(got)) = ask_at(server, epoch, get(row, ts)) else {
+        panic!("no answer about {row}");
+    };
+    match got.results[0].result.clone() {
+        Some(v1::get_result::Result::Found(found)) => {
+            Some(String::from_utf8_lossy(&found.value).into_owned())
+        }
+        Some(v1::get_result::Result::Absent(_)) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn not_served(body: Option<Body>) -> v1::NotServed {
+    match refused(body) {
+        Kind::NotServed(not) => not,
+        other => panic!("{other:?}"),
+    }
+}
