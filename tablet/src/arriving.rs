@@ -58,6 +58,8 @@ pub(crate) struct Arrival {
     pub(crate) read_ts: Timestamp,
     /// Everything was sent but the last changes.
     pub(crate) is_copied: bool,
+    /// Others write to it at its owner.
+    pub(crate) is_written: bool,
     /// Its owner is being asked.
     is_asked: bool,
     /// What is to be written down, and under which ticket that is under way.
@@ -165,6 +167,7 @@ impl Arriving {
             entries: 0,
             read_ts: Timestamp::ZERO,
             is_copied: false,
+            is_written: false,
             is_asked: false,
             step: None,
             ticket: None,
@@ -353,11 +356,13 @@ impl Arrival {
     }
 
     /// Whether there is room for one more answer of its owner. At the end of the copy the owner closes the tablet: nothing is
-    /// to be on its way to the disk then.
+    /// to be on its way to the disk then. And a copy that takes all of a disk is in the way of those who write.
     fn may_ask(&self) -> bool {
         match self.step.as_deref() {
             None => true,
-            Some(Step::Chunk { last: None, .. }) => self.next_step.is_none() && !self.is_copied,
+            Some(Step::Chunk { last: None, .. }) => {
+                self.next_step.is_none() && !self.is_copied && !self.is_written
+            }
             Some(_) => false,
         }
     }

@@ -139,6 +139,7 @@ impl Core {
             Ok(Body::PullTablet(chunk)) => {
                 arrival.answered();
                 arrival.is_copied |= chunk.copied;
+                arrival.is_written = chunk.changes > 0;
                 arrival.record.copy = chunk.copy;
                 next_step(now, arrival, chunk, self.resolution.resolved_ts())
             }
