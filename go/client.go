@@ -1,0 +1,275 @@
+// Package percolator is for distributed transactions with Percolator, through its proxy.
+//
+//	client, err := percolator.Connect("") // PERCOLATOR_PROXY, or 127.0.0.1:7490
+//	if err != nil {
+//		return err
+//	}
+//	defer client.Close()
+//	err = client.Transact(ctx, func(ctx context.Context, tx *percolator.Tx) error {
+//		value, err := tx.Get(ctx, "accounts", "bob", "balance")
+//		if err != nil {
+//			return err
+//		}
+//		return tx.Put(ctx, "accounts", "joe", "balance", value)
+//	})
+//
+// Rows and columns are strings of any bytes; they need not be UTF-8.
+package percolator
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"percolator.dev/percolator/internal/proxypb"
+)
+
+// DefaultAddress is where the proxy of percolator up listens.
+const DefaultAddress = "127.0.0.1:7490"
+
+// AddressVariable names the environment variable that may name another address.
+const AddressVariable = "PERCOLATOR_PROXY"
+
+const (
+	// Between two attempts of a transaction: the first pause and the longest.
+	pauseFirst = 2 * time.Millisecond
+	pauseMax   = 200 * time.Millisecond
+	// How long a transaction is tried again, and a commit asked for whose answer was lost, if the context has no deadline.
+	patience = 30 * time.Second
+	// How long a proxy is tried at its own address, and for how long it is remembered that it can't be reached there.
+	reachPatience    = time.Second
+	unreachableAgain = 30 * time.Second
+)
+
+// Client is a client of a proxy, or of several behind one address. It may be used by many goroutines.
+type Client struct {
+	address string
+	options []grpc.DialOption
+	conn    *grpc.ClientConn
+
+	mu sync.Mutex
+	// Of the proxies that sessions are on, by their own addresses.
+	proxies map[string]*grpc.ClientConn
+	// Those that can't be reached there, and when they may be tried again.
+	unreachable map[string]time.Time
+}
+
+// Connect returns a client of the proxy at this address, HOST:PORT. An empty address is the one that the environment variable
+// PERCOLATOR_PROXY has, or that of percolator up. Nothing is sent before the first transaction.
+//
+// Options are those of gRPC, for example credentials; without any the connection isn't encrypted.
+func Connect(address string, options ...grpc.DialOption) (*Client, error) {
+	if address == "" {
+		address = os.Getenv(AddressVariable)
+	}
+	if address == "" {
+		address = DefaultAddress
+	}
+	options = append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
+	}, options...)
+	conn, err := grpc.NewClient(address, options...)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{
+		address:     address,
+		options:     options,
+		conn:        conn,
+		proxies:     map[string]*grpc.ClientConn{},
+		unreachable: map[string]time.Time{},
+	}, nil
+}
+
+// Close closes the connections. Transactions that are open are rolled back by their proxies after a while.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	errs := []error{c.conn.Close()}
+	for _, conn := range c.proxies {
+		errs = append(errs, conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// CellName names a cell of a table.
+type CellName struct {
+	Table, Row, Column string
+}
+
+// BeginOption is an option of a transaction.
+type BeginOption func(*proxypb.BeginRequest)
+
+// AtSnapshot makes a transaction that reads at the timestamp of an earlier one, and can't write.
+func AtSnapshot(ts uint64) BeginOption {
+	return func(request *proxypb.BeginRequest) { request.Snapshot = ts }
+}
+
+// WithCells reads cells at once, which saves the call of a BatchGet: Tx.Values has their values.
+func WithCells(cells ...CellName) BeginOption {
+	return func(request *proxypb.BeginRequest) {
+		request.Cells = append(request.Cells, names(cells)...)
+	}
+}
+
+// Begin begins a transaction, which has to be ended by Commit or Rollback. Transact does that by itself.
+func (c *Client) Begin(ctx context.Context, options ...BeginOption) (*Tx, error) {
+	request := &proxypb.BeginRequest{}
+	for _, option := range options {
+		option(request)
+	}
+	begun, err := proxypb.NewTransactionsClient(c.conn).Begin(ctx, request)
+	if err != nil {
+		return nil, errorOf(ctx, err)
+	}
+	return c.open(ctx, begun.Session, begun.StartTs, begun.Values), nil
+}
+
+func (c *Client) open(ctx context.Context, session string, startTS uint64, read []*proxypb.GetResponse) *Tx {
+	rpc := proxypb.NewTransactionsClient(c.proxy(ctx, session))
+	return &Tx{rpc: rpc, session: session, startTS: startTS, values: values(read)}
+}
+
+// Transact calls a function with a transaction and commits it. If the function returns an error, or panics, the transaction
+// is rolled back.
+//
+// The function is called again with a new transaction after ErrAborted and ErrUnavailable, which say that nothing is
+// committed, until the context is done, or for 30 s if it has no deadline. So it should do nothing beside the transaction that may not happen
+// twice. ErrOutcomeUnknown is returned at once.
+func (c *Client) Transact(
+	ctx context.Context, f func(ctx context.Context, tx *Tx) error, options ...BeginOption,
+) error {
+	giveUp := time.Now().Add(patience)
+	if deadline, ok := ctx.Deadline(); ok {
+		giveUp = deadline
+	}
+	for pause := pauseFirst; ; pause = min(2*pause, pauseMax) {
+		err := c.transactOnce(ctx, f, options)
+		if !errors.Is(err, ErrAborted) && !errors.Is(err, ErrUnavailable) {
+			return err
+		}
+		// Those that were in each other's way don't meet again at the same time.
+		wait := rand.N(pause)
+		if time.Now().Add(wait).After(giveUp) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (c *Client) transactOnce(
+	ctx context.Context, f func(context.Context, *Tx) error, options []BeginOption,
+) (err error) {
+	tx, err := c.Begin(ctx, options...)
+	if err != nil {
+		return err
+	}
+	returned := false
+	defer func() {
+		if !returned || err != nil {
+			tx.rollBackQuietly(ctx)
+		}
+	}()
+	err = f(ctx, tx)
+	returned = true
+	if err == nil && tx.isOpen() {
+		_, err = tx.Commit(ctx)
+	}
+	return err
+}
+
+// proxy is the connection to the proxy that has a session: at its own address if the token names one that can be reached, and
+// else that of the client.
+func (c *Client) proxy(ctx context.Context, session string) *grpc.ClientConn {
+	address := proxyOf(session)
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" || address == c.address {
+		return c.conn
+	}
+	c.mu.Lock()
+	conn, known := c.proxies[address]
+	again, tried := c.unreachable[address]
+	c.mu.Unlock()
+	if known {
+		return conn
+	}
+	if tried && time.Now().Before(again) {
+		return c.conn
+	}
+	conn, err := grpc.NewClient(address, c.options...)
+	if err != nil {
+		return c.conn
+	}
+	reached := reach(ctx, conn)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if other, known := c.proxies[address]; known || !reached {
+		conn.Close()
+		if known {
+			return other
+		}
+		c.unreachable[address] = time.Now().Add(unreachableAgain)
+		return c.conn
+	}
+	delete(c.unreachable, address)
+	for gone, other := range c.proxies {
+		// Nobody has called it for half an hour: longer than any session lasts.
+		if other.GetState() == connectivity.Idle {
+			other.Close()
+			delete(c.proxies, gone)
+		}
+	}
+	c.proxies[address] = conn
+	return conn
+}
+
+func reach(ctx context.Context, conn *grpc.ClientConn) bool {
+	ctx, cancel := context.WithTimeout(ctx, reachPatience)
+	defer cancel()
+	conn.Connect()
+	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
+		if state == connectivity.TransientFailure || !conn.WaitForStateChange(ctx, state) {
+			return false
+		}
+	}
+	return true
+}
+
+// proxyOf is the proxy that a token names: START_TS.PROXY.SECRET.
+func proxyOf(session string) string {
+	_, rest, _ := strings.Cut(session, ".")
+	if end := strings.LastIndexByte(rest, '.'); end >= 0 {
+		return rest[:end]
+	}
+	return ""
+}
+
+func names(cells []CellName) []*proxypb.CellName {
+	made := make([]*proxypb.CellName, len(cells))
+	for at, cell := range cells {
+		made[at] = &proxypb.CellName{Table: cell.Table, Row: []byte(cell.Row), Column: []byte(cell.Column)}
+	}
+	return made
+}
+
+func values(read []*proxypb.GetResponse) [][]byte {
+	made := make([][]byte, len(read))
+	for at, each := range read {
+		made[at] = each.Value
+	}
+	return made
+}

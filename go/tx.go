@@ -1,0 +1,369 @@
+package percolator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"percolator.dev/percolator/internal/proxypb"
+)
+
+const (
+	// Writes are sent together: so many, or so many bytes of them, at the most. A larger one is sent alone.
+	writesMax      = 256
+	writesBytesMax = 1 << 20
+	// Between two requests for a commit whose answer was lost.
+	commitPause = 50 * time.Millisecond
+	// How long a transaction is rolled back whose context is done.
+	rollbackPatience = time.Second
+)
+
+// Tx is a transaction. Its reads see one snapshot, and its own writes.
+//
+// Writes are sent together: with the next read, with the commit, or when they are many. That call returns what is wrong with
+// them; the transaction is rolled back then, and Commit returns the same error.
+//
+// A Tx may be used by several goroutines. What each of them writes is in the transaction when its call has returned.
+type Tx struct {
+	rpc     proxypb.TransactionsClient
+	session string
+	startTS uint64
+	values  [][]byte
+
+	mu sync.Mutex
+	// Not sent yet, and their bytes.
+	writes      []*proxypb.CellWrite
+	writesBytes int
+	// Why it can't be committed.
+	failed *Error
+	ended  bool
+}
+
+// Cell is a cell that a scan has found.
+type Cell struct {
+	Row, Column string
+	Value       []byte
+}
+
+// Range is a range of rows. The zero Range is the whole table.
+type Range struct {
+	// Start is the first row, and End the first one behind the range. If End is empty, it is the end of the table.
+	Start, End string
+	// Prefix, in place of Start and End: the rows that begin with it.
+	Prefix string
+	// Reverse is from the end to the start.
+	Reverse bool
+	// Limit is the number of cells at most, and LimitRows that of rows; 0 is none.
+	Limit, LimitRows uint64
+}
+
+// State is how a transaction ended.
+type State int
+
+const (
+	// Pending: it is open, or its commit is under way.
+	Pending State = iota + 1
+	// Committed.
+	Committed
+	// RolledBack: nothing of it is or will be visible.
+	RolledBack
+	// Forgotten: it ended so long ago that its records may have been collected; it may be committed.
+	Forgotten
+)
+
+func (s State) String() string {
+	switch s {
+	case Pending:
+		return "pending"
+	case Committed:
+		return "committed"
+	case RolledBack:
+		return "rolled back"
+	case Forgotten:
+		return "forgotten"
+	}
+	return fmt.Sprintf("State(%d)", int(s))
+}
+
+// Outcome is what is known of how a transaction ended.
+type Outcome struct {
+	State State
+	// CommitTS is that of a transaction that is committed.
+	CommitTS uint64
+}
+
+// StartTS is the snapshot, and the transaction's name.
+func (tx *Tx) StartTS() uint64 { return tx.startTS }
+
+// Values has the values of the cells that were read with the beginning, in their order; nil where a cell has none.
+func (tx *Tx) Values() [][]byte { return tx.values }
+
+// Get returns the value of a cell, or nil if it has none.
+func (tx *Tx) Get(ctx context.Context, table, row, column string) ([]byte, error) {
+	return tx.get(ctx, table, row, column, tx.rpc.Get)
+}
+
+// GetForUpdate returns the value of a cell. The commit fails if another transaction changes it meanwhile.
+func (tx *Tx) GetForUpdate(ctx context.Context, table, row, column string) ([]byte, error) {
+	return tx.get(ctx, table, row, column, tx.rpc.GetForUpdate)
+}
+
+type getCall func(context.Context, *proxypb.GetRequest, ...grpc.CallOption) (*proxypb.GetResponse, error)
+
+func (tx *Tx) get(ctx context.Context, table, row, column string, call getCall) ([]byte, error) {
+	if err := tx.flush(ctx); err != nil {
+		return nil, err
+	}
+	request := &proxypb.GetRequest{Session: tx.session, Table: table, Row: []byte(row), Column: []byte(column)}
+	read, err := call(ctx, request)
+	if err != nil {
+		return nil, tx.errorOf(ctx, err)
+	}
+	return read.Value, nil
+}
+
+// BatchGet returns the values of several cells, in their order; nil where a cell has none.
+func (tx *Tx) BatchGet(ctx context.Context, cells ...CellName) ([][]byte, error) {
+	if err := tx.flush(ctx); err != nil {
+		return nil, err
+	}
+	request := &proxypb.BatchGetRequest{Session: tx.session, Cells: names(cells)}
+	read, err := tx.rpc.BatchGet(ctx, request)
+	if err != nil {
+		return nil, tx.errorOf(ctx, err)
+	}
+	return values(read.Values), nil
+}
+
+// Scan returns the cells of a range of rows, in order. An error ends it.
+//
+//	for cell, err := range tx.Scan(ctx, "accounts", percolator.Range{Prefix: "b"}) {
+//		if err != nil {
+//			return err
+//		}
+//	}
+func (tx *Tx) Scan(ctx context.Context, table string, rows Range) iter.Seq2[Cell, error] {
+	return func(yield func(Cell, error) bool) {
+		if err := tx.flush(ctx); err != nil {
+			yield(Cell{}, err)
+			return
+		}
+		// Ends the call if the loop is left.
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := tx.rpc.Scan(ctx, &proxypb.ScanRequest{
+			Session: tx.session, Table: table,
+			Start: []byte(rows.Start), End: []byte(rows.End), Prefix: []byte(rows.Prefix),
+			Reverse: rows.Reverse, Limit: rows.Limit, LimitRows: rows.LimitRows,
+		})
+		for err == nil {
+			var page *proxypb.ScanResponse
+			if page, err = stream.Recv(); err != nil {
+				break
+			}
+			for _, cell := range page.Cells {
+				if !yield(Cell{string(cell.Row), string(cell.Column), cell.Value}, nil) {
+					return
+				}
+			}
+		}
+		if err != io.EOF {
+			yield(Cell{}, tx.errorOf(ctx, err))
+		}
+	}
+}
+
+// Put sets a cell at the commit.
+func (tx *Tx) Put(ctx context.Context, table, row, column string, value []byte) error {
+	// The caller may go on to use its own.
+	change := &proxypb.CellWrite_Put{Put: append([]byte{}, value...)}
+	return tx.write(ctx, &proxypb.CellWrite{Table: table, Row: []byte(row), Column: []byte(column), Change: change})
+}
+
+// Delete deletes a cell at the commit.
+func (tx *Tx) Delete(ctx context.Context, table, row, column string) error {
+	change := &proxypb.CellWrite_Delete{Delete: true}
+	return tx.write(ctx, &proxypb.CellWrite{Table: table, Row: []byte(row), Column: []byte(column), Change: change})
+}
+
+func (tx *Tx) write(ctx context.Context, write *proxypb.CellWrite) error {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if tx.ended {
+		// The proxy says how.
+		request := &proxypb.WriteRequest{Session: tx.session, Writes: []*proxypb.CellWrite{write}}
+		_, err := tx.rpc.Write(ctx, request)
+		if err != nil {
+			return tx.errorOfLocked(ctx, err)
+		}
+		return nil
+	}
+	size := proto.Size(write)
+	if len(tx.writes) == writesMax || tx.writesBytes+size > writesBytesMax {
+		if err := tx.flushLocked(ctx); err != nil {
+			return err
+		}
+	}
+	tx.writes = append(tx.writes, write)
+	tx.writesBytes += size
+	return nil
+}
+
+func (tx *Tx) flush(ctx context.Context) error {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	return tx.flushLocked(ctx)
+}
+
+func (tx *Tx) flushLocked(ctx context.Context) error {
+	if len(tx.writes) == 0 || tx.ended {
+		return nil
+	}
+	_, err := tx.rpc.Write(ctx, &proxypb.WriteRequest{Session: tx.session, Writes: tx.writes})
+	if err != nil {
+		// A program that goes on all the same would commit without them. And where the connection was lost they may still
+		// arrive, behind later ones of the same cells: there must be none.
+		failed := tx.errorOfLocked(ctx, err)
+		tx.endLocked(ctx)
+		tx.failed = failed
+		return failed
+	}
+	tx.writes, tx.writesBytes = nil, 0
+	return nil
+}
+
+// Commit commits, and returns the timestamp from which on the writes are visible.
+//
+// ErrAborted and ErrUnavailable say that nothing is committed, ErrOutcomeUnknown that it may be: also if the context is done
+// while the commit is under way.
+func (tx *Tx) Commit(ctx context.Context) (uint64, error) {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if tx.failed != nil {
+		return 0, tx.failed
+	}
+	commitTS, err := tx.commitLocked(ctx)
+	if err == nil {
+		return commitTS, nil
+	}
+	switch err.Code {
+	case codes.InvalidArgument, codes.NotFound, codes.ResourceExhausted, codes.Unavailable:
+		// It has not begun, because of a write: nobody has to wait until the proxy ends the transaction.
+		if len(tx.writes) > 0 {
+			tx.endLocked(ctx)
+		}
+	}
+	return 0, err
+}
+
+func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
+	if err := ctx.Err(); err != nil {
+		tx.endLocked(ctx)
+		return 0, &Error{Code: status.FromContextError(err).Code(), Message: "nothing is committed: " + err.Error(), cause: err}
+	}
+	tx.ended = true
+	giveUp := time.Now().Add(patience)
+	isLost := false
+	for {
+		done, err := tx.rpc.Commit(ctx, &proxypb.CommitRequest{Session: tx.session, Writes: tx.writes})
+		if err == nil {
+			return done.CommitTs, nil
+		}
+		failed := errorOf(ctx, err)
+		switch {
+		case failed.Reason == reasonSessionUnknown && isLost:
+			return 0, outcomeUnknown(tx.startTS, failed)
+		case failed.Reason == reasonSessionUnknown:
+			return 0, restarted(failed)
+		case failed.Code == codes.ResourceExhausted:
+			// Of a commit that was sent before, this says nothing, unless that can be rolled back still.
+			if !isLost || (len(tx.writes) > 0 && tx.rollback(ctx) == nil) {
+				return 0, failed
+			}
+		case failed.Reason == reasonCommitting || failed.Reason == "":
+			// An answer of the proxy has a reason; without one it was lost, and the commit may go on.
+			isLost = true
+		default:
+			return 0, failed
+		}
+		select {
+		case <-ctx.Done():
+			failed.cause = ctx.Err()
+			return 0, outcomeUnknown(tx.startTS, failed)
+		case <-time.After(commitPause):
+		}
+		if time.Now().After(giveUp) {
+			return 0, outcomeUnknown(tx.startTS, failed)
+		}
+	}
+}
+
+// Rollback ends the transaction without writing anything.
+func (tx *Tx) Rollback(ctx context.Context) error {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	tx.ended, tx.failed, tx.writes = true, nil, nil
+	if err := tx.rollback(ctx); err != nil {
+		return tx.errorOfLocked(ctx, err)
+	}
+	return nil
+}
+
+// Outcome returns how the transaction ended, as far as that is known.
+func (tx *Tx) Outcome(ctx context.Context) (Outcome, error) {
+	known, err := tx.rpc.Outcome(ctx, &proxypb.OutcomeRequest{Session: tx.session})
+	if err != nil {
+		return Outcome{}, errorOf(ctx, err)
+	}
+	return Outcome{State(known.Outcome), known.CommitTs}, nil
+}
+
+func (tx *Tx) isOpen() bool {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	// One whose writes were refused has ended, and its commit says so.
+	return !tx.ended || tx.failed != nil
+}
+
+func (tx *Tx) rollBackQuietly(ctx context.Context) {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if !tx.ended {
+		tx.endLocked(ctx)
+	}
+}
+
+// endLocked rolls back, though the context may be done. If it can't be, the proxy does it after a while.
+func (tx *Tx) endLocked(ctx context.Context) {
+	tx.ended, tx.writes = true, nil
+	_ = tx.rollback(ctx)
+}
+
+func (tx *Tx) rollback(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackPatience)
+	defer cancel()
+	_, err := tx.rpc.Rollback(ctx, &proxypb.RollbackRequest{Session: tx.session})
+	return err
+}
+
+func (tx *Tx) errorOf(ctx context.Context, err error) *Error {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	return tx.errorOfLocked(ctx, err)
+}
+
+func (tx *Tx) errorOfLocked(ctx context.Context, err error) *Error {
+	failed := errorOf(ctx, err)
+	if failed.Reason == reasonSessionUnknown && !tx.ended {
+		return restarted(failed)
+	}
+	return failed
+}
