@@ -38,6 +38,8 @@ ADDRESS_VARIABLE = "PERCOLATOR_PROXY"
 _PAUSE_FIRST, _PAUSE_MAX = 0.002, 0.2
 # Writes are sent together: so many, or so many bytes of them, at the most. A larger one is sent alone.
 _WRITES_MAX, _WRITES_BYTES = 256, 1 << 20
+# How long a proxy is tried at its own address, and for how long it is remembered that it isn't reached there, in seconds.
+_REACH, _REACH_AGAIN = 1.0, 30.0
 # Of an answer with many lines, at a time.
 _READ_BYTES = 1 << 18
 _LOST = (OSError, http.client.HTTPException)
@@ -68,17 +70,121 @@ def connect(address: Optional[str] = None, *, timeout: float = 30.0) -> "Client"
     return Client(address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS, timeout=timeout)
 
 
+class _Proxy:
+    """A proxy at its address, and connections to it that aren't in use."""
+
+    def __init__(self, address: str, timeout: float):
+        self.address = address
+        self.timeout = timeout
+        self._idle: List[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def is_reached(self) -> bool:
+        """Whether there is anything at the address, for a new connection."""
+        connection = http.client.HTTPConnection(self.address, timeout=min(_REACH, self.timeout))
+        try:
+            connection.connect()
+        except _LOST:
+            return False
+        connection.timeout = self.timeout
+        connection.sock.settimeout(self.timeout)
+        with self._lock:
+            self._idle.append(connection)
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def call(self, method: str, fields: Dict[str, Any], *, again: bool = True) -> Any:
+        """Calls a method; once more if the connection is lost, unless the caller has to know of that."""
+        connection, response = self._send(method, fields, again)
+        try:
+            text = response.read()
+        except _LOST as lost:
+            connection.close()
+            raise Unavailable(f"the answer of the proxy at {self.address} was lost: {lost}") from lost
+        self._give_back(connection, response)
+        return self._checked(response, text)
+
+    def lines(self, method: str, fields: Dict[str, Any]) -> Iterator[Any]:
+        """Calls a method that answers many lines."""
+        connection, response = self._send(method, fields, True)
+        try:
+            if response.status != 200:
+                self._checked(response, response.read())
+            rest = b""
+            # Not by `readline`: that takes a connection which ends between two chunks for the end of the answer.
+            while more := response.read1(_READ_BYTES):
+                *lines, rest = (rest + more).split(b"\n")
+                for line in lines:
+                    answer = json.loads(line)
+                    if "error" in answer:
+                        raise of_answer(answer)
+                    yield answer
+            if rest:
+                raise http.client.IncompleteRead(rest)
+        except _LOST as lost:
+            raise Unavailable(f"the answer of the proxy at {self.address} was lost: {lost}") from lost
+        finally:
+            if response.isclosed():
+                self._give_back(connection, response)
+            else:
+                connection.close()
+
+    def _send(
+        self, method: str, fields: Dict[str, Any], again: bool
+    ) -> Tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        body = _json(fields)
+        headers = {"Content-Type": "application/json"}
+        lost: Optional[BaseException] = None
+        for fresh in (False, True) if again else (False,):
+            connection = self._connection(fresh)
+            try:
+                connection.request("POST", f"/v1/{method}", body, headers)
+                return connection, connection.getresponse()
+            except _LOST as error:
+                connection.close()
+                lost = error
+        raise Unavailable(f"the proxy at {self.address} doesn't answer: {lost}") from lost
+
+    def _connection(self, fresh: bool) -> http.client.HTTPConnection:
+        with self._lock:
+            if self._idle and not fresh:
+                return self._idle.pop()
+        return http.client.HTTPConnection(self.address, timeout=self.timeout)
+
+    def _give_back(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        if response.will_close:
+            connection.close()
+            return
+        with self._lock:
+            self._idle.append(connection)
+
+    def _checked(self, response: http.client.HTTPResponse, text: bytes) -> Any:
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            raise Error(f"{self.address} is no proxy: it answers {text[:200]!r}") from None
+        if response.status != 200:
+            raise of_answer(answer)
+        return answer
+
+
 class Client:
-    """A proxy. It may be used by many threads; each transaction by one at a time.
+    """A proxy, or several behind one address. It may be used by many threads; each transaction by one at a time.
 
     ``with`` closes its connections at the end.
     """
 
     def __init__(self, address: str, *, timeout: float = 30.0):
-        self._address = address
-        self._timeout = timeout
-        self._idle: List[http.client.HTTPConnection] = []
+        self._proxy = _Proxy(address, timeout)
         self._lock = threading.Lock()
+        # Those that sessions are on, by their own addresses; and those that can't be reached there, until when.
+        self._named: Dict[str, _Proxy] = {}
+        self._unreachable: Dict[str, float] = {}
 
     def __enter__(self) -> "Client":
         return self
@@ -101,9 +207,9 @@ class Client:
             fields["snapshot"] = str(snapshot)
         if cells:
             fields["cells"] = [_cell(*cell) for cell in cells]
-        begun = self._call("begin", fields)
+        begun = self._proxy.call("begin", fields)
         values = [_value(value) for value in begun.get("values", ())]
-        return Transaction(self, begun["session"], int(begun["start_ts"]), values)
+        return Transaction(self._proxy_of(begun["session"]), begun["session"], int(begun["start_ts"]), values)
 
     def transaction(self, *, snapshot: Optional[int] = None, cells: Sequence[CellName] = ()) -> "Transaction":
         """A transaction for ``with``: commits at the end of the block, and rolls back at an exception."""
@@ -141,83 +247,29 @@ class Client:
     def close(self) -> None:
         """Closes the connections that aren't in use."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+            named, self._named = self._named, {}
+        for proxy in (self._proxy, *named.values()):
+            proxy.close()
 
-    def _call(self, method: str, fields: Dict[str, Any], *, again: bool = True) -> Any:
-        """Calls a method; once more if the connection is lost, unless the caller has to know of that."""
-        connection, response = self._send(method, fields, again)
-        try:
-            text = response.read()
-        except _LOST as lost:
-            connection.close()
-            raise Unavailable(f"the answer of the proxy at {self._address} was lost: {lost}") from lost
-        self._give_back(connection, response)
-        return self._checked(response, text)
-
-    def _lines(self, method: str, fields: Dict[str, Any]) -> Iterator[Any]:
-        """Calls a method that answers many lines."""
-        connection, response = self._send(method, fields, True)
-        try:
-            if response.status != 200:
-                self._checked(response, response.read())
-            rest = b""
-            # Not by `readline`: that takes a connection which ends between two chunks for the end of the answer.
-            while more := response.read1(_READ_BYTES):
-                *lines, rest = (rest + more).split(b"\n")
-                for line in lines:
-                    answer = json.loads(line)
-                    if "error" in answer:
-                        raise of_answer(answer)
-                    yield answer
-            if rest:
-                raise http.client.IncompleteRead(rest)
-        except _LOST as lost:
-            raise Unavailable(f"the answer of the proxy at {self._address} was lost: {lost}") from lost
-        finally:
-            if response.isclosed():
-                self._give_back(connection, response)
-            else:
-                connection.close()
-
-    def _send(
-        self, method: str, fields: Dict[str, Any], again: bool
-    ) -> Tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        body = _json(fields)
-        headers = {"Content-Type": "application/json"}
-        lost: Optional[BaseException] = None
-        for fresh in (False, True) if again else (False,):
-            connection = self._connection(fresh)
-            try:
-                connection.request("POST", f"/v1/{method}", body, headers)
-                return connection, connection.getresponse()
-            except _LOST as error:
-                connection.close()
-                lost = error
-        raise Unavailable(f"the proxy at {self._address} doesn't answer: {lost}") from lost
-
-    def _connection(self, fresh: bool) -> http.client.HTTPConnection:
+    def _proxy_of(self, session: str) -> _Proxy:
+        """The proxy that has a session: at its own address if the token names one that can be reached."""
+        # START_TS.PROXY.SECRET.
+        address = session.partition(".")[2].rpartition(".")[0]
+        if ":" not in address or address == self._proxy.address:
+            return self._proxy
         with self._lock:
-            if self._idle and not fresh:
-                return self._idle.pop()
-        return http.client.HTTPConnection(self._address, timeout=self._timeout)
-
-    def _give_back(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
-        if response.will_close:
-            connection.close()
-            return
+            if address in self._named:
+                return self._named[address]
+            if time.monotonic() < self._unreachable.get(address, 0):
+                return self._proxy
+        proxy = _Proxy(address, self._proxy.timeout)
+        is_reached = proxy.is_reached()
         with self._lock:
-            self._idle.append(connection)
-
-    def _checked(self, response: http.client.HTTPResponse, text: bytes) -> Any:
-        try:
-            answer = json.loads(text)
-        except ValueError:
-            raise Error(f"{self._address} is no proxy: it answers {text[:200]!r}") from None
-        if response.status != 200:
-            raise of_answer(answer)
-        return answer
+            if not is_reached:
+                self._unreachable[address] = time.monotonic() + _REACH_AGAIN
+                return self._proxy
+            self._unreachable.pop(address, None)
+            return self._named.setdefault(address, proxy)
 
 
 class Transaction:
@@ -227,8 +279,8 @@ class Transaction:
     them, and the transaction is rolled back then.
     """
 
-    def __init__(self, client: Client, session: str, start_ts: int, values: Sequence[Optional[bytes]] = ()):
-        self._client = client
+    def __init__(self, proxy: _Proxy, session: str, start_ts: int, values: Sequence[Optional[bytes]] = ()):
+        self._proxy = proxy
         self._session = session
         self._ended = False
         # Not sent yet, and their bytes as they are sent.
@@ -290,7 +342,7 @@ class Transaction:
             if edge:
                 _insert(fields, name, edge)
         self._send_writes()
-        for line in self._client._lines("scan", {"session": self._session, **fields}):
+        for line in self._proxy.lines("scan", {"session": self._session, **fields}):
             yield Cell(_bytes(line, "row"), _bytes(line, "column"), _bytes(line, "value"))
 
     def put(self, table: str, row: BytesLike, column: BytesLike, value: BytesLike) -> None:
@@ -320,14 +372,14 @@ class Transaction:
             raise
 
     def _commit(self) -> int:
-        give_up = time.monotonic() + self._client._timeout
+        give_up = time.monotonic() + self._proxy.timeout
         is_lost = False
         fields: Dict[str, Any] = {"session": self._session}
         if self._writes:
             fields["writes"] = self._writes
         while True:
             try:
-                return int(self._client._call("commit", fields, again=False)["commit_ts"])
+                return int(self._proxy.call("commit", fields, again=False)["commit_ts"])
             except OutcomeUnknown as unknown:
                 unknown.transaction = self
                 raise
@@ -351,7 +403,7 @@ class Transaction:
                 if time.monotonic() >= give_up:
                     raise self._unknown(str(away)) from away
                 is_lost = True
-                self._client.close()
+                self._proxy.close()
                 time.sleep(0.05)
 
     def rollback(self) -> None:
@@ -403,7 +455,7 @@ class Transaction:
 
     def _call(self, method: str, fields: Dict[str, Any], *, again: bool = True) -> Any:
         try:
-            return self._client._call(method, {"session": self._session, **fields}, again=again)
+            return self._proxy.call(method, {"session": self._session, **fields}, again=again)
         except FailedPrecondition as gone:
             if gone.reason == "SESSION_UNKNOWN" and not self._ended:
                 raise _restarted(gone) from gone

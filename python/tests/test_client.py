@@ -143,9 +143,9 @@ class ClientTest(unittest.TestCase):
         rows = [f"{prefix}-{number:04}" for number in range(600)]
         calls = []
         with self.client.transaction() as tx:
-            send = tx._client._call
-            tx._client._call = lambda method, *rest, **more: calls.append(method) or send(method, *rest, **more)
-            self.addCleanup(setattr, tx._client, "_call", send)
+            send = tx._proxy.call
+            tx._proxy.call = lambda method, *rest, **more: calls.append(method) or send(method, *rest, **more)
+            self.addCleanup(setattr, tx._proxy, "call", send)
             for each in rows:
                 tx.put("t", each, "c", each)
             tx.put("t", rows[0], "large", large)

@@ -25,24 +25,45 @@ def failed(status: int, name: str, reason: str) -> bytes:
 
 
 class LostTest(unittest.TestCase):
-    def transaction(self, answers: List[bytes]) -> Transaction:
-        """One at a proxy that gives these answers, each to a connection, and closes it."""
+    def serve(self, answers: List[bytes]) -> str:
+        """Where there is a proxy that gives these answers, each to a connection, and closes it."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)
 
         def serve() -> None:
             for each in answers:
-                connection, _ = listener.accept()
-                with connection:
-                    request = b""
-                    while not request.endswith(b"}"):
-                        request += connection.recv(65536)
-                    connection.sendall(each)
+                request = b""
+                while not request:
+                    connection, _ = listener.accept()
+                    with connection:
+                        while not request.endswith(b"}"):
+                            more = connection.recv(65536)
+                            if not more:
+                                # Whether there is anybody.
+                                break
+                            request += more
+                        if request:
+                            connection.sendall(each)
 
         threading.Thread(target=serve, daemon=True).start()
-        client = percolator.connect(f"127.0.0.1:{listener.getsockname()[1]}")
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    def transaction(self, answers: List[bytes]) -> Transaction:
+        """One at a proxy that gives these answers."""
+        client = percolator.connect(self.serve(answers))
         self.addCleanup(client.close)
-        return Transaction(client, "session", 7)
+        return Transaction(client._proxy, "session", 7)
+
+    def test_a_session_is_used_at_the_proxy_that_it_names(self) -> None:
+        secret = "0123456789abcdef" * 2
+        named = self.serve([answer(200, {"commit_ts": "9"})])
+        balancer = self.serve([answer(200, {"session": f"7.{named}.{secret}", "start_ts": "7"})])
+        with percolator.connect(balancer) as client:
+            self.assertEqual(client.begin().commit(), 9)
+        # From where that can't be reached, at the address that the client has.
+        begun = answer(200, {"session": f"7.127.0.0.1:1.{secret}", "start_ts": "7"})
+        with percolator.connect(self.serve([begun, answer(200, {"commit_ts": "9"})])) as client:
+            self.assertEqual(client.begin().commit(), 9)
 
     def test_a_scan_that_is_cut_is_no_whole_one(self) -> None:
         whole = self.transaction([HEAD + CHUNK + CHUNK + b"0\r\n\r\n"])

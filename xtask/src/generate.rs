@@ -3,8 +3,9 @@
 use crate::context::Context;
 
 /// Tests that compare such files, and write them when they are told to.
-const TESTS: [&[&str]; 6] = [
+const TESTS: [&[&str]; 7] = [
     &["-p", "percolator-protocol", "--test", "scripts"],
+    &["-p", "percolator-wire", "--test", "go"],
     &[
         "-p",
         "percolator-api",
