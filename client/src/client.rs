@@ -185,24 +185,8 @@ impl Client {
     /// [`Error::NoSnapshot`] if the oracle hasn't handed out the timestamp yet: what is to be committed
     /// below it isn't settled.
     pub async fn begin_at(&self, snapshot: Timestamp) -> Result<Txn, Error> {
-        let now = self.timestamp().await?;
-        let why = if snapshot.physical_ms() == 0 {
-            "no oracle has handed it out: a timestamp is a time in milliseconds, times 2^18, as `put` says it".to_owned()
-        } else if snapshot > now {
-            format!("it lies in the future: the oracle is at {now}")
-        } else {
-            let traced = self.router.traced(self.options.slow_transaction, None);
-            let router = traced.unwrap_or_else(|| self.router.clone());
-            if let Some(trace) = &router.trace {
-                trace.begun(snapshot);
-            }
-            let held = router.hold();
-            return Ok(Txn::only_reading(router, self.options, snapshot, held));
-        };
-        Err(Error::NoSnapshot {
-            asked: snapshot,
-            why,
-        })
+        self.begin_earlier(snapshot, crate::shared::Kind::Reads)
+            .await
     }
 
     /// A timestamp of the oracle: everything committed before this call lies below it.

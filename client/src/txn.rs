@@ -27,6 +27,7 @@ use crate::reading::RowCache;
 use crate::router::Router;
 use crate::scan::{Range, Scan};
 use crate::session::Held;
+use crate::shared::Kind;
 use crate::{Error, large, metrics};
 
 /// The name of a cell: table, row, column.
@@ -45,7 +46,7 @@ pub(crate) struct Inner {
     pub(crate) router: Arc<Router>,
     pub(crate) options: Options,
     pub(crate) start_ts: Timestamp,
-    only_reads: bool,
+    kind: Kind,
     began: Duration,
     tables: Arc<PinnedTables>,
     pub(crate) writes: Mutex<Writes>,
@@ -65,7 +66,7 @@ pub(crate) type Tables = BTreeMap<String, BTreeMap<(Bytes, Bytes), Write>>;
 
 #[derive(Default)]
 pub(crate) struct Writes {
-    cells: Tables,
+    pub(crate) cells: Tables,
     pub(crate) bytes: usize,
     /// What is being flushed, and its bytes.
     pub(crate) flushing: Option<(Arc<Tables>, usize)>,
@@ -87,34 +88,23 @@ impl Txn {
         asked: Duration,
         held: Held,
     ) -> Self {
-        Self::begin(router, options, start_ts, asked, held, false)
+        Self::begin(router, options, start_ts, asked, held, Kind::Whole)
     }
 
-    /// At a snapshot that somebody chose.
-    pub(crate) fn only_reading(
-        router: Arc<Router>,
-        options: Options,
-        snapshot: Timestamp,
-        held: Held,
-    ) -> Self {
-        let began = router.transport.now();
-        Self::begin(router, options, snapshot, began, held, true)
-    }
-
-    fn begin(
+    pub(crate) fn begin(
         router: Arc<Router>,
         options: Options,
         start_ts: Timestamp,
         began: Duration,
         held: Held,
-        only_reads: bool,
+        kind: Kind,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 router,
                 options,
                 start_ts,
-                only_reads,
+                kind,
                 began,
                 tables: Arc::default(),
                 writes: Mutex::default(),
@@ -333,6 +323,7 @@ impl Txn {
             ));
         }
         let inner = self.inner;
+        inner.kind.check_commits()?;
         let (writes, orders) = {
             let mut writes = inner.writes.lock();
             inner.check_open(&mut writes)?;
@@ -534,12 +525,7 @@ impl Inner {
         kind: LockKind,
         value: Bytes,
     ) -> Result<(), Error> {
-        if self.only_reads {
-            return Err(Error::Invalid(format!(
-                "a transaction at a chosen snapshot, {}, only reads: begin one without a snapshot to write",
-                self.start_ts
-            )));
-        }
+        self.kind.check_writes(self.start_ts)?;
         let cell = Cell::new(
             TableId(0),
             Bytes::copy_from_slice(row),
@@ -573,7 +559,8 @@ impl Inner {
         if let Some(old) = cells.insert(place, Write { kind, value }) {
             writes.bytes = writes.bytes.saturating_sub(size(&old.value));
         }
-        if writes.bytes >= self.options.flushed_at() && writes.flushing.is_none() {
+        let is_full = writes.bytes >= self.options.flushed_at() && writes.flushing.is_none();
+        if is_full && self.kind != Kind::Participant {
             self.begin_to_flush(writes);
         }
         Ok(())

@@ -1,0 +1,193 @@
+//! A transaction that several clients share: each reads at its snapshot and buffers what it writes, and one of them commits what
+//! all have written. Who joins, who has finished, and when it is committed, is decided by others, such as the proxy.
+
+use bytes::Bytes;
+use percolator_protocol::types::{LockKind, Timestamp};
+
+use crate::{Client, Error, Txn};
+
+/// What may be done with a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Everything.
+    Whole,
+    /// It reads at a snapshot that somebody chose.
+    Reads,
+    /// It reads and buffers: another client commits.
+    Participant,
+}
+
+impl Kind {
+    /// # Errors
+    /// Why nothing is written.
+    pub(crate) fn check_writes(self, start_ts: Timestamp) -> Result<(), Error> {
+        if self != Self::Reads {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "a transaction at a chosen snapshot, {start_ts}, only reads: begin one without a snapshot to write"
+        )))
+    }
+
+    /// # Errors
+    /// Why it isn't committed.
+    pub(crate) fn check_commits(self) -> Result<(), Error> {
+        if self != Self::Participant {
+            return Ok(());
+        }
+        Err(Error::Invalid(
+            "a participant does not commit: whoever began the transaction does, with what Txn::buffered returns".into(),
+        ))
+    }
+}
+
+/// A cell that a transaction has written, or got for update, and what it is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferedWrite {
+    /// The table's name.
+    pub table: String,
+    /// The row.
+    pub row: Bytes,
+    /// The column.
+    pub column: Bytes,
+    /// What the commit does.
+    pub change: BufferedChange,
+}
+
+/// What a commit does with a cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BufferedChange {
+    /// It gets this value.
+    Put(Bytes),
+    /// It has no value any more.
+    Delete,
+    /// It stays as it is; the commit fails if another transaction has changed it since the snapshot.
+    Lock,
+}
+
+/// Why the writes of a participant are not added.
+#[derive(Debug)]
+pub enum NotAdded {
+    /// The transaction has this cell from somebody else: a table, a row and a column.
+    Twice(String, Bytes, Bytes),
+    /// As for [`Txn::put`].
+    Failed(Error),
+}
+
+impl Client {
+    /// Joins a transaction that another client has begun: reads see its snapshot, and what was written here. Nothing is
+    /// committed by this one: [`Txn::buffered`] has what it has written, for the other client's [`Txn::add`]. It is never
+    /// flushed. The other client's lease keeps what can be seen at the snapshot.
+    ///
+    /// # Errors
+    /// [`Error::NoSnapshot`] if no oracle has handed out the timestamp.
+    pub async fn join(&self, start_ts: Timestamp) -> Result<Txn, Error> {
+        self.begin_earlier(start_ts, Kind::Participant).await
+    }
+
+    pub(crate) async fn begin_earlier(
+        &self,
+        snapshot: Timestamp,
+        kind: Kind,
+    ) -> Result<Txn, Error> {
+        let now = self.timestamp().await?;
+        let why = if snapshot.physical_ms() == 0 {
+            "no oracle has handed it out: a timestamp is a time in milliseconds, times 2^18, as `put` says it".to_owned()
+        } else if snapshot > now {
+            format!("it lies in the future: the oracle is at {now}")
+        } else {
+            let traced = self.router.traced(self.options.slow_transaction, None);
+            let router = traced.unwrap_or_else(|| self.router.clone());
+            if let Some(trace) = &router.trace {
+                trace.begun(snapshot);
+            }
+            let held = router.hold();
+            let began = router.transport.now();
+            return Ok(Txn::begin(
+                router,
+                self.options,
+                snapshot,
+                began,
+                held,
+                kind,
+            ));
+        };
+        Err(Error::NoSnapshot {
+            asked: snapshot,
+            why,
+        })
+    }
+}
+
+impl Txn {
+    /// The commit fails if another transaction changes the cell meanwhile: [`Self::get_for_update`] without the value.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn lock(
+        &self,
+        table: &str,
+        row: impl AsRef<[u8]>,
+        column: impl AsRef<[u8]>,
+    ) -> Result<(), Error> {
+        let (row, column) = (row.as_ref(), column.as_ref());
+        self.inner
+            .write(table, row, column, LockKind::Lock, Bytes::new())
+    }
+
+    /// What a participant has written, in the order of tables, rows and columns.
+    ///
+    /// # Errors
+    /// [`Error::Ended`].
+    pub fn buffered(&self) -> Result<Vec<BufferedWrite>, Error> {
+        self.inner.still_open()?;
+        let writes = self.inner.writes.lock();
+        let tables = writes.cells.iter();
+        let written = tables.flat_map(|(table, cells)| {
+            cells.iter().map(|((row, column), write)| BufferedWrite {
+                table: table.clone(),
+                row: row.clone(),
+                column: column.clone(),
+                change: match write.kind {
+                    LockKind::Put => BufferedChange::Put(write.value.clone()),
+                    LockKind::Delete => BufferedChange::Delete,
+                    LockKind::Lock => BufferedChange::Lock,
+                },
+            })
+        });
+        Ok(written.collect())
+    }
+
+    /// Writes what a participant has written. A cell that two have got for update, and neither has written, is no mistake.
+    ///
+    /// # Errors
+    /// [`NotAdded`]: the transaction is to be rolled back then, as a part of the writes may be in it.
+    pub fn add(&self, written: Vec<BufferedWrite>) -> Result<(), NotAdded> {
+        for write in written {
+            let kind = match write.change {
+                BufferedChange::Put(_) => LockKind::Put,
+                BufferedChange::Delete => LockKind::Delete,
+                BufferedChange::Lock => LockKind::Lock,
+            };
+            let BufferedWrite {
+                table, row, column, ..
+            } = write;
+            let known = {
+                let writes = self.inner.writes.lock();
+                let cells = writes.cells.get(&table);
+                let known = cells.and_then(|cells| cells.get(&(row.clone(), column.clone())));
+                known.map(|write| write.kind)
+            };
+            if known.is_some_and(|known| known != LockKind::Lock || kind != LockKind::Lock) {
+                return Err(NotAdded::Twice(table, row, column));
+            }
+            let value = match write.change {
+                BufferedChange::Put(value) => value,
+                BufferedChange::Delete | BufferedChange::Lock => Bytes::new(),
+            };
+            let written = self.inner.write(&table, &row, &column, kind, value);
+            written.map_err(NotAdded::Failed)?;
+        }
+        Ok(())
+    }
+}
