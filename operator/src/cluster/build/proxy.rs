@@ -6,6 +6,7 @@ use percolator_api::Proxy;
 
 use super::super::names::{self, METRICS_PORT, PORT, PROXY, Role};
 use super::super::object::{Kind, Object};
+use super::super::revisions;
 use super::pods::{ContainerParts, GRACE_SECONDS, POD_IP, PodParts};
 use super::{Builder, FAMILIES, LOG_LEVEL, with};
 
@@ -107,6 +108,10 @@ impl Builder<'_> {
             format!("--advertise=$({POD_IP})"),
             format!("--master={masters}"),
         ];
+        if self.revision >= revisions::PROXY_PEERS {
+            let proxies = names::pods_of(&names::proxies(self.name));
+            arguments.push(format!("--peers={proxies}.{}.svc:{PORT}", self.namespace));
+        }
         arguments.extend(proxy.to_args());
         arguments
     }

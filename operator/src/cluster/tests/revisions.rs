@@ -1,6 +1,7 @@
 //! By which templates pods are made, and when a cluster's turn comes to change its servers.
 
 use super::*;
+use crate::cluster::revisions::NEWEST;
 
 fn arguments_of(world: &World) -> String {
     let key = (Kind::StatefulSet, Role::Tablet.set("demo"));
@@ -49,7 +50,7 @@ fn a_new_cluster_with_a_status_has_the_newest_templates() {
     let mut world = World::new();
     world.cluster.status = Some(Status::default());
     world.roll_out();
-    assert_eq!(recorded(&world).0, 2);
+    assert_eq!(recorded(&world).0, NEWEST);
     assert!(arguments_of(&world).contains("--drain-on-stop"));
 }
 
@@ -59,7 +60,7 @@ fn with_its_next_image_a_cluster_takes_the_newest_templates() {
     world.step();
     world.change(|cluster| cluster.spec.image = Some("percolator:2.0.0".into()));
     world.roll_out();
-    assert_eq!(recorded(&world), (2, "percolator:2.0.0".to_owned()));
+    assert_eq!(recorded(&world), (NEWEST, "percolator:2.0.0".to_owned()));
     assert!(arguments_of(&world).contains("--drain-on-stop"));
     // And with an older one those that it fits.
     world.change(|cluster| cluster.spec.image = Some("percolator:0.0.1".into()));
@@ -81,10 +82,10 @@ fn a_spec_may_ask_for_a_revision() {
     for (image, asked, words) in [
         (
             "percolator:test",
-            3,
-            "3 must be 1 to 2, which are those of this operator",
+            4,
+            "4 must be 1 to 3, which are those of this operator",
         ),
-        ("percolator:test", 0, "0 must be 1 to 2"),
+        ("percolator:test", 0, "0 must be 1 to 3"),
         (
             "percolator:0.0.1",
             2,
@@ -116,7 +117,7 @@ fn the_revision_is_recorded_before_anything_is_applied() {
     let seen = world.observed.clone();
     let (applied, _) = world.look(&seen, &mut 1);
     assert_eq!(applied, Vec::<String>::new());
-    assert_eq!(recorded(&world), (2, "percolator:1".to_owned()));
+    assert_eq!(recorded(&world), (NEWEST, "percolator:1".to_owned()));
 }
 
 #[test]
