@@ -141,6 +141,29 @@ func (c *Client) open(ctx context.Context, session string, startTS uint64, read 
 	return &Tx{rpc: rpc, session: session, startTS: startTS, values: values(read)}
 }
 
+// Join joins a transaction that another client has begun, by its Token. The participant has a snapshot with the others, and sees
+// of their writes nothing. It ends with Finish; the client that began the transaction commits it with what all participants have written.
+// A participant that ends otherwise, or has not finished then, aborts it; as do two that write one cell. The
+// values of the cells are in Values.
+func (c *Client) Join(ctx context.Context, token string, cells ...CellName) (*Tx, error) {
+	return c.join(ctx, c.proxy(ctx, token), token, cells)
+}
+
+// JoinHere is Join at the proxy that the client has, and not at that which the token names: it has to be one that may reach
+// that proxy.
+func (c *Client) JoinHere(ctx context.Context, token string, cells ...CellName) (*Tx, error) {
+	return c.join(ctx, c.conn, token, cells)
+}
+
+func (c *Client) join(ctx context.Context, at *grpc.ClientConn, token string, cells []CellName) (*Tx, error) {
+	request := &proxypb.JoinRequest{Session: token, Cells: names(cells)}
+	joined, err := proxypb.NewTransactionsClient(at).Join(ctx, request)
+	if err != nil {
+		return nil, errorOf(ctx, err)
+	}
+	return c.open(ctx, joined.Session, joined.StartTs, joined.Values), nil
+}
+
 // Transact calls a function with a transaction and commits it. If the function returns an error, or panics, the transaction
 // is rolled back.
 //

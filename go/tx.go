@@ -103,6 +103,9 @@ type Outcome struct {
 // StartTS is the snapshot, and the transaction's name.
 func (tx *Tx) StartTS() uint64 { return tx.startTS }
 
+// Token is for Join of other clients. Whoever has it can use the transaction.
+func (tx *Tx) Token() string { return tx.session }
+
 // Values has the values of the cells that were read with the beginning, in their order; nil where a cell has none.
 func (tx *Tx) Values() [][]byte { return tx.values }
 
@@ -303,6 +306,31 @@ func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
 		if time.Now().After(giveUp) {
 			return 0, outcomeUnknown(tx.startTS, failed)
 		}
+	}
+}
+
+// Finish ends a participant, of Join: the client that began the transaction commits what it has written.
+func (tx *Tx) Finish(ctx context.Context) error {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if tx.failed != nil {
+		return tx.failed
+	}
+	giveUp := time.Now().Add(patience)
+	for {
+		_, err := tx.rpc.Finish(ctx, &proxypb.FinishRequest{Session: tx.session, Writes: tx.writes})
+		if err == nil {
+			tx.ended, tx.writes = true, nil
+			return nil
+		}
+		failed := tx.errorOfLocked(ctx, err)
+		// It may be sent again: what comes twice is carried out once.
+		again := failed.Code == codes.Unavailable && (failed.Reason == "" || failed.Reason == reasonCommitting)
+		if !again || ctx.Err() != nil || time.Now().After(giveUp) {
+			tx.endLocked(ctx)
+			return failed
+		}
+		time.Sleep(commitPause)
 	}
 }
 

@@ -52,6 +52,14 @@ reasons! {
     SessionAborted, "SESSION_ABORTED", Aborted;
     /// The proxy has stopped, and rolled the transaction back.
     ProxyStopped, "PROXY_STOPPED", Aborted;
+    /// A client that had joined the transaction has ended without finishing, or had not finished when it was to be committed.
+    ParticipantLost, "PARTICIPANT_LOST", Aborted;
+    /// The session that was joined has ended, or its proxy has.
+    ManagerGone, "MANAGER_GONE", Aborted;
+    /// Two clients of the transaction have written one cell.
+    TwoWriters, "TWO_WRITERS", Aborted;
+    /// The transaction is committed, or being committed, and can't be joined.
+    TooLate, "TOO_LATE", FailedPrecondition;
     /// The session was committed or rolled back by its client.
     SessionEnded, "SESSION_ENDED", FailedPrecondition;
     /// This proxy has no such session.
@@ -108,6 +116,30 @@ impl Failure {
             reason,
             message: message.into(),
             metadata: HashMap::new(),
+        }
+    }
+
+    /// What another proxy has answered. Without a reason it hasn't, or the network did.
+    pub fn of(status: &Status) -> Self {
+        let details = status.get_error_details();
+        let known = details.error_info().and_then(|info| {
+            let mut all = Reason::ALL.iter();
+            let reason = all.find(|reason| reason.name() == info.reason)?;
+            Some((*reason, info.metadata.clone()))
+        });
+        match known {
+            Some((reason, metadata)) => Self {
+                reason,
+                message: status.message().to_owned(),
+                metadata,
+            },
+            None => Self::new(
+                Reason::Unavailable,
+                format!(
+                    "the proxy that has the transaction doesn't answer: {}",
+                    status.message()
+                ),
+            ),
         }
     }
 
@@ -194,6 +226,18 @@ impl From<Refusal> for Failure {
                 Reason::Committing,
                 "the commit of this session is under way; ask again for its outcome",
             ),
+            Refusal::IsParticipant => Self::new(
+                Reason::Invalid,
+                "this session has joined the transaction of another one: finish it, and commit or join that one",
+            ),
+            Refusal::NoParticipant => Self::new(
+                Reason::Invalid,
+                "this session has begun the transaction, and joined no other one: commit it",
+            ),
+            Refusal::TooLate => Self::new(
+                Reason::TooLate,
+                "the transaction is committed, or being committed: nobody joins it any more",
+            ),
             Refusal::Unknown => Self::new(
                 Reason::SessionUnknown,
                 "there is no such session: the proxy was started again, or it ended long ago. If its commit was asked \
@@ -229,6 +273,18 @@ fn ended(end: &SessionEnd) -> Failure {
         SessionEnd::Stopped => Failure::new(
             Reason::ProxyStopped,
             "the transaction was rolled back: the proxy stops; begin again at another one",
+        ),
+        SessionEnd::Finished => Failure::new(
+            Reason::SessionEnded,
+            "the participant has finished: the session that it joined commits what it has written",
+        ),
+        SessionEnd::ParticipantLost => Failure::new(
+            Reason::ParticipantLost,
+            "the transaction was rolled back: a client that had joined it has not finished; begin again",
+        ),
+        SessionEnd::ManagerGone => Failure::new(
+            Reason::ManagerGone,
+            "the transaction was rolled back: the session that was joined has ended; begin again",
         ),
         SessionEnd::Unknown { start_ts, primary } => outcome_unknown(
             "the answer to the commit was lost: it may be committed; ask for its outcome",
@@ -275,7 +331,10 @@ mod tests {
                 "TOO_OLD",
                 "SESSION_EXPIRED",
                 "SESSION_ABORTED",
-                "PROXY_STOPPED"
+                "PROXY_STOPPED",
+                "PARTICIPANT_LOST",
+                "MANAGER_GONE",
+                "TWO_WRITERS"
             ]
         );
     }

@@ -175,6 +175,32 @@ impl v1::transactions_server::Transactions for Service {
         self.answer("rollback", call).await
     }
 
+    async fn join(&self, request: Request<v1::JoinRequest>) -> Answer<v1::JoinResponse> {
+        let v1::JoinRequest { session, cells } = request.into_inner();
+        let cells: Vec<CellAt> = cells.into_iter().map(CellAt::from).collect();
+        let call = async {
+            let joined = self.0.join(&session, &cells).await?;
+            let values = joined.values.into_iter();
+            Ok(v1::JoinResponse {
+                session: joined.session,
+                start_ts: joined.start_ts.as_u64(),
+                values: values.map(|value| v1::GetResponse { value }).collect(),
+                idle_max_ms: u64::try_from(joined.idle_max.as_millis()).unwrap_or(u64::MAX),
+            })
+        };
+        self.answer("join", call).await
+    }
+
+    async fn finish(&self, request: Request<v1::FinishRequest>) -> Answer<v1::FinishResponse> {
+        let request = request.into_inner();
+        let call = async {
+            let writes = writes(request.writes)?;
+            self.0.finish(&request.session, writes).await?;
+            Ok(v1::FinishResponse {})
+        };
+        self.answer("finish", call).await
+    }
+
     async fn outcome(&self, request: Request<v1::OutcomeRequest>) -> Answer<v1::OutcomeResponse> {
         let session = request.into_inner().session;
         let call = async {
@@ -213,8 +239,9 @@ fn writes(writes: Vec<v1::CellWrite>) -> Result<Vec<CellWrite>, Failure> {
         let change = match write.change {
             Some(Change::Put(value)) => CellChange::Put(value),
             Some(Change::Delete(true)) => CellChange::Delete,
-            Some(Change::Delete(false)) | None => {
-                let message = "a write has neither put nor delete, which is true";
+            Some(Change::Lock(true)) => CellChange::Lock,
+            Some(Change::Delete(false) | Change::Lock(false)) | None => {
+                let message = "a write has neither put, nor delete or lock, which is true";
                 return Err(Failure::new(Reason::Invalid, message).with("write", number));
             }
         };

@@ -143,6 +143,17 @@ async fn call(
             fields.end()?;
             json!({"commit_ts": shared.commit(&session, writes).await?.to_string()})
         }
+        "join" => {
+            let cells = fields.cells()?;
+            fields.end()?;
+            join(shared, &session, cells.as_deref()).await?
+        }
+        "finish" => {
+            let writes = fields.writes()?.unwrap_or_default();
+            fields.end()?;
+            shared.finish(&session, writes).await?;
+            json!({})
+        }
         "rollback" => {
             fields.end()?;
             shared.rollback(&session)?;
@@ -154,6 +165,23 @@ async fn call(
         }
     };
     Ok(Answer::Object(answer))
+}
+
+async fn join(
+    shared: &Arc<Transactions>,
+    session: &str,
+    cells: Option<&[CellAt]>,
+) -> Result<Value, Failure> {
+    let joined = shared.join(session, cells.unwrap_or_default()).await?;
+    let mut answer = json!({
+        "session": joined.session,
+        "start_ts": joined.start_ts.to_string(),
+        "idle_max_ms": u64::try_from(joined.idle_max.as_millis()).unwrap_or(u64::MAX),
+    });
+    if cells.is_some() {
+        answer["values"] = values_json(&joined.values);
+    }
+    Ok(answer)
 }
 
 async fn scan(
@@ -269,10 +297,15 @@ impl Fields {
     fn writes(&mut self) -> Result<Option<Vec<CellWrite>>, Failure> {
         self.list("writes", |fields| {
             let cell = fields.cell()?;
-            let change = match (fields.bytes("value")?, fields.flag("delete")?) {
-                (Some(value), false) => CellChange::Put(value),
-                (None, true) => CellChange::Delete,
-                _ => return Err(invalid("it has a value, or \"delete\": true, and not both")),
+            let (value, delete) = (fields.bytes("value")?, fields.flag("delete")?);
+            let change = match (value, delete, fields.flag("lock")?) {
+                (Some(value), false, false) => CellChange::Put(value),
+                (None, true, false) => CellChange::Delete,
+                (None, false, true) => CellChange::Lock,
+                _ => {
+                    let message = "it has a value, or \"delete\": true, or \"lock\": true, and not two of them";
+                    return Err(invalid(message));
+                }
             };
             Ok(CellWrite { cell, change })
         })

@@ -9,6 +9,7 @@ mod grpc;
 mod json;
 mod metrics;
 mod named_bytes;
+mod peers;
 pub mod program;
 mod ranges;
 mod received;

@@ -47,6 +47,9 @@ impl Metrics {
             SessionEnd::Expired(Expiry::Idle) => "idle",
             SessionEnd::Expired(Expiry::Total) => "too_long",
             SessionEnd::Stopped => "stopped",
+            SessionEnd::Finished => "finished",
+            SessionEnd::ParticipantLost => "participant_lost",
+            SessionEnd::ManagerGone => "manager_gone",
             SessionEnd::Unknown { .. } => "unknown",
         };
         self.ended.with_label_values(&[end]).inc();

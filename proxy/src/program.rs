@@ -63,6 +63,16 @@ struct Flags {
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_PROXY_ADVERTISE")]
     advertise: Option<String>,
 
+    /// The other proxies of the cluster, HOST:PORT, with commas between; where a host has many addresses, all of them. A client of
+    /// this proxy may join a transaction of those (--advertise). Default: none.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        env = "PERCOLATOR_PROXY_PEERS"
+    )]
+    peers: Vec<String>,
+
     /// A session without a call for so long is rolled back.
     #[arg(
         long,
@@ -179,6 +189,7 @@ impl Flags {
             master: self.master,
             server: self.server,
             advertise: self.advertise,
+            peers: self.peers,
             limits: Limits {
                 sessions_max: self.sessions_max,
                 idle_max: self.idle_max,

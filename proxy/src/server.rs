@@ -44,6 +44,9 @@ pub struct Options {
     pub server: String,
     /// Where clients reach it, HOST:PORT, or an IP address without the port: tokens name that.
     pub advertise: Option<String>,
+    /// The other proxies of the cluster, HOST:PORT each: where a host has many addresses, all of them. Transactions of those may be
+    /// joined here.
+    pub peers: Vec<String>,
     /// What clients may have.
     pub limits: Limits,
     /// What requests that are being received may have together, in bytes.
@@ -61,6 +64,7 @@ impl Options {
             master: master.into(),
             server: "proxy-0".to_owned(),
             advertise: None,
+            peers: Vec::new(),
             limits: Limits::default(),
             received_bytes_max: 128 << 20,
             grace: Duration::from_secs(10),
@@ -90,7 +94,7 @@ impl Server {
             Some(given) => advertised(Some(given), address)?,
             None => options.server.clone(),
         };
-        let shared = Transactions::new(server, options.limits, counters);
+        let shared = Transactions::new(server, options.limits, options.peers.clone(), counters);
         Ok(Self {
             options,
             listener,

@@ -3,10 +3,15 @@
 //!
 //! Nothing here waits, or knows a clock or a socket: times are handed in, as durations since the proxy's start.
 
+mod participants;
+
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use percolator_client::{Cell, Timestamp};
+
+pub use participants::FinishStep;
+use participants::Role;
 
 /// What a proxy lets its clients have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +74,12 @@ pub enum SessionEnd {
     Expired(Expiry),
     /// The proxy stopped, and rolled it back.
     Stopped,
+    /// A participant has handed over what it has written.
+    Finished,
+    /// A participant has ended without finishing, or had not finished when the transaction was to be committed.
+    ParticipantLost,
+    /// Of a participant: the session that it joined has ended, or is at a proxy that is gone.
+    ManagerGone,
     /// The answer to its commit was lost: its primary knows.
     Unknown {
         /// The transaction.
@@ -101,6 +112,12 @@ pub enum Refusal {
     Committing,
     /// There is no such session, or it ended long ago.
     Unknown,
+    /// A participant finishes, and is neither committed nor joined.
+    IsParticipant,
+    /// A session that has joined no other one is committed, and doesn't finish.
+    NoParticipant,
+    /// The transaction is committed, or being committed: nobody joins it any more.
+    TooLate,
 }
 
 /// What a session's commit has to do.
@@ -131,9 +148,23 @@ struct Session<T> {
     scans: usize,
     bytes: usize,
     committing: bool,
+    role: Role,
 }
 
 impl<T> Session<T> {
+    fn new(now: Duration, txn: T, role: Role) -> Self {
+        Self {
+            txn,
+            began: now,
+            used: now,
+            calls: 0,
+            scans: 0,
+            bytes: 0,
+            committing: false,
+            role,
+        }
+    }
+
     fn expired(&self, limits: &Limits, now: Duration) -> Option<Expiry> {
         // A commit has limits of its own. A scan whose reader takes nothing doesn't keep a session.
         if self.committing {
@@ -223,15 +254,7 @@ impl<T: Clone> Sessions<T> {
     /// The session is open.
     pub fn begun(&mut self, now: Duration, token: String, txn: T) {
         self.beginning = self.beginning.saturating_sub(1);
-        let session = Session {
-            txn,
-            began: now,
-            used: now,
-            calls: 0,
-            scans: 0,
-            bytes: 0,
-            committing: false,
-        };
+        let session = Session::new(now, txn, Role::default());
         self.open.insert(token, session);
     }
 
@@ -246,6 +269,7 @@ impl<T: Clone> Sessions<T> {
     /// [`Refusal`].
     pub fn call(&mut self, now: Duration, token: &str) -> Result<T, Refusal> {
         let (calls, limits) = (self.calls, self.limits);
+        self.touch_manager(now, token);
         let session = self.usable(now, token)?;
         if session.calls >= limits.session_calls_max {
             return Err(Refusal::SessionCalls(limits.session_calls_max));
@@ -325,6 +349,7 @@ impl<T: Clone> Sessions<T> {
     /// The session has written so many bytes in all.
     pub fn written(&mut self, token: &str, bytes: usize) {
         if let Some(session) = self.open.get_mut(token) {
+            let bytes = bytes + session.role.given_bytes();
             self.bytes = self.bytes.saturating_sub(session.bytes) + bytes;
             session.bytes = bytes;
         }
@@ -337,6 +362,7 @@ impl<T: Clone> Sessions<T> {
     pub fn commit(&mut self, now: Duration, token: &str) -> Result<CommitStep<T>, Refusal> {
         match self.usable(now, token) {
             Ok(session) => {
+                session.role.check_commit()?;
                 session.committing = true;
                 Ok(CommitStep::Begin(session.txn.clone()))
             }
@@ -369,7 +395,9 @@ impl<T: Clone> Sessions<T> {
                 SessionEnd::RolledBack
                 | SessionEnd::Aborted
                 | SessionEnd::Expired(_)
-                | SessionEnd::Stopped,
+                | SessionEnd::Stopped
+                | SessionEnd::ParticipantLost
+                | SessionEnd::ManagerGone,
             )) => Ok(None),
             Err(refusal) => Err(refusal),
         }
@@ -380,6 +408,9 @@ impl<T: Clone> Sessions<T> {
     pub fn finish(&mut self, now: Duration, token: &str, end: SessionEnd) -> Option<T> {
         let (token, session) = self.open.remove_entry(token)?;
         self.bytes = self.bytes.saturating_sub(session.bytes);
+        if end != SessionEnd::Finished {
+            self.participant_lost(&session.role);
+        }
         self.ended.insert(token.clone(), end);
         self.ended_at.push_back((now, token));
         // As many as may be open: a client that begins and ends without a pause takes no more.
@@ -391,11 +422,11 @@ impl<T: Clone> Sessions<T> {
 
     /// The cluster has ended the transaction of a session: what is left is to be rolled back. A commit that is under way
     /// finds that out by itself.
-    pub fn abort(&mut self, now: Duration, token: &str) -> Option<T> {
+    pub fn abort(&mut self, now: Duration, token: &str, end: SessionEnd) -> Option<T> {
         if self.open.get(token)?.committing {
             return None;
         }
-        self.finish(now, token, SessionEnd::Aborted)
+        self.finish(now, token, end)
     }
 
     /// What became of the transaction of a session whose outcome was not known.
@@ -424,26 +455,21 @@ impl<T: Clone> Sessions<T> {
         (!self.open.contains_key(token)).then(|| self.gone(token))
     }
 
-    /// Ends the sessions whose time is over: they are to be rolled back.
-    pub fn expire(&mut self, now: Duration) -> Vec<(T, Expiry)> {
+    /// Ends the sessions whose time is over, and those of transactions that have lost a participant or their manager: they are to
+    /// be rolled back.
+    pub fn expire(&mut self, now: Duration) -> Vec<(T, SessionEnd)> {
         while let Some((at, _)) = self.ended_at.front()
             && now.saturating_sub(*at) >= self.limits.remember_for
         {
             self.forget_oldest();
         }
-        let expired: Vec<(String, Expiry)> = self
+        let over: Vec<(String, SessionEnd)> = self
             .open
             .iter()
-            .filter_map(|(token, session)| {
-                Some((token.clone(), session.expired(&self.limits, now)?))
-            })
+            .filter_map(|(token, session)| Some((token.clone(), self.over(session, now)?)))
             .collect();
-        expired
-            .into_iter()
-            .filter_map(|(token, expiry)| {
-                let txn = self.finish(now, &token, SessionEnd::Expired(expiry))?;
-                Some((txn, expiry))
-            })
+        over.into_iter()
+            .filter_map(|(token, end)| Some((self.finish(now, &token, end.clone())?, end)))
             .collect()
     }
 
@@ -473,8 +499,8 @@ impl<T: Clone> Sessions<T> {
         if session.committing {
             return Err(Refusal::Committing);
         }
-        if let Some(expiry) = session.expired(&self.limits, now) {
-            return Err(Refusal::Ended(SessionEnd::Expired(expiry)));
+        if let Some(end) = self.over(session, now) {
+            return Err(Refusal::Ended(end));
         }
         self.open.get_mut(token).ok_or(Refusal::Unknown)
     }

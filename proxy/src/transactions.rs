@@ -1,6 +1,7 @@
 //! The calls of a proxy, for both doors: each is admitted by [`Sessions`], and carried out by the client library.
 
 mod scans;
+mod shared;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -12,11 +13,13 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::failure::{Failure, Reason};
 use crate::metrics::Metrics;
+use crate::peers::Peers;
 use crate::sessions::{CommitStep, KnownEnd, Limits, Refusal, SessionEnd, Sessions};
 use crate::token;
 
 pub(crate) use scans::Chunk;
 use scans::ScanGuard;
+use shared::{Given, Upstream};
 
 /// Cells of one BatchGet, whose values are in memory together, and of one Write.
 pub(crate) const BATCH_CELLS_MAX: usize = 256;
@@ -27,9 +30,20 @@ pub(crate) struct SessionTxn {
     txn: Txn,
     /// Dropped, or set, when the session has ended.
     ended: Arc<watch::Sender<bool>>,
+    given: Given,
+    upstream: Option<Arc<Upstream>>,
 }
 
 impl SessionTxn {
+    fn new(txn: Txn) -> Self {
+        Self {
+            txn,
+            ended: Arc::new(watch::channel(false).0),
+            given: Given::default(),
+            upstream: None,
+        }
+    }
+
     fn roll_back(self) {
         self.ended.send_replace(true);
         self.txn.rollback();
@@ -49,6 +63,8 @@ pub(crate) struct CellAt {
 pub(crate) enum CellChange {
     Put(Bytes),
     Delete,
+    /// It stays; the commit fails if another transaction changes it.
+    Lock,
 }
 
 /// A cell that is to be written.
@@ -62,7 +78,7 @@ impl CellWrite {
     fn buffered_bytes(&self) -> usize {
         let value_bytes = match &self.change {
             CellChange::Put(value) => value.len(),
-            CellChange::Delete => 0,
+            CellChange::Delete | CellChange::Lock => 0,
         };
         self.cell.buffered_bytes(value_bytes)
     }
@@ -102,12 +118,19 @@ pub(crate) struct Transactions {
     began: Instant,
     /// A session has ended.
     ended: Notify,
+    peers: Peers,
 }
 
 impl Transactions {
-    pub(crate) fn new(server: String, limits: Limits, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        server: String,
+        limits: Limits,
+        peers: Vec<String>,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             server,
+            peers: Peers::new(peers),
             client: OnceLock::new(),
             sessions: Mutex::new(Sessions::new(limits)),
             metrics,
@@ -165,11 +188,7 @@ impl Transactions {
         };
         let start_ts = txn.start_ts();
         let session = token::write(start_ts, &self.server, rand::random());
-        let (ended, _) = watch::channel(false);
-        let txn = SessionTxn {
-            txn,
-            ended: Arc::new(ended),
-        };
+        let txn = SessionTxn::new(txn);
         beginning.is_done = true;
         self.sessions.lock().begun(self.now(), session.clone(), txn);
         self.metrics.begun.inc();
@@ -248,6 +267,7 @@ impl Transactions {
                         txn.put(&cell.table, &cell.row, &cell.column, value.clone())
                     }
                     CellChange::Delete => txn.delete(&cell.table, &cell.row, &cell.column),
+                    CellChange::Lock => txn.lock(&cell.table, &cell.row, &cell.column),
                 }
                 .map_err(failed)
             };
@@ -325,6 +345,14 @@ impl Transactions {
     }
 
     async fn commit_buffered(&self, session: &str, txn: SessionTxn) -> Result<Timestamp, Failure> {
+        if let Err(failure) = Self::add_given(&txn) {
+            let end = SessionEnd::Aborted;
+            self.sessions
+                .lock()
+                .finish(self.now(), session, end.clone());
+            self.roll_back(txn, &end);
+            return Err(failure);
+        }
         let result = txn.txn.commit().await;
         let end = match &result {
             Ok(commit_ts) => SessionEnd::Committed(*commit_ts),
@@ -390,8 +418,8 @@ impl Transactions {
         loop {
             tokio::time::sleep(every).await;
             let expired = self.sessions.lock().expire(self.now());
-            for (txn, expiry) in expired {
-                self.roll_back(txn, &SessionEnd::Expired(expiry));
+            for (txn, end) in expired {
+                self.roll_back(txn, &end);
             }
         }
     }
@@ -485,9 +513,10 @@ impl Transactions {
     fn failed(&self, session: &str, error: Error) -> Failure {
         if error.retryable() {
             // Nothing of it can be committed any more.
-            let aborted = self.sessions.lock().abort(self.now(), session);
+            let end = SessionEnd::Aborted;
+            let aborted = self.sessions.lock().abort(self.now(), session, end.clone());
             if let Some(txn) = aborted {
-                self.roll_back(txn, &SessionEnd::Aborted);
+                self.roll_back(txn, &end);
             }
             return error.into();
         }

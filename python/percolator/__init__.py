@@ -1,6 +1,6 @@
 """Distributed transactions with Percolator, through its proxy. See ``connect``."""
 
-from ._client import Cell, Client, Outcome, Transaction, connect
+from ._client import Cell, Client, Outcome, Participant, Transaction, connect
 from ._errors import (
     Aborted,
     Error,
@@ -22,6 +22,7 @@ __all__ = [
     "NotFound",
     "Outcome",
     "OutcomeUnknown",
+    "Participant",
     "ResourceExhausted",
     "Transaction",
     "Unavailable",

@@ -211,6 +211,20 @@ class Client:
         values = [_value(value) for value in begun.get("values", ())]
         return Transaction(self._proxy_of(begun["session"]), begun["session"], int(begun["start_ts"]), values)
 
+    def join(self, token: str, *, cells: Sequence[CellName] = (), here: bool = False) -> "Participant":
+        """Joins a transaction that another client has begun: ``token`` is that of its transaction.
+
+        The participant has a snapshot with the others, and sees of their writes nothing. For ``with``: it finishes at the end of the
+        block, and aborts the whole transaction at an exception. It is at the proxy that the token names; with ``here`` at this
+        client's, which has to be one that may reach that proxy.
+        """
+        fields: Dict[str, Any] = {"session": token}
+        if cells:
+            fields["cells"] = [_cell(*cell) for cell in cells]
+        joined = (self._proxy if here else self._proxy_of(token)).call("join", fields, again=False)
+        values = [_value(value) for value in joined.get("values", ())]
+        return Participant(self._proxy_of(joined["session"]), joined["session"], int(joined["start_ts"]), values)
+
     def transaction(self, *, snapshot: Optional[int] = None, cells: Sequence[CellName] = ()) -> "Transaction":
         """A transaction for ``with``: commits at the end of the block, and rolls back at an exception."""
         return self.begin(snapshot=snapshot, cells=cells)
@@ -305,9 +319,17 @@ class Transaction:
         if error is None:
             # One whose writes were refused has ended, and says so.
             if not self._ended or self._failed is not None:
-                self.commit()
+                self._end()
         elif not self._ended:
             self._roll_back_quietly()
+
+    def _end(self) -> None:
+        self.commit()
+
+    @property
+    def token(self) -> str:
+        """For ``Client.join`` of other clients. Whoever has it can use the transaction."""
+        return self._session
 
     def get(self, table: str, row: BytesLike, column: BytesLike) -> Optional[bytes]:
         """The value of a cell; ``None`` if it has none."""
@@ -465,6 +487,33 @@ class Transaction:
         metadata = {"start_ts": str(self.start_ts)}
         message = f"the answer to the commit was lost: it may be committed ({why})"
         return OutcomeUnknown(message, metadata=metadata, transaction=self)
+
+
+class Participant(Transaction):
+    """A client that has joined a transaction. Its reads see the snapshot, and what it has written itself.
+
+    The transaction is committed with what all participants have written that have finished, by the client that began it. A participant that
+    ends otherwise, or has not finished then, aborts it; as do two that write one cell.
+    """
+
+    def finish(self) -> None:
+        """Hands over what was written: the transaction that was joined commits it."""
+        if self._failed is not None:
+            raise self._failed
+        fields: Dict[str, Any] = {"writes": self._writes} if self._writes else {}
+        try:
+            self._call("finish", fields)
+        except (InvalidArgument, NotFound, ResourceExhausted, Unavailable):
+            self._roll_back_quietly()
+            raise
+        self._ended, self._writes = True, []
+
+    def commit(self) -> int:
+        """Refused: ``finish``."""
+        raise InvalidArgument("a participant finishes, and the client that began the transaction commits it")
+
+    def _end(self) -> None:
+        self.finish()
 
 
 def _restarted(gone: Error) -> Aborted:

@@ -218,6 +218,27 @@ impl Session {
         self.grpc.write(request).await.map(drop)
     }
 
+    /// Joins its transaction at this proxy.
+    pub(crate) async fn join(&self, at: &Grpc) -> Result<Self, Status> {
+        let request = v1::JoinRequest {
+            session: self.token.clone(),
+            cells: Vec::new(),
+        };
+        let joined = at.clone().join(request).await?.into_inner();
+        Ok(Self {
+            grpc: at.clone(),
+            token: joined.session,
+            start_ts: joined.start_ts,
+        })
+    }
+
+    /// Hands over what this participant has written, and this.
+    pub(crate) async fn finish(&mut self, writes: Vec<v1::CellWrite>) -> Result<(), Status> {
+        let session = self.token.clone();
+        let request = v1::FinishRequest { session, writes };
+        self.grpc.finish(request).await.map(drop)
+    }
+
     pub(crate) async fn rollback(&mut self) -> Result<(), Status> {
         let session = self.token.clone();
         let request = v1::RollbackRequest { session };

@@ -79,7 +79,7 @@ func (x OutcomeResponse_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OutcomeResponse_Outcome.Descriptor instead.
 func (OutcomeResponse_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{22, 0}
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{26, 0}
 }
 
 type CellName struct {
@@ -957,12 +957,13 @@ type CellWrite struct {
 	Table  string                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
 	Row    []byte                 `protobuf:"bytes,2,opt,name=row,proto3" json:"row,omitempty"`
 	Column []byte                 `protobuf:"bytes,3,opt,name=column,proto3" json:"column,omitempty"`
-	// One of the two.
+	// One of them.
 	//
 	// Types that are valid to be assigned to Change:
 	//
 	//	*CellWrite_Put
 	//	*CellWrite_Delete
+	//	*CellWrite_Lock
 	Change        isCellWrite_Change `protobuf_oneof:"change"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1044,6 +1045,15 @@ func (x *CellWrite) GetDelete() bool {
 	return false
 }
 
+func (x *CellWrite) GetLock() bool {
+	if x != nil {
+		if x, ok := x.Change.(*CellWrite_Lock); ok {
+			return x.Lock
+		}
+	}
+	return false
+}
+
 type isCellWrite_Change interface {
 	isCellWrite_Change()
 }
@@ -1058,9 +1068,16 @@ type CellWrite_Delete struct {
 	Delete bool `protobuf:"varint,5,opt,name=delete,proto3,oneof"`
 }
 
+type CellWrite_Lock struct {
+	// The cell stays as it is, and the commit fails if another transaction changes it meanwhile, as by GetForUpdate: true.
+	Lock bool `protobuf:"varint,6,opt,name=lock,proto3,oneof"`
+}
+
 func (*CellWrite_Put) isCellWrite_Change() {}
 
 func (*CellWrite_Delete) isCellWrite_Change() {}
+
+func (*CellWrite_Lock) isCellWrite_Change() {}
 
 type WriteResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1101,7 +1118,7 @@ func (*WriteResponse) Descriptor() ([]byte, []int) {
 type CommitRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	// Written before the commit, as by Write. If one is refused, the commit is not begun, and the session is as after a Write that was refused.
+	// Written before the commit, as by Write. Participants that have joined and not finished abort the transaction. If one is refused, the commit is not begun, and the session is as after a Write that was refused.
 	Writes        []*CellWrite `protobuf:"bytes,2,rep,name=writes,proto3" json:"writes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1276,6 +1293,222 @@ func (*RollbackResponse) Descriptor() ([]byte, []int) {
 	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{20}
 }
 
+type JoinRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session that began the transaction.
+	Session string `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Read at once, as by BatchGet: at most 256. If they can't be, the whole transaction is aborted.
+	Cells         []*CellName `protobuf:"bytes,2,rep,name=cells,proto3" json:"cells,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinRequest) Reset() {
+	*x = JoinRequest{}
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinRequest) ProtoMessage() {}
+
+func (x *JoinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
+func (*JoinRequest) Descriptor() ([]byte, []int) {
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *JoinRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *JoinRequest) GetCells() []*CellName {
+	if x != nil {
+		return x.Cells
+	}
+	return nil
+}
+
+type JoinResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The token of the participant's own session.
+	Session string `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The snapshot, and the name of the transaction.
+	StartTs uint64 `protobuf:"varint,2,opt,name=start_ts,json=startTs,proto3" json:"start_ts,omitempty"`
+	// As many as there are cells in the request.
+	Values []*GetResponse `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
+	// A session without a call for so long is rolled back, in milliseconds.
+	IdleMaxMs     uint64 `protobuf:"varint,4,opt,name=idle_max_ms,json=idleMaxMs,proto3" json:"idle_max_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinResponse) Reset() {
+	*x = JoinResponse{}
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinResponse) ProtoMessage() {}
+
+func (x *JoinResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
+func (*JoinResponse) Descriptor() ([]byte, []int) {
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *JoinResponse) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *JoinResponse) GetStartTs() uint64 {
+	if x != nil {
+		return x.StartTs
+	}
+	return 0
+}
+
+func (x *JoinResponse) GetValues() []*GetResponse {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *JoinResponse) GetIdleMaxMs() uint64 {
+	if x != nil {
+		return x.IdleMaxMs
+	}
+	return 0
+}
+
+type FinishRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The participant's session.
+	Session string `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Written before, as by Write.
+	Writes        []*CellWrite `protobuf:"bytes,2,rep,name=writes,proto3" json:"writes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishRequest) Reset() {
+	*x = FinishRequest{}
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishRequest) ProtoMessage() {}
+
+func (x *FinishRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
+func (*FinishRequest) Descriptor() ([]byte, []int) {
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *FinishRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *FinishRequest) GetWrites() []*CellWrite {
+	if x != nil {
+		return x.Writes
+	}
+	return nil
+}
+
+type FinishResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishResponse) Reset() {
+	*x = FinishResponse{}
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishResponse) ProtoMessage() {}
+
+func (x *FinishResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishResponse.ProtoReflect.Descriptor instead.
+func (*FinishResponse) Descriptor() ([]byte, []int) {
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{24}
+}
+
 type OutcomeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       string                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -1285,7 +1518,7 @@ type OutcomeRequest struct {
 
 func (x *OutcomeRequest) Reset() {
 	*x = OutcomeRequest{}
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[21]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1530,7 @@ func (x *OutcomeRequest) String() string {
 func (*OutcomeRequest) ProtoMessage() {}
 
 func (x *OutcomeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[21]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1543,7 @@ func (x *OutcomeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutcomeRequest.ProtoReflect.Descriptor instead.
 func (*OutcomeRequest) Descriptor() ([]byte, []int) {
-	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{21}
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *OutcomeRequest) GetSession() string {
@@ -1331,7 +1564,7 @@ type OutcomeResponse struct {
 
 func (x *OutcomeResponse) Reset() {
 	*x = OutcomeResponse{}
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[22]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1576,7 @@ func (x *OutcomeResponse) String() string {
 func (*OutcomeResponse) ProtoMessage() {}
 
 func (x *OutcomeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[22]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1589,7 @@ func (x *OutcomeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutcomeResponse.ProtoReflect.Descriptor instead.
 func (*OutcomeResponse) Descriptor() ([]byte, []int) {
-	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{22}
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *OutcomeResponse) GetOutcome() OutcomeResponse_Outcome {
@@ -1435,13 +1668,14 @@ const file_percolator_proxy_v1_proxy_proto_rawDesc = "" +
 	"\x0eDeleteResponse\"`\n" +
 	"\fWriteRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x126\n" +
-	"\x06writes\x18\x02 \x03(\v2\x1e.percolator.proxy.v1.CellWriteR\x06writes\"\x83\x01\n" +
+	"\x06writes\x18\x02 \x03(\v2\x1e.percolator.proxy.v1.CellWriteR\x06writes\"\x99\x01\n" +
 	"\tCellWrite\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\tR\x05table\x12\x10\n" +
 	"\x03row\x18\x02 \x01(\fR\x03row\x12\x16\n" +
 	"\x06column\x18\x03 \x01(\fR\x06column\x12\x12\n" +
 	"\x03put\x18\x04 \x01(\fH\x00R\x03put\x12\x18\n" +
-	"\x06delete\x18\x05 \x01(\bH\x00R\x06deleteB\b\n" +
+	"\x06delete\x18\x05 \x01(\bH\x00R\x06delete\x12\x14\n" +
+	"\x04lock\x18\x06 \x01(\bH\x00R\x04lockB\b\n" +
 	"\x06change\"\x0f\n" +
 	"\rWriteResponse\"a\n" +
 	"\rCommitRequest\x12\x18\n" +
@@ -1451,7 +1685,19 @@ const file_percolator_proxy_v1_proxy_proto_rawDesc = "" +
 	"\tcommit_ts\x18\x01 \x01(\x04R\bcommitTs\"+\n" +
 	"\x0fRollbackRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\"\x12\n" +
-	"\x10RollbackResponse\"*\n" +
+	"\x10RollbackResponse\"\\\n" +
+	"\vJoinRequest\x12\x18\n" +
+	"\asession\x18\x01 \x01(\tR\asession\x123\n" +
+	"\x05cells\x18\x02 \x03(\v2\x1d.percolator.proxy.v1.CellNameR\x05cells\"\x9d\x01\n" +
+	"\fJoinResponse\x12\x18\n" +
+	"\asession\x18\x01 \x01(\tR\asession\x12\x19\n" +
+	"\bstart_ts\x18\x02 \x01(\x04R\astartTs\x128\n" +
+	"\x06values\x18\x03 \x03(\v2 .percolator.proxy.v1.GetResponseR\x06values\x12\x1e\n" +
+	"\vidle_max_ms\x18\x04 \x01(\x04R\tidleMaxMs\"a\n" +
+	"\rFinishRequest\x12\x18\n" +
+	"\asession\x18\x01 \x01(\tR\asession\x126\n" +
+	"\x06writes\x18\x02 \x03(\v2\x1e.percolator.proxy.v1.CellWriteR\x06writes\"\x10\n" +
+	"\x0eFinishResponse\"*\n" +
 	"\x0eOutcomeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\"\xd6\x01\n" +
 	"\x0fOutcomeResponse\x12F\n" +
@@ -1462,7 +1708,7 @@ const file_percolator_proxy_v1_proxy_proto_rawDesc = "" +
 	"\aPENDING\x10\x01\x12\r\n" +
 	"\tCOMMITTED\x10\x02\x12\x0f\n" +
 	"\vROLLED_BACK\x10\x03\x12\r\n" +
-	"\tFORGOTTEN\x10\x042\x92\a\n" +
+	"\tFORGOTTEN\x10\x042\xb2\b\n" +
 	"\fTransactions\x12N\n" +
 	"\x05Begin\x12!.percolator.proxy.v1.BeginRequest\x1a\".percolator.proxy.v1.BeginResponse\x12H\n" +
 	"\x03Get\x12\x1f.percolator.proxy.v1.GetRequest\x1a .percolator.proxy.v1.GetResponse\x12Q\n" +
@@ -1473,7 +1719,9 @@ const file_percolator_proxy_v1_proxy_proto_rawDesc = "" +
 	"\x06Delete\x12\".percolator.proxy.v1.DeleteRequest\x1a#.percolator.proxy.v1.DeleteResponse\x12N\n" +
 	"\x05Write\x12!.percolator.proxy.v1.WriteRequest\x1a\".percolator.proxy.v1.WriteResponse\x12Q\n" +
 	"\x06Commit\x12\".percolator.proxy.v1.CommitRequest\x1a#.percolator.proxy.v1.CommitResponse\x12W\n" +
-	"\bRollback\x12$.percolator.proxy.v1.RollbackRequest\x1a%.percolator.proxy.v1.RollbackResponse\x12T\n" +
+	"\bRollback\x12$.percolator.proxy.v1.RollbackRequest\x1a%.percolator.proxy.v1.RollbackResponse\x12K\n" +
+	"\x04Join\x12 .percolator.proxy.v1.JoinRequest\x1a!.percolator.proxy.v1.JoinResponse\x12Q\n" +
+	"\x06Finish\x12\".percolator.proxy.v1.FinishRequest\x1a#.percolator.proxy.v1.FinishResponse\x12T\n" +
 	"\aOutcome\x12#.percolator.proxy.v1.OutcomeRequest\x1a$.percolator.proxy.v1.OutcomeResponseb\x06proto3"
 
 var (
@@ -1489,7 +1737,7 @@ func file_percolator_proxy_v1_proxy_proto_rawDescGZIP() []byte {
 }
 
 var file_percolator_proxy_v1_proxy_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_percolator_proxy_v1_proxy_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_percolator_proxy_v1_proxy_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_percolator_proxy_v1_proxy_proto_goTypes = []any{
 	(OutcomeResponse_Outcome)(0), // 0: percolator.proxy.v1.OutcomeResponse.Outcome
 	(*CellName)(nil),             // 1: percolator.proxy.v1.CellName
@@ -1513,8 +1761,12 @@ var file_percolator_proxy_v1_proxy_proto_goTypes = []any{
 	(*CommitResponse)(nil),       // 19: percolator.proxy.v1.CommitResponse
 	(*RollbackRequest)(nil),      // 20: percolator.proxy.v1.RollbackRequest
 	(*RollbackResponse)(nil),     // 21: percolator.proxy.v1.RollbackResponse
-	(*OutcomeRequest)(nil),       // 22: percolator.proxy.v1.OutcomeRequest
-	(*OutcomeResponse)(nil),      // 23: percolator.proxy.v1.OutcomeResponse
+	(*JoinRequest)(nil),          // 22: percolator.proxy.v1.JoinRequest
+	(*JoinResponse)(nil),         // 23: percolator.proxy.v1.JoinResponse
+	(*FinishRequest)(nil),        // 24: percolator.proxy.v1.FinishRequest
+	(*FinishResponse)(nil),       // 25: percolator.proxy.v1.FinishResponse
+	(*OutcomeRequest)(nil),       // 26: percolator.proxy.v1.OutcomeRequest
+	(*OutcomeResponse)(nil),      // 27: percolator.proxy.v1.OutcomeResponse
 }
 var file_percolator_proxy_v1_proxy_proto_depIdxs = []int32{
 	1,  // 0: percolator.proxy.v1.BeginRequest.cells:type_name -> percolator.proxy.v1.CellName
@@ -1524,34 +1776,41 @@ var file_percolator_proxy_v1_proxy_proto_depIdxs = []int32{
 	10, // 4: percolator.proxy.v1.ScanResponse.cells:type_name -> percolator.proxy.v1.ScannedCell
 	16, // 5: percolator.proxy.v1.WriteRequest.writes:type_name -> percolator.proxy.v1.CellWrite
 	16, // 6: percolator.proxy.v1.CommitRequest.writes:type_name -> percolator.proxy.v1.CellWrite
-	0,  // 7: percolator.proxy.v1.OutcomeResponse.outcome:type_name -> percolator.proxy.v1.OutcomeResponse.Outcome
-	2,  // 8: percolator.proxy.v1.Transactions.Begin:input_type -> percolator.proxy.v1.BeginRequest
-	4,  // 9: percolator.proxy.v1.Transactions.Get:input_type -> percolator.proxy.v1.GetRequest
-	4,  // 10: percolator.proxy.v1.Transactions.GetForUpdate:input_type -> percolator.proxy.v1.GetRequest
-	6,  // 11: percolator.proxy.v1.Transactions.BatchGet:input_type -> percolator.proxy.v1.BatchGetRequest
-	8,  // 12: percolator.proxy.v1.Transactions.Scan:input_type -> percolator.proxy.v1.ScanRequest
-	11, // 13: percolator.proxy.v1.Transactions.Put:input_type -> percolator.proxy.v1.PutRequest
-	13, // 14: percolator.proxy.v1.Transactions.Delete:input_type -> percolator.proxy.v1.DeleteRequest
-	15, // 15: percolator.proxy.v1.Transactions.Write:input_type -> percolator.proxy.v1.WriteRequest
-	18, // 16: percolator.proxy.v1.Transactions.Commit:input_type -> percolator.proxy.v1.CommitRequest
-	20, // 17: percolator.proxy.v1.Transactions.Rollback:input_type -> percolator.proxy.v1.RollbackRequest
-	22, // 18: percolator.proxy.v1.Transactions.Outcome:input_type -> percolator.proxy.v1.OutcomeRequest
-	3,  // 19: percolator.proxy.v1.Transactions.Begin:output_type -> percolator.proxy.v1.BeginResponse
-	5,  // 20: percolator.proxy.v1.Transactions.Get:output_type -> percolator.proxy.v1.GetResponse
-	5,  // 21: percolator.proxy.v1.Transactions.GetForUpdate:output_type -> percolator.proxy.v1.GetResponse
-	7,  // 22: percolator.proxy.v1.Transactions.BatchGet:output_type -> percolator.proxy.v1.BatchGetResponse
-	9,  // 23: percolator.proxy.v1.Transactions.Scan:output_type -> percolator.proxy.v1.ScanResponse
-	12, // 24: percolator.proxy.v1.Transactions.Put:output_type -> percolator.proxy.v1.PutResponse
-	14, // 25: percolator.proxy.v1.Transactions.Delete:output_type -> percolator.proxy.v1.DeleteResponse
-	17, // 26: percolator.proxy.v1.Transactions.Write:output_type -> percolator.proxy.v1.WriteResponse
-	19, // 27: percolator.proxy.v1.Transactions.Commit:output_type -> percolator.proxy.v1.CommitResponse
-	21, // 28: percolator.proxy.v1.Transactions.Rollback:output_type -> percolator.proxy.v1.RollbackResponse
-	23, // 29: percolator.proxy.v1.Transactions.Outcome:output_type -> percolator.proxy.v1.OutcomeResponse
-	19, // [19:30] is the sub-list for method output_type
-	8,  // [8:19] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	1,  // 7: percolator.proxy.v1.JoinRequest.cells:type_name -> percolator.proxy.v1.CellName
+	5,  // 8: percolator.proxy.v1.JoinResponse.values:type_name -> percolator.proxy.v1.GetResponse
+	16, // 9: percolator.proxy.v1.FinishRequest.writes:type_name -> percolator.proxy.v1.CellWrite
+	0,  // 10: percolator.proxy.v1.OutcomeResponse.outcome:type_name -> percolator.proxy.v1.OutcomeResponse.Outcome
+	2,  // 11: percolator.proxy.v1.Transactions.Begin:input_type -> percolator.proxy.v1.BeginRequest
+	4,  // 12: percolator.proxy.v1.Transactions.Get:input_type -> percolator.proxy.v1.GetRequest
+	4,  // 13: percolator.proxy.v1.Transactions.GetForUpdate:input_type -> percolator.proxy.v1.GetRequest
+	6,  // 14: percolator.proxy.v1.Transactions.BatchGet:input_type -> percolator.proxy.v1.BatchGetRequest
+	8,  // 15: percolator.proxy.v1.Transactions.Scan:input_type -> percolator.proxy.v1.ScanRequest
+	11, // 16: percolator.proxy.v1.Transactions.Put:input_type -> percolator.proxy.v1.PutRequest
+	13, // 17: percolator.proxy.v1.Transactions.Delete:input_type -> percolator.proxy.v1.DeleteRequest
+	15, // 18: percolator.proxy.v1.Transactions.Write:input_type -> percolator.proxy.v1.WriteRequest
+	18, // 19: percolator.proxy.v1.Transactions.Commit:input_type -> percolator.proxy.v1.CommitRequest
+	20, // 20: percolator.proxy.v1.Transactions.Rollback:input_type -> percolator.proxy.v1.RollbackRequest
+	22, // 21: percolator.proxy.v1.Transactions.Join:input_type -> percolator.proxy.v1.JoinRequest
+	24, // 22: percolator.proxy.v1.Transactions.Finish:input_type -> percolator.proxy.v1.FinishRequest
+	26, // 23: percolator.proxy.v1.Transactions.Outcome:input_type -> percolator.proxy.v1.OutcomeRequest
+	3,  // 24: percolator.proxy.v1.Transactions.Begin:output_type -> percolator.proxy.v1.BeginResponse
+	5,  // 25: percolator.proxy.v1.Transactions.Get:output_type -> percolator.proxy.v1.GetResponse
+	5,  // 26: percolator.proxy.v1.Transactions.GetForUpdate:output_type -> percolator.proxy.v1.GetResponse
+	7,  // 27: percolator.proxy.v1.Transactions.BatchGet:output_type -> percolator.proxy.v1.BatchGetResponse
+	9,  // 28: percolator.proxy.v1.Transactions.Scan:output_type -> percolator.proxy.v1.ScanResponse
+	12, // 29: percolator.proxy.v1.Transactions.Put:output_type -> percolator.proxy.v1.PutResponse
+	14, // 30: percolator.proxy.v1.Transactions.Delete:output_type -> percolator.proxy.v1.DeleteResponse
+	17, // 31: percolator.proxy.v1.Transactions.Write:output_type -> percolator.proxy.v1.WriteResponse
+	19, // 32: percolator.proxy.v1.Transactions.Commit:output_type -> percolator.proxy.v1.CommitResponse
+	21, // 33: percolator.proxy.v1.Transactions.Rollback:output_type -> percolator.proxy.v1.RollbackResponse
+	23, // 34: percolator.proxy.v1.Transactions.Join:output_type -> percolator.proxy.v1.JoinResponse
+	25, // 35: percolator.proxy.v1.Transactions.Finish:output_type -> percolator.proxy.v1.FinishResponse
+	27, // 36: percolator.proxy.v1.Transactions.Outcome:output_type -> percolator.proxy.v1.OutcomeResponse
+	24, // [24:37] is the sub-list for method output_type
+	11, // [11:24] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_percolator_proxy_v1_proxy_proto_init() }
@@ -1563,6 +1822,7 @@ func file_percolator_proxy_v1_proxy_proto_init() {
 	file_percolator_proxy_v1_proxy_proto_msgTypes[15].OneofWrappers = []any{
 		(*CellWrite_Put)(nil),
 		(*CellWrite_Delete)(nil),
+		(*CellWrite_Lock)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1570,7 +1830,7 @@ func file_percolator_proxy_v1_proxy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_percolator_proxy_v1_proxy_proto_rawDesc), len(file_percolator_proxy_v1_proxy_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

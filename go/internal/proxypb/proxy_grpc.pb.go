@@ -32,6 +32,8 @@ const (
 	Transactions_Write_FullMethodName        = "/percolator.proxy.v1.Transactions/Write"
 	Transactions_Commit_FullMethodName       = "/percolator.proxy.v1.Transactions/Commit"
 	Transactions_Rollback_FullMethodName     = "/percolator.proxy.v1.Transactions/Rollback"
+	Transactions_Join_FullMethodName         = "/percolator.proxy.v1.Transactions/Join"
+	Transactions_Finish_FullMethodName       = "/percolator.proxy.v1.Transactions/Finish"
 	Transactions_Outcome_FullMethodName      = "/percolator.proxy.v1.Transactions/Outcome"
 )
 
@@ -62,6 +64,12 @@ type TransactionsClient interface {
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
 	// Ends the transaction without writing anything. It may be called again.
 	Rollback(ctx context.Context, in *RollbackRequest, opts ...grpc.CallOption) (*RollbackResponse, error)
+	// Joins the transaction of a session that another client has begun: reads see its snapshot, and what the participant itself has
+	// written. At the proxy that has the session, or at another proxy of the cluster that may reach that one (--peers).
+	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
+	// Hands over what a participant has written: the Commit of the session that was joined commits it. The participant's session
+	// ends with it. It may be called again.
+	Finish(ctx context.Context, in *FinishRequest, opts ...grpc.CallOption) (*FinishResponse, error)
 	// How a session ended; also after a Commit that failed with the reason OUTCOME_UNKNOWN.
 	Outcome(ctx context.Context, in *OutcomeRequest, opts ...grpc.CallOption) (*OutcomeResponse, error)
 }
@@ -183,6 +191,26 @@ func (c *transactionsClient) Rollback(ctx context.Context, in *RollbackRequest, 
 	return out, nil
 }
 
+func (c *transactionsClient) Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(JoinResponse)
+	err := c.cc.Invoke(ctx, Transactions_Join_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *transactionsClient) Finish(ctx context.Context, in *FinishRequest, opts ...grpc.CallOption) (*FinishResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FinishResponse)
+	err := c.cc.Invoke(ctx, Transactions_Finish_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *transactionsClient) Outcome(ctx context.Context, in *OutcomeRequest, opts ...grpc.CallOption) (*OutcomeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(OutcomeResponse)
@@ -220,6 +248,12 @@ type TransactionsServer interface {
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
 	// Ends the transaction without writing anything. It may be called again.
 	Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error)
+	// Joins the transaction of a session that another client has begun: reads see its snapshot, and what the participant itself has
+	// written. At the proxy that has the session, or at another proxy of the cluster that may reach that one (--peers).
+	Join(context.Context, *JoinRequest) (*JoinResponse, error)
+	// Hands over what a participant has written: the Commit of the session that was joined commits it. The participant's session
+	// ends with it. It may be called again.
+	Finish(context.Context, *FinishRequest) (*FinishResponse, error)
 	// How a session ended; also after a Commit that failed with the reason OUTCOME_UNKNOWN.
 	Outcome(context.Context, *OutcomeRequest) (*OutcomeResponse, error)
 	mustEmbedUnimplementedTransactionsServer()
@@ -261,6 +295,12 @@ func (UnimplementedTransactionsServer) Commit(context.Context, *CommitRequest) (
 }
 func (UnimplementedTransactionsServer) Rollback(context.Context, *RollbackRequest) (*RollbackResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Rollback not implemented")
+}
+func (UnimplementedTransactionsServer) Join(context.Context, *JoinRequest) (*JoinResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
+}
+func (UnimplementedTransactionsServer) Finish(context.Context, *FinishRequest) (*FinishResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Finish not implemented")
 }
 func (UnimplementedTransactionsServer) Outcome(context.Context, *OutcomeRequest) (*OutcomeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Outcome not implemented")
@@ -459,6 +499,42 @@ func _Transactions_Rollback_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Transactions_Join_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(JoinRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TransactionsServer).Join(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Transactions_Join_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TransactionsServer).Join(ctx, req.(*JoinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Transactions_Finish_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FinishRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TransactionsServer).Finish(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Transactions_Finish_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TransactionsServer).Finish(ctx, req.(*FinishRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Transactions_Outcome_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(OutcomeRequest)
 	if err := dec(in); err != nil {
@@ -519,6 +595,14 @@ var Transactions_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Rollback",
 			Handler:    _Transactions_Rollback_Handler,
+		},
+		{
+			MethodName: "Join",
+			Handler:    _Transactions_Join_Handler,
+		},
+		{
+			MethodName: "Finish",
+			Handler:    _Transactions_Finish_Handler,
 		},
 		{
 			MethodName: "Outcome",

@@ -56,12 +56,18 @@ fn a_session_without_a_call_expires_and_says_why() {
     let expired = Refusal::Ended(SessionEnd::Expired(Expiry::Idle));
     // Before anybody has ended it as well.
     assert_eq!(sessions.call(at(10), "a"), Err(expired.clone()));
-    assert_eq!(sessions.expire(at(10)), [("a", Expiry::Idle)]);
+    assert_eq!(
+        sessions.expire(at(10)),
+        [("a", SessionEnd::Expired(Expiry::Idle))]
+    );
     assert_eq!(sessions.call(at(11), "a"), Err(expired.clone()));
     assert_eq!(sessions.commit(at(11), "a"), Err(expired));
     assert_eq!(sessions.rollback(at(11), "a"), Ok(None));
     assert_eq!(sessions.expire(at(15)), []);
-    assert_eq!(sessions.expire(at(16)), [("b", Expiry::Idle)]);
+    assert_eq!(
+        sessions.expire(at(16)),
+        [("b", SessionEnd::Expired(Expiry::Idle))]
+    );
     // It isn't remembered for ever.
     assert_eq!(sessions.expire(at(40)), []);
     assert_eq!(sessions.call(at(40), "a"), Err(Refusal::Unknown));
@@ -73,7 +79,10 @@ fn a_call_under_way_keeps_a_session_but_not_beyond_its_whole_time() {
     let mut sessions = with(&["a"]);
     sessions.call(at(1), "a").unwrap();
     assert_eq!(sessions.expire(at(59)), []);
-    assert_eq!(sessions.expire(at(60)), [("a", Expiry::Total)]);
+    assert_eq!(
+        sessions.expire(at(60)),
+        [("a", SessionEnd::Expired(Expiry::Total))]
+    );
     sessions.call_done(at(61), "a");
     let expired = SessionEnd::Expired(Expiry::Total);
     assert_eq!(sessions.why_gone("a"), Some(Refusal::Ended(expired)));
@@ -85,8 +94,14 @@ fn a_scan_keeps_a_session_only_while_its_reader_takes_something() {
     assert_eq!(sessions.scan(at(1), "a"), Ok("a"));
     assert_eq!(sessions.scan(at(1), "b"), Err(Refusal::Scans(1)));
     sessions.scan_goes_on(at(9), "a");
-    assert_eq!(sessions.expire(at(18)), [("b", Expiry::Idle)]);
-    assert_eq!(sessions.expire(at(19)), [("a", Expiry::Idle)]);
+    assert_eq!(
+        sessions.expire(at(18)),
+        [("b", SessionEnd::Expired(Expiry::Idle))]
+    );
+    assert_eq!(
+        sessions.expire(at(19)),
+        [("a", SessionEnd::Expired(Expiry::Idle))]
+    );
     // What it took is free only now.
     sessions.begin().unwrap();
     sessions.begun(at(19), "c".into(), "c");
@@ -166,12 +181,12 @@ fn a_commit_is_carried_out_once_and_answered_as_often_as_it_is_asked() {
 #[test]
 fn a_read_that_finds_the_transaction_rolled_back_ends_it_unless_its_commit_is_under_way() {
     let mut sessions = with(&["a", "b"]);
-    assert_eq!(sessions.abort(at(1), "a"), Some("a"));
+    assert_eq!(sessions.abort(at(1), "a", SessionEnd::Aborted), Some("a"));
     let aborted = Refusal::Ended(SessionEnd::Aborted);
     assert_eq!(sessions.commit(at(1), "a"), Err(aborted));
     assert_eq!(sessions.rollback(at(1), "a"), Ok(None));
     sessions.commit(at(1), "b").unwrap();
-    assert_eq!(sessions.abort(at(1), "b"), None);
+    assert_eq!(sessions.abort(at(1), "b", SessionEnd::Aborted), None);
     sessions.finish(at(2), "b", SessionEnd::Committed(ts(7)));
     assert_eq!(sessions.commit(at(2), "b"), Ok(CommitStep::Done(ts(7))));
 }

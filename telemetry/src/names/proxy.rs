@@ -15,6 +15,8 @@ pub const METHODS: &[&str] = &[
     "write",
     "commit",
     "rollback",
+    "join",
+    "finish",
     "outcome",
 ];
 /// The codes of gRPC that a method may end with; over JSON they are the same.
@@ -38,6 +40,9 @@ pub const ENDS: &[&str] = &[
     "idle",
     "too_long",
     "stopped",
+    "finished",
+    "participant_lost",
+    "manager_gone",
     "unknown",
 ];
 
@@ -52,7 +57,7 @@ declarations! {
     );
     ENDED: Metric::counter(
         "percolator_proxy_sessions_ended_total",
-        "Sessions that have ended. committed; rolled_back: by the client; aborted: by a conflict, or by another reason of the cluster's; idle: no call came for --idle-max; too_long: it was open for --session-max; stopped: the proxy stopped; unknown: the answer to the commit was lost, so that it may be committed.",
+        "Sessions that have ended. committed; rolled_back: by the client; aborted: by a conflict, or by another reason of the cluster's; idle: no call came for --idle-max; too_long: it was open for --session-max; stopped: the proxy stopped; finished: a participant of a shared transaction has handed over what it wrote; participant_lost: a participant had not finished; manager_gone: the session that was joined has ended; unknown: the answer to the commit was lost, so that it may be committed.",
     )
     .by(&[Label::one_of("end", ENDS)]);
     REQUESTS: Metric::counter(

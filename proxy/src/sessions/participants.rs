@@ -1,0 +1,216 @@
+//! Sessions that share a transaction. The manager is the session that began it; participants have joined. Each reads the snapshot and
+//! what it has written itself. A participant hands over what it has written when it finishes, and the manager commits all of it. A
+//! transaction is committed with all its participants or not at all: one that ends otherwise, or has not finished when the
+//! manager commits, aborts it.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::{Refusal, Session, SessionEnd, Sessions};
+
+#[cfg(test)]
+mod tests;
+
+/// What a session is to its transaction.
+#[derive(Debug)]
+pub(super) enum Role {
+    /// It began the transaction, and commits it.
+    Manager {
+        /// Those that have joined and not finished.
+        open: HashSet<String>,
+        /// What those have written that have finished.
+        given_bytes: usize,
+        /// One has ended without finishing.
+        is_lost: bool,
+    },
+    /// It has joined; `None`: a session of another proxy.
+    Participant(Option<String>),
+}
+
+impl Default for Role {
+    fn default() -> Self {
+        Self::Manager {
+            open: HashSet::new(),
+            given_bytes: 0,
+            is_lost: false,
+        }
+    }
+}
+
+impl Role {
+    pub(super) fn given_bytes(&self) -> usize {
+        match self {
+            Self::Manager { given_bytes, .. } => *given_bytes,
+            Self::Participant(_) => 0,
+        }
+    }
+
+    /// Whether a session with this role may commit. It may not later, if a participant is missing now.
+    pub(super) fn check_commit(&mut self) -> Result<(), Refusal> {
+        match self {
+            Self::Manager { open, .. } if open.is_empty() => Ok(()),
+            Self::Manager { is_lost, .. } => {
+                *is_lost = true;
+                Err(Refusal::Ended(SessionEnd::ParticipantLost))
+            }
+            Self::Participant(_) => Err(Refusal::IsParticipant),
+        }
+    }
+}
+
+/// What a participant's end has to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum FinishStep<T> {
+    /// Hand over what it has written, with [`Sessions::give`] or, at another proxy, by a call of that.
+    Begin {
+        /// The participant's.
+        txn: T,
+        /// The session that it has joined is at another proxy.
+        is_remote: bool,
+    },
+    /// It was done before.
+    Done,
+}
+
+impl<T: Clone> Sessions<T> {
+    /// Makes room for a participant, which [`Self::joined`] or [`Self::not_begun`] has to follow. The manager's transaction.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn join(&mut self, now: Duration, manager: &str) -> Result<T, Refusal> {
+        let txn = self.joinable(now, manager)?.txn.clone();
+        self.begin()?;
+        Ok(txn)
+    }
+
+    /// The participant is open. If it is refused, its transaction is to be rolled back.
+    ///
+    /// # Errors
+    /// [`Refusal`]: the manager's session has ended meanwhile.
+    pub fn joined(
+        &mut self,
+        now: Duration,
+        manager: &str,
+        token: String,
+        txn: T,
+    ) -> Result<(), Refusal> {
+        self.not_begun();
+        if let Role::Manager { open, .. } = &mut self.joinable(now, manager)?.role {
+            open.insert(token.clone());
+        }
+        let role = Role::Participant(Some(manager.to_owned()));
+        self.open.insert(token, Session::new(now, txn, role));
+        Ok(())
+    }
+
+    /// A participant of another proxy's session is open; [`Self::begin`] has made room for it.
+    pub fn joined_elsewhere(&mut self, now: Duration, token: String, txn: T) {
+        self.not_begun();
+        let session = Session::new(now, txn, Role::Participant(None));
+        self.open.insert(token, session);
+    }
+
+    fn joinable(&mut self, now: Duration, manager: &str) -> Result<&mut Session<T>, Refusal> {
+        match self.usable(now, manager) {
+            Ok(session) if matches!(session.role, Role::Participant(_)) => {
+                Err(Refusal::IsParticipant)
+            }
+            Err(Refusal::Committing | Refusal::Ended(SessionEnd::Committed(_))) => {
+                Err(Refusal::TooLate)
+            }
+            other => other,
+        }
+    }
+
+    /// A participant is about to finish: no other call changes what it has written.
+    /// [`Self::give`], [`Self::finish`] or [`Self::commit_not_begun`] has to follow.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn finishing(&mut self, now: Duration, token: &str) -> Result<FinishStep<T>, Refusal> {
+        match self.usable(now, token) {
+            Ok(session) => {
+                let Role::Participant(manager) = &session.role else {
+                    return Err(Refusal::NoParticipant);
+                };
+                session.committing = true;
+                Ok(FinishStep::Begin {
+                    txn: session.txn.clone(),
+                    is_remote: manager.is_none(),
+                })
+            }
+            Err(Refusal::Ended(SessionEnd::Finished)) => Ok(FinishStep::Done),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Ends a participant, which has finished: its writes are the manager's from now on, whose transaction is returned.
+    ///
+    /// # Errors
+    /// [`Refusal`]: the participant is as it was.
+    pub fn give(&mut self, now: Duration, token: &str) -> Result<T, Refusal> {
+        let session = self.open.get(token).ok_or_else(|| self.gone(token))?;
+        let Role::Participant(Some(name)) = &session.role else {
+            return Err(Refusal::NoParticipant);
+        };
+        let (bytes, name, most) = (session.bytes, name.clone(), self.limits.session_bytes_max);
+        let manager = match self.usable(now, &name) {
+            Ok(manager) => manager,
+            Err(_) => return Err(Refusal::Ended(SessionEnd::ManagerGone)),
+        };
+        if manager.bytes.saturating_add(bytes) > most {
+            return Err(Refusal::SessionBytes(most));
+        }
+        manager.bytes += bytes;
+        manager.used = now;
+        let txn = manager.txn.clone();
+        if let Role::Manager {
+            open, given_bytes, ..
+        } = &mut manager.role
+        {
+            open.remove(token);
+            *given_bytes += bytes;
+        }
+        // What it held is counted for the manager.
+        self.bytes += bytes;
+        self.finish(now, token, SessionEnd::Finished);
+        Ok(txn)
+    }
+
+    /// A participant that has written is a sign of life of the transaction.
+    pub(super) fn touch_manager(&mut self, now: Duration, token: &str) {
+        let session = self.open.get(token);
+        let Some(Role::Participant(Some(manager))) = session.map(|session| &session.role) else {
+            return;
+        };
+        let manager = manager.clone();
+        if let Some(manager) = self.open.get_mut(&manager) {
+            manager.used = now;
+        }
+    }
+
+    /// A session with this role has ended, and has not finished.
+    pub(super) fn participant_lost(&mut self, role: &Role) {
+        if let Role::Participant(Some(manager)) = role
+            && let Some(manager) = self.open.get_mut(manager)
+            && let Role::Manager { is_lost, .. } = &mut manager.role
+        {
+            *is_lost = true;
+        }
+    }
+
+    /// Why a session can't go on, if so.
+    pub(super) fn over(&self, session: &Session<T>, now: Duration) -> Option<SessionEnd> {
+        let expired = session.expired(&self.limits, now);
+        if let Some(expiry) = expired {
+            return Some(SessionEnd::Expired(expiry));
+        }
+        match &session.role {
+            Role::Manager { is_lost: true, .. } => Some(SessionEnd::ParticipantLost),
+            Role::Participant(Some(manager)) if !self.open.contains_key(manager) => {
+                Some(SessionEnd::ManagerGone)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Transactions that several clients share: who joins, at this proxy or at another one, and how what they have written comes to
+//! the session that commits it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use percolator_client::{BufferedChange, BufferedWrite, NotAdded, Timestamp, escape};
+use percolator_wire::proxy::v1;
+use percolator_wire::proxy::v1::cell_write::Change;
+use percolator_wire::proxy::v1::transactions_client::TransactionsClient;
+use tokio::sync::{oneshot, watch};
+use tonic::Code;
+use tonic::transport::Channel;
+
+use super::{BATCH_CELLS_MAX, Beginning, CellAt, CellWrite, SessionTxn, Transactions, Unanswered};
+use crate::failure::{Failure, Reason};
+use crate::sessions::{FinishStep, SessionEnd};
+use crate::token;
+
+/// Bytes of one call that hands over what was written, about.
+const HANDED_BYTES: usize = 1 << 20;
+
+/// What participants that have finished have written; each of them apart.
+pub(super) type Given = Arc<Mutex<Vec<Vec<BufferedWrite>>>>;
+
+/// A participant that has begun.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) session: String,
+    pub(crate) start_ts: Timestamp,
+    /// Of the cells that were asked for.
+    pub(crate) values: Vec<Option<Bytes>>,
+    pub(crate) idle_max: Duration,
+}
+
+/// The session of another proxy that a participant here stands for.
+pub(super) struct Upstream {
+    client: TransactionsClient<Channel>,
+    session: String,
+    is_finished: AtomicBool,
+}
+
+impl Upstream {
+    /// A call without anything to write: the transaction goes on.
+    async fn keep_alive(&self) -> Result<(), Failure> {
+        self.write(Vec::new()).await
+    }
+
+    async fn write(&self, writes: Vec<v1::CellWrite>) -> Result<(), Failure> {
+        let request = v1::WriteRequest {
+            session: self.session.clone(),
+            writes,
+        };
+        let written = self.client.clone().write(request).await;
+        written.map(drop).map_err(|status| Failure::of(&status))
+    }
+
+    /// Hands over what was written. It may be done again.
+    async fn finish(&self, written: Vec<BufferedWrite>) -> Result<(), Failure> {
+        let (mut writes, mut bytes) = (Vec::new(), 0);
+        for write in written {
+            let value_bytes = match &write.change {
+                BufferedChange::Put(value) => value.len(),
+                BufferedChange::Delete | BufferedChange::Lock => 0,
+            };
+            let size = write.row.len() + write.column.len() + value_bytes;
+            let write = in_message(write);
+            if !writes.is_empty()
+                && (writes.len() == BATCH_CELLS_MAX || bytes + size > HANDED_BYTES)
+            {
+                self.write(std::mem::take(&mut writes)).await?;
+                bytes = 0;
+            }
+            bytes += size;
+            writes.push(write);
+        }
+        let request = v1::FinishRequest {
+            session: self.session.clone(),
+            writes,
+        };
+        let finished = self.client.clone().finish(request).await;
+        finished.map_err(|status| Failure::of(&status))?;
+        self.is_finished.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn roll_back(&self) {
+        let session = self.session.clone();
+        // If it doesn't hear of it, it is rolled back there for want of calls.
+        let _ = self
+            .client
+            .clone()
+            .rollback(v1::RollbackRequest { session })
+            .await;
+    }
+}
+
+impl Transactions {
+    /// Joins the transaction of a session, and reads these cells.
+    pub(crate) async fn join(
+        self: &Arc<Self>,
+        manager: &str,
+        cells: &[CellAt],
+    ) -> Result<Joined, Failure> {
+        super::check_count(cells.len())?;
+        let elsewhere = token::read(manager).filter(|token| token.proxy != self.server);
+        let (session, txn) = match elsewhere {
+            Some(token) => self.join_elsewhere(manager, token.proxy).await?,
+            None => self.join_here(manager).await?,
+        };
+        self.metrics.begun.inc();
+        let mut joined = Joined {
+            start_ts: txn.txn.start_ts(),
+            session,
+            values: Vec::new(),
+            idle_max: self.limits().idle_max,
+        };
+        if !cells.is_empty() {
+            let mut unanswered = Unanswered {
+                of: self,
+                session: &joined.session,
+                is_done: false,
+            };
+            let values = self.batch_get(&joined.session, cells).await?;
+            unanswered.is_done = true;
+            joined.values = values;
+        }
+        Ok(joined)
+    }
+
+    async fn join_here(&self, manager: &str) -> Result<(String, SessionTxn), Failure> {
+        let client = self.client()?;
+        let joined = self.sessions.lock().join(self.now(), manager);
+        let of = joined.map_err(|refusal| self.refused(manager, refusal))?;
+        let mut beginning = Beginning {
+            of: self,
+            is_done: false,
+        };
+        let txn = SessionTxn::new(client.join(of.txn.start_ts()).await?);
+        let session = token::write(txn.txn.start_ts(), &self.server, rand::random());
+        beginning.is_done = true;
+        let now = self.now();
+        let joined = self
+            .sessions
+            .lock()
+            .joined(now, manager, session.clone(), txn.clone());
+        if let Err(refusal) = joined {
+            txn.roll_back();
+            self.ended.notify_waiters();
+            return Err(self.refused(manager, refusal));
+        }
+        Ok((session, txn))
+    }
+
+    /// At the proxy with this address: what is written here goes there in the end.
+    async fn join_elsewhere(
+        self: &Arc<Self>,
+        manager: &str,
+        address: &str,
+    ) -> Result<(String, SessionTxn), Failure> {
+        let Some(channel) = self.peers.reach(address).await else {
+            return Err(self.refused(manager, crate::sessions::Refusal::Unknown));
+        };
+        let client = self.client()?;
+        self.sessions.lock().begin()?;
+        let mut beginning = Beginning {
+            of: self,
+            is_done: false,
+        };
+        let mut there = TransactionsClient::new(channel);
+        let request = v1::JoinRequest {
+            session: manager.to_owned(),
+            cells: Vec::new(),
+        };
+        let joined = there.join(request).await;
+        let joined = joined.map_err(|status| Failure::of(&status))?.into_inner();
+        let upstream = Arc::new(Upstream {
+            client: there,
+            session: joined.session,
+            is_finished: AtomicBool::new(false),
+        });
+        let txn = match client.join(Timestamp::from_u64(joined.start_ts)).await {
+            Ok(txn) => txn,
+            Err(error) => {
+                upstream.roll_back().await;
+                return Err(error.into());
+            }
+        };
+        let txn = SessionTxn {
+            upstream: Some(upstream.clone()),
+            ..SessionTxn::new(txn)
+        };
+        let session = token::write(txn.txn.start_ts(), &self.server, rand::random());
+        beginning.is_done = true;
+        let now = self.now();
+        self.sessions
+            .lock()
+            .joined_elsewhere(now, session.clone(), txn.clone());
+        let every = Duration::from_millis(joined.idle_max_ms / 3).max(Duration::from_millis(10));
+        let ended = txn.ended.subscribe();
+        let kept = self.clone().keep(session.clone(), upstream, every, ended);
+        tokio::spawn(kept);
+        Ok((session, txn))
+    }
+
+    /// Until the participant has ended: then the other proxy hears of it, unless it has finished.
+    async fn keep(
+        self: Arc<Self>,
+        session: String,
+        upstream: Arc<Upstream>,
+        every: Duration,
+        mut ended: watch::Receiver<bool>,
+    ) {
+        loop {
+            tokio::select! {
+                _ = ended.wait_for(|ended| *ended) => break,
+                () = tokio::time::sleep(every) => {}
+            }
+            let kept = upstream.keep_alive().await;
+            if kept.is_err_and(|failure| is_over(&failure)) {
+                self.manager_gone(&session);
+            }
+        }
+        if !upstream.is_finished.load(Ordering::Relaxed) {
+            upstream.roll_back().await;
+        }
+    }
+
+    fn manager_gone(&self, session: &str) {
+        let end = SessionEnd::ManagerGone;
+        let ended = self.sessions.lock().abort(self.now(), session, end.clone());
+        if let Some(txn) = ended {
+            self.roll_back(txn, &end);
+        }
+    }
+
+    /// Buffers these writes, and hands over all that a participant has written. Goes on to its end also if the caller doesn't wait.
+    pub(crate) async fn finish(
+        self: &Arc<Self>,
+        session: &str,
+        writes: Vec<CellWrite>,
+    ) -> Result<(), Failure> {
+        super::check_count(writes.len())?;
+        let step = self.sessions.lock().finishing(self.now(), session);
+        let (txn, is_remote) = match step {
+            Ok(FinishStep::Begin { txn, is_remote }) => (txn, is_remote),
+            Ok(FinishStep::Done) => return Ok(()),
+            Err(refusal) => return Err(self.refused(session, refusal)),
+        };
+        let (answer, answered) = oneshot::channel();
+        let (this, session) = (self.clone(), session.to_owned());
+        tokio::spawn(async move {
+            let result = this.hand_over(&session, &txn, is_remote, &writes).await;
+            if let Err(failure) = &result {
+                let now = this.now();
+                this.sessions.lock().commit_not_begun(now, &session);
+                if is_over(failure) {
+                    this.manager_gone(&session);
+                }
+            }
+            // Nobody may wait any more.
+            let _ = answer.send(result);
+        });
+        answered.await.unwrap_or_else(|_| {
+            let message = "the participant was not waited for; finish it again";
+            Err(Failure::new(Reason::Committing, message))
+        })
+    }
+
+    async fn hand_over(
+        &self,
+        session: &str,
+        txn: &SessionTxn,
+        is_remote: bool,
+        writes: &[CellWrite],
+    ) -> Result<(), Failure> {
+        self.buffer(session, &txn.txn, writes).await?;
+        let written = txn.txn.buffered()?;
+        match &txn.upstream {
+            Some(upstream) if is_remote => {
+                upstream.finish(written).await?;
+                let now = self.now();
+                self.sessions
+                    .lock()
+                    .finish(now, session, SessionEnd::Finished);
+            }
+            _ => {
+                let mut sessions = self.sessions.lock();
+                match sessions.give(self.now(), session) {
+                    // Before a commit of it can begin.
+                    Ok(manager) => manager.given.lock().push(written),
+                    Err(refusal) => {
+                        drop(sessions);
+                        return Err(self.refused(session, refusal));
+                    }
+                }
+            }
+        }
+        self.roll_back(txn.clone(), &SessionEnd::Finished);
+        Ok(())
+    }
+
+    /// What participants have written is in the transaction of this session then.
+    pub(super) fn add_given(txn: &SessionTxn) -> Result<(), Failure> {
+        let given = std::mem::take(&mut *txn.given.lock());
+        for written in given {
+            txn.txn.add(written).map_err(|why| match why {
+                NotAdded::Failed(error) => Failure::from(error),
+                NotAdded::Twice(table, row, column) => {
+                    let cell = format!("{table}/{}:{}", escape(&row), escape(&column));
+                    let message = format!("{cell} was written by two clients of the transaction: nothing of it is committed");
+                    Failure::new(Reason::TwoWriters, message).with("cell", cell)
+                }
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether this says that the transaction can't be committed any more.
+fn is_over(failure: &Failure) -> bool {
+    matches!(
+        failure.reason.code(),
+        Code::Aborted | Code::FailedPrecondition
+    )
+}
+
+fn in_message(write: BufferedWrite) -> v1::CellWrite {
+    v1::CellWrite {
+        table: write.table,
+        row: write.row,
+        column: write.column,
+        change: Some(match write.change {
+            BufferedChange::Put(value) => Change::Put(value),
+            BufferedChange::Delete => Change::Delete(true),
+            BufferedChange::Lock => Change::Lock(true),
+        }),
+    }
+}
