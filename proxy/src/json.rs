@@ -84,18 +84,7 @@ async fn call(
     mut fields: Fields,
 ) -> Result<Answer, Failure> {
     if method == "begin" {
-        let snapshot = fields.timestamp("snapshot")?;
-        let cells = fields.cells()?;
-        fields.end()?;
-        let begun = shared
-            .begin(snapshot, cells.as_deref().unwrap_or_default())
-            .await?;
-        let start_ts = begun.start_ts.to_string();
-        let mut answer = json!({"session": begun.session, "start_ts": start_ts});
-        if cells.is_some() {
-            answer["values"] = values_json(&begun.values);
-        }
-        return Ok(Answer::Object(answer));
+        return begin(shared, fields).await.map(Answer::Object);
     }
     let session = fields.text("session")?;
     let answer = match method {
@@ -165,6 +154,21 @@ async fn call(
         }
     };
     Ok(Answer::Object(answer))
+}
+
+async fn begin(shared: &Transactions, mut fields: Fields) -> Result<Value, Failure> {
+    let snapshot = fields.timestamp("snapshot")?;
+    let cells = fields.cells()?;
+    fields.end()?;
+    let begun = shared
+        .begin(snapshot, cells.as_deref().unwrap_or_default())
+        .await?;
+    let start_ts = begun.start_ts.to_string();
+    let mut answer = json!({"session": begun.session, "start_ts": start_ts});
+    if cells.is_some() {
+        answer["values"] = values_json(&begun.values);
+    }
+    Ok(answer)
 }
 
 async fn join(
