@@ -1,0 +1,212 @@
+//! A bank of clients in Python and Go, while clients, the proxy and servers are killed: what they write down is a history that
+//! snapshot isolation explains, and no money is lost.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use percolator_wire::proxy::v1;
+use percolator_wire::proxy::v1::cell_write::Change;
+use support::sessions::{Session, connect};
+use support::{Choices, Cluster, Deck, block_on, wait_for};
+
+/// Of each language, processes with so many clients each.
+const PROCESSES: usize = 4;
+const CLIENTS: usize = 4;
+const ACCOUNTS: usize = 8;
+const KILLS: u64 = 24;
+
+fn tree() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The processes of clients, each of which has its place.
+struct Clients {
+    proxy: String,
+    folder: tempfile::TempDir,
+    go: Option<PathBuf>,
+    running: Vec<Child>,
+    started: usize,
+}
+
+impl Clients {
+    fn start(proxy: String) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("recorder");
+        let built = Command::new("go")
+            .args(["build", "-o"])
+            .arg(&program)
+            .arg("./internal/recorder")
+            .current_dir(tree().join("go"))
+            .status();
+        let go = match built {
+            Ok(status) => {
+                assert!(status.success(), "the Go client isn't built");
+                Some(program)
+            }
+            Err(_) => {
+                eprintln!("SKIPPED: there is no Go toolchain (go)");
+                None
+            }
+        };
+        let mut clients = Self {
+            proxy,
+            folder,
+            go,
+            running: Vec::new(),
+            started: 0,
+        };
+        let languages = if clients.go.is_some() { 2 } else { 1 };
+        for place in 0..PROCESSES * languages {
+            let child = clients.spawn(place);
+            clients.running.push(child);
+        }
+        clients
+    }
+
+    /// Of Python in the even places.
+    fn spawn(&mut self, place: usize) -> Child {
+        let name = format!("c{}", self.started);
+        self.started += 1;
+        let file = self.folder.path().join(format!("{name}.jsonl"));
+        let mut command = match &self.go {
+            Some(go) if place % 2 == 1 => Command::new(go),
+            _ => {
+                let mut python = Command::new("python3");
+                python.arg(tree().join("python/tests/recorder.py"));
+                python
+            }
+        };
+        command
+            .args([&name, &CLIENTS.to_string()])
+            .arg(file)
+            .env("PYTHONPATH", tree().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("PERCOLATOR_PROXY", &self.proxy)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("a client starts")
+    }
+
+    fn kill(&mut self, place: usize) {
+        self.check();
+        let child = &mut self.running[place];
+        child.kill().expect("killed");
+        child.wait().expect("gone");
+        let child = self.spawn(place);
+        self.running[place] = child;
+    }
+
+    /// None of them has given up.
+    fn check(&mut self) {
+        for child in &mut self.running {
+            let ended = child.try_wait().expect("known");
+            assert!(ended.is_none(), "a client ended by itself: {ended:?}");
+        }
+    }
+
+    /// What they have written down, without a last line that is cut.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for entry in fs::read_dir(self.folder.path()).expect("readable") {
+            let path = entry.expect("readable").path();
+            if path.extension().is_some_and(|it| it == "jsonl") {
+                let text = fs::read_to_string(path).expect("text");
+                let whole = text.split_inclusive('\n');
+                let whole = whole.filter(|line| line.ends_with('\n'));
+                lines.extend(whole.map(str::to_owned));
+            }
+        }
+        lines
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        for child in &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Makes the accounts: the first line of the history.
+async fn make_accounts(proxy: &str) -> String {
+    let grpc = connect(proxy).await;
+    let mut session = Session::begin(&grpc).await;
+    let value = |account: usize| format!("100 first-{account}");
+    let writes = (0..ACCOUNTS).map(|account| v1::CellWrite {
+        table: "accounts".into(),
+        row: format!("a{account}").into(),
+        column: "balance".into(),
+        change: Some(Change::Put(value(account).into())),
+    });
+    let commit_ts = session.commit_with(writes.collect()).await;
+    let ops = (0..ACCOUNTS)
+        .map(|account| format!(r#"{{"w":["accounts/a{account}:balance","{}"]}}"#, value(account)));
+    let (start_ts, commit_ts) = (session.start_ts, commit_ts.expect("committed"));
+    let ops = ops.collect::<Vec<_>>().join(",");
+    format!(
+        r#"{{"client":"first","start_ts":"{start_ts}","commit_ts":"{commit_ts}","outcome":"committed","ops":[{ops}]}}"#
+    ) + "\n"
+}
+
+#[test]
+fn clients_in_two_languages_lose_no_money_whatever_is_killed() {
+    let cluster = Cluster::processes();
+    let mut choices = Choices::from_env();
+    let create = ["table", "create", "accounts", "--split-at", "a4"];
+    cluster.run(&create).ok();
+    let first = block_on(make_accounts(&cluster.proxy()));
+    let mut clients = Clients::start(cluster.proxy());
+    let places = clients.running.len();
+    let mut servers = Deck::new(["proxy-0", "tablet-0", "tablet-1", "tablet-2", "gc-master-0", "tso-0"]);
+    let committed = |clients: &Clients| {
+        let lines = clients.lines();
+        lines.iter().filter(|line| line.contains("\"committed\"") || line.contains("\"outcome\": \"committed\"")).count()
+    };
+    let mut before = 0;
+    for kill in 0..KILLS {
+        // They go on, whatever has gone before.
+        wait_for("more transfers", || {
+            clients.check();
+            (committed(&clients) >= before + 20).then_some(())
+        });
+        before = committed(&clients);
+        if kill % 2 == 0 {
+            cluster.kill(servers.draw(&mut choices));
+        } else {
+            let place = choices.below(places as u64);
+            clients.kill(usize::try_from(place).expect("small"));
+        }
+        std::thread::sleep(Duration::from_millis(choices.below(300)));
+    }
+    wait_for("the last transfers", || {
+        (committed(&clients) >= before + 50).then_some(())
+    });
+    for child in &mut clients.running {
+        child.kill().expect("killed");
+        child.wait().expect("gone");
+    }
+    let lines = clients.lines();
+    let by = |name: &str| lines.iter().any(|line| line.contains(name));
+    assert!(by("\"c0."), "Python has done nothing");
+    assert!(clients.go.is_none() || by("\"c1."), "Go has done nothing");
+    let history = clients.folder.path().join("history");
+    fs::write(&history, first + &lines.concat()).expect("written");
+    let checked = cluster.run(&["history", "check", &history.to_string_lossy()]);
+    println!("{}", checked.ok());
+    let balances = wait_for("the balances", || {
+        let scanned = cluster.run(&["scan", "accounts"]);
+        (scanned.code() == 0).then_some(scanned.out)
+    });
+    let balances = balances.lines().map(|line| {
+        let value = line.rsplit('\t').next().expect("a value");
+        let balance = value.split(' ').next().expect("a balance");
+        balance.parse::<usize>().expect("a number")
+    });
+    assert_eq!(balances.sum::<usize>(), 100 * ACCOUNTS);
+}
