@@ -49,7 +49,16 @@ const (
 	// How long a proxy is tried at its own address, and for how long it is remembered that it can't be reached there.
 	reachPatience    = time.Second
 	unreachableAgain = 30 * time.Second
+	// When a proxy is forgotten at which no session has begun.
+	forgetAfter = 2 * time.Hour
 )
+
+// named is the connection to a proxy at its own address.
+type named struct {
+	conn *grpc.ClientConn
+	// When a session there was begun last.
+	used time.Time
+}
 
 // Client is a client of a proxy, or of several behind one address. It may be used by many goroutines.
 type Client struct {
@@ -59,7 +68,7 @@ type Client struct {
 
 	mu sync.Mutex
 	// Of the proxies that sessions are on, by their own addresses.
-	proxies map[string]*grpc.ClientConn
+	proxies map[string]*named
 	// Those that can't be reached there, and when they may be tried again.
 	unreachable map[string]time.Time
 }
@@ -87,7 +96,7 @@ func Connect(address string, options ...grpc.DialOption) (*Client, error) {
 		address:     address,
 		options:     options,
 		conn:        conn,
-		proxies:     map[string]*grpc.ClientConn{},
+		proxies:     map[string]*named{},
 		unreachable: map[string]time.Time{},
 	}, nil
 }
@@ -97,8 +106,8 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	errs := []error{c.conn.Close()}
-	for _, conn := range c.proxies {
-		errs = append(errs, conn.Close())
+	for _, proxy := range c.proxies {
+		errs = append(errs, proxy.conn.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -224,12 +233,13 @@ func (c *Client) proxy(ctx context.Context, session string) *grpc.ClientConn {
 		return c.conn
 	}
 	c.mu.Lock()
-	conn, known := c.proxies[address]
+	if known, ok := c.proxies[address]; ok {
+		defer c.mu.Unlock()
+		known.used = time.Now()
+		return known.conn
+	}
 	again, tried := c.unreachable[address]
 	c.mu.Unlock()
-	if known {
-		return conn
-	}
 	if tried && time.Now().Before(again) {
 		return c.conn
 	}
@@ -243,20 +253,20 @@ func (c *Client) proxy(ctx context.Context, session string) *grpc.ClientConn {
 	if other, known := c.proxies[address]; known || !reached {
 		conn.Close()
 		if known {
-			return other
+			return other.conn
 		}
 		c.unreachable[address] = time.Now().Add(unreachableAgain)
 		return c.conn
 	}
 	delete(c.unreachable, address)
 	for gone, other := range c.proxies {
-		// Nobody has called it for half an hour: longer than any session lasts.
-		if other.GetState() == connectivity.Idle {
-			other.Close()
+		// No session lasts so long: pods come and go, each with an address of its own.
+		if time.Since(other.used) > forgetAfter {
+			other.conn.Close()
 			delete(c.proxies, gone)
 		}
 	}
-	c.proxies[address] = conn
+	c.proxies[address] = &named{conn, time.Now()}
 	return conn
 }
 

@@ -32,6 +32,7 @@ const (
 	reasonOutcomeUnknown = "OUTCOME_UNKNOWN"
 	reasonSessionUnknown = "SESSION_UNKNOWN"
 	reasonCommitting     = "COMMITTING"
+	reasonOtherProxy     = "OTHER_PROXY"
 )
 
 // Error is a call that failed.
@@ -99,7 +100,7 @@ func outcomeUnknown(startTS uint64, why *Error) *Error {
 	return &Error{
 		Code:     codes.Unknown,
 		Reason:   reasonOutcomeUnknown,
-		Message:  fmt.Sprintf("the answer to the commit was lost: it may be committed: %s", why.Message),
+		Message:  fmt.Sprintf("the answer was lost: the transaction may be committed: %s", why.Message),
 		Metadata: map[string]string{"start_ts": fmt.Sprint(startTS)},
 		cause:    why.cause,
 	}

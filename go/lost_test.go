@@ -136,6 +136,44 @@ func TestWritesWhoseAnswerIsLostAreNotSentAgain(t *testing.T) {
 	}
 }
 
+func (f *fake) Finish(context.Context, *proxypb.FinishRequest) (*proxypb.FinishResponse, error) {
+	f.note("finish")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.commits) == 0 {
+		return &proxypb.FinishResponse{}, nil
+	}
+	next := f.commits[0]
+	f.commits = f.commits[1:]
+	return nil, next
+}
+
+func TestAParticipantWhoseAnswerIsLost(t *testing.T) {
+	unknown := answered(codes.FailedPrecondition, "SESSION_UNKNOWN")
+	for name, each := range map[string]struct {
+		answers []error
+		kind    error
+	}{
+		"is asked for again":                    {[]error{lost, answered(codes.Unavailable, "COMMITTING")}, nil},
+		"may be handed over":                    {[]error{lost, unknown}, percolator.ErrOutcomeUnknown},
+		"was never sent to a proxy of before":   {[]error{unknown}, percolator.ErrAborted},
+		"is refused":                            {[]error{answered(codes.ResourceExhausted, "SESSION_BYTES")}, percolator.ErrResourceExhausted},
+		"is aborted with the whole transaction": {[]error{lost, answered(codes.Aborted, "MANAGER_GONE")}, percolator.ErrAborted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tx := begin(t, &fake{session: "session", commits: each.answers})
+			must(t, tx.Put(t.Context(), "t", "a", "c", nil))
+			// Once it has failed, a second call says the same.
+			for range 2 {
+				err := tx.Finish(t.Context())
+				if each.kind == nil && err != nil || each.kind != nil && !errors.Is(err, each.kind) {
+					t.Errorf("%v", err)
+				}
+			}
+		})
+	}
+}
+
 func TestAContextThatEndsDuringACommit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	proxy := &fake{session: "session"}

@@ -234,10 +234,7 @@ func (tx *Tx) flushLocked(ctx context.Context) error {
 	if err != nil {
 		// A program that goes on all the same would commit without them. And where the connection was lost they may still
 		// arrive, behind later ones of the same cells: there must be none.
-		failed := tx.errorOfLocked(ctx, err)
-		tx.endLocked(ctx)
-		tx.failed = failed
-		return failed
+		return tx.failLocked(ctx, tx.errorOfLocked(ctx, err))
 	}
 	tx.writes, tx.writesBytes = nil, 0
 	return nil
@@ -261,14 +258,15 @@ func (tx *Tx) Commit(ctx context.Context) (uint64, error) {
 	case codes.InvalidArgument, codes.NotFound, codes.ResourceExhausted, codes.Unavailable:
 		// It has not begun, because of a write: nobody has to wait until the proxy ends the transaction.
 		if len(tx.writes) > 0 {
-			tx.endLocked(ctx)
+			tx.failLocked(ctx, err)
 		}
 	}
 	return 0, err
 }
 
 func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
-	if err := ctx.Err(); err != nil {
+	// A commit that was sent before may be done, whatever the context is now.
+	if err := ctx.Err(); err != nil && !tx.ended {
 		tx.endLocked(ctx)
 		return 0, &Error{Code: status.FromContextError(err).Code(), Message: "nothing is committed: " + err.Error(), cause: err}
 	}
@@ -291,6 +289,8 @@ func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
 			if !isLost || (len(tx.writes) > 0 && tx.rollback(ctx) == nil) {
 				return 0, failed
 			}
+		case failed.Reason == reasonOtherProxy && isLost:
+			// The connection leads to another one now.
 		case failed.Reason == reasonCommitting || failed.Reason == "":
 			// An answer of the proxy has a reason; without one it was lost, and the commit may go on.
 			isLost = true
@@ -309,28 +309,51 @@ func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
 	}
 }
 
-// Finish ends a participant, of Join: the client that began the transaction commits what it has written.
+// Finish ends a participant, of Join: the client that began the transaction commits what it has written. ErrOutcomeUnknown says that
+// it may be handed over, and that nothing was heard of it; any other error, that it isn't, and that the transaction can't be committed.
 func (tx *Tx) Finish(ctx context.Context) error {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	if tx.failed != nil {
 		return tx.failed
 	}
+	if err := ctx.Err(); err != nil {
+		return tx.failLocked(ctx, &Error{Code: status.FromContextError(err).Code(), Message: err.Error(), cause: err})
+	}
 	giveUp := time.Now().Add(patience)
+	isLost := false
 	for {
 		_, err := tx.rpc.Finish(ctx, &proxypb.FinishRequest{Session: tx.session, Writes: tx.writes})
 		if err == nil {
 			tx.ended, tx.writes = true, nil
 			return nil
 		}
-		failed := tx.errorOfLocked(ctx, err)
-		// It may be sent again: what comes twice is carried out once.
-		again := failed.Code == codes.Unavailable && (failed.Reason == "" || failed.Reason == reasonCommitting)
-		if !again || ctx.Err() != nil || time.Now().After(giveUp) {
-			tx.endLocked(ctx)
+		failed := errorOf(ctx, err)
+		switch {
+		case failed.Reason == reasonSessionUnknown && isLost:
+			return tx.failLocked(ctx, outcomeUnknown(tx.startTS, failed))
+		case failed.Reason == reasonSessionUnknown:
+			return tx.failLocked(ctx, restarted(failed))
+		case failed.Code == codes.Unavailable || failed.Reason == "" || failed.Reason == reasonOtherProxy && isLost:
+			// It may be sent again: what comes twice is carried out once.
+			isLost = true
+		case isLost && failed.Code == codes.ResourceExhausted:
+		default:
+			return tx.failLocked(ctx, failed)
+		}
+		select {
+		case <-ctx.Done():
+			failed.cause = ctx.Err()
+		case <-time.After(commitPause):
+		}
+		if ctx.Err() != nil || time.Now().After(giveUp) {
+			// Where it can be rolled back, it was not handed over.
+			if tx.rollback(ctx) != nil {
+				failed = outcomeUnknown(tx.startTS, failed)
+			}
+			tx.ended, tx.writes, tx.failed = true, nil, failed
 			return failed
 		}
-		time.Sleep(commitPause)
 	}
 }
 
@@ -367,6 +390,13 @@ func (tx *Tx) rollBackQuietly(ctx context.Context) {
 	if !tx.ended {
 		tx.endLocked(ctx)
 	}
+}
+
+// failLocked ends the transaction, and says so to whoever goes on all the same.
+func (tx *Tx) failLocked(ctx context.Context, failed *Error) *Error {
+	tx.endLocked(ctx)
+	tx.failed = failed
+	return failed
 }
 
 // endLocked rolls back, though the context may be done. If it can't be, the proxy does it after a while.

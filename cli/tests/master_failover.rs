@@ -31,7 +31,11 @@ fn take_over(cluster: &Cluster, fault: &str, table: &str, ledger: &str) -> Durat
     let took = cluster.without_restarts(|cluster| {
         let began = Instant::now();
         signal(pid, fault);
-        cluster.run(&["table", "create", table]).ok();
+        // One command waits for less than a take-over may need on a slow disk; an earlier one may have made it, unheard.
+        wait_for("a table", || {
+            let made = cluster.run(&["table", "create", table]);
+            (made.code() == 0 || made.err.contains("already exists")).then_some(())
+        });
         let took = began.elapsed();
         let status = cluster.run(&["status", "-o", "json"]);
         let status: Value = serde_json::from_str(&status.out).expect("JSON");

@@ -147,7 +147,12 @@ fn all_of_it_is_committed_at_once_from_both_proxies() {
         let late = refused(manager.join(&b).await.map(|it| it.token));
         assert_eq!(late, is(Code::FailedPrecondition, "TOO_LATE"));
         let again = refused(there.put("x", "1").await);
-        assert_eq!(again, is(Code::FailedPrecondition, "SESSION_ENDED"));
+        assert_eq!(again, is(Code::FailedPrecondition, "PARTICIPANT_FINISHED"));
+        // It doesn't say that it was rolled back.
+        for mut part in [here, there] {
+            let outcome = refused(part.outcome().await);
+            assert_eq!(outcome, is(Code::FailedPrecondition, "PARTICIPANT_FINISHED"));
+        }
     });
 }
 

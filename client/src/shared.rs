@@ -36,7 +36,7 @@ impl Kind {
             return Ok(());
         }
         Err(Error::Invalid(
-            "a participant does not commit: whoever began the transaction does, with what Txn::buffered returns".into(),
+            "a participant does not commit: whoever began the transaction does, with what Txn::end_with_buffered returns".into(),
         ))
     }
 }
@@ -76,7 +76,7 @@ pub enum NotAdded {
 
 impl Client {
     /// Joins a transaction that another client has begun: reads see its snapshot, and what was written here. Nothing is
-    /// committed by this one: [`Txn::buffered`] has what it has written, for the other client's [`Txn::add`]. It is never
+    /// committed by this one: [`Txn::end_with_buffered`] has what it has written, for the other client's [`Txn::add`]. It is never
     /// flushed. The other client's lease keeps what can be seen at the snapshot.
     ///
     /// # Errors
@@ -135,27 +135,28 @@ impl Txn {
             .write(table, row, column, LockKind::Lock, Bytes::new())
     }
 
-    /// What a participant has written, in the order of tables, rows and columns.
+    /// Ends a participant, and returns what it has written, in the order of tables, rows and columns. Calls that are under way
+    /// write nothing any more: they get [`Error::Ended`].
     ///
     /// # Errors
     /// [`Error::Ended`].
-    pub fn buffered(&self) -> Result<Vec<BufferedWrite>, Error> {
-        self.inner.still_open()?;
-        let writes = self.inner.writes.lock();
-        let tables = writes.cells.iter();
-        let written = tables.flat_map(|(table, cells)| {
-            cells.iter().map(|((row, column), write)| BufferedWrite {
-                table: table.clone(),
-                row: row.clone(),
-                column: column.clone(),
-                change: match write.kind {
-                    LockKind::Put => BufferedChange::Put(write.value.clone()),
-                    LockKind::Delete => BufferedChange::Delete,
-                    LockKind::Lock => BufferedChange::Lock,
-                },
-            })
-        });
-        Ok(written.collect())
+    pub fn end_with_buffered(&self) -> Result<Vec<BufferedWrite>, Error> {
+        let mut written = Vec::new();
+        for (table, cells) in self.inner.end_with_cells()? {
+            for ((row, column), write) in cells {
+                written.push(BufferedWrite {
+                    table: table.clone(),
+                    row,
+                    column,
+                    change: match write.kind {
+                        LockKind::Put => BufferedChange::Put(write.value),
+                        LockKind::Delete => BufferedChange::Delete,
+                        LockKind::Lock => BufferedChange::Lock,
+                    },
+                });
+            }
+        }
+        Ok(written)
     }
 
     /// Writes what a participant has written. A cell that two have got for update, and neither has written, is no mistake.

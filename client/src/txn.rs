@@ -402,6 +402,14 @@ impl Inner {
         }
     }
 
+    /// Ends it: what it has written.
+    pub(crate) fn end_with_cells(&self) -> Result<Tables, Error> {
+        let mut writes = self.writes.lock();
+        self.check_open(&mut writes)?;
+        writes.ended = true;
+        Ok(std::mem::take(&mut writes.cells))
+    }
+
     /// Whether the servers may have locks of the transaction.
     pub(crate) fn is_large(&self) -> bool {
         self.large.load(Ordering::Relaxed)

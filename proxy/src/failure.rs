@@ -60,6 +60,8 @@ reasons! {
     TwoWriters, "TWO_WRITERS", Aborted;
     /// The transaction is committed, or being committed, and can't be joined.
     TooLate, "TOO_LATE", FailedPrecondition;
+    /// The participant has handed over what it has written: how that ends, the session knows that it joined.
+    ParticipantFinished, "PARTICIPANT_FINISHED", FailedPrecondition;
     /// The session was committed or rolled back by its client.
     SessionEnded, "SESSION_ENDED", FailedPrecondition;
     /// This proxy has no such session.
@@ -275,8 +277,13 @@ fn ended(end: &SessionEnd) -> Failure {
             "the transaction was rolled back: the proxy stops; begin again at another one",
         ),
         SessionEnd::Finished => Failure::new(
-            Reason::SessionEnded,
-            "the participant has finished: the session that it joined commits what it has written",
+            Reason::ParticipantFinished,
+            "the participant has finished: the session that it joined commits what it has written, and knows the outcome",
+        ),
+        SessionEnd::HandOverUnknown => Failure::new(
+            Reason::OutcomeUnknown,
+            "the answer of the proxy that has the transaction was lost: what this participant has written may be committed; \
+             the session that it joined knows the outcome",
         ),
         SessionEnd::ParticipantLost => Failure::new(
             Reason::ParticipantLost,

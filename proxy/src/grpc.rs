@@ -176,10 +176,14 @@ impl v1::transactions_server::Transactions for Service {
     }
 
     async fn join(&self, request: Request<v1::JoinRequest>) -> Answer<v1::JoinResponse> {
-        let v1::JoinRequest { session, cells } = request.into_inner();
+        let v1::JoinRequest {
+            session,
+            cells,
+            passed_on,
+        } = request.into_inner();
         let cells: Vec<CellAt> = cells.into_iter().map(CellAt::from).collect();
         let call = async {
-            let joined = self.0.join(&session, &cells).await?;
+            let joined = self.0.join(&session, &cells, passed_on).await?;
             let values = joined.values.into_iter();
             Ok(v1::JoinResponse {
                 session: joined.session,

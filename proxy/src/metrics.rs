@@ -50,7 +50,7 @@ impl Metrics {
             SessionEnd::Finished => "finished",
             SessionEnd::ParticipantLost => "participant_lost",
             SessionEnd::ManagerGone => "manager_gone",
-            SessionEnd::Unknown { .. } => "unknown",
+            SessionEnd::HandOverUnknown | SessionEnd::Unknown { .. } => "unknown",
         };
         self.ended.with_label_values(&[end]).inc();
     }

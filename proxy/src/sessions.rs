@@ -76,6 +76,8 @@ pub enum SessionEnd {
     Stopped,
     /// A participant has handed over what it has written.
     Finished,
+    /// A participant was handing over what it has written to another proxy, and has not heard whether that has it.
+    HandOverUnknown,
     /// A participant has ended without finishing, or had not finished when the transaction was to be committed.
     ParticipantLost,
     /// Of a participant: the session that it joined has ended, or is at a proxy that is gone.
@@ -269,7 +271,6 @@ impl<T: Clone> Sessions<T> {
     /// [`Refusal`].
     pub fn call(&mut self, now: Duration, token: &str) -> Result<T, Refusal> {
         let (calls, limits) = (self.calls, self.limits);
-        self.touch_manager(now, token);
         let session = self.usable(now, token)?;
         if session.calls >= limits.session_calls_max {
             return Err(Refusal::SessionCalls(limits.session_calls_max));
@@ -281,6 +282,7 @@ impl<T: Clone> Sessions<T> {
         session.used = now;
         let txn = session.txn.clone();
         self.calls += 1;
+        self.touch_manager(now, token);
         Ok(txn)
     }
 
@@ -311,13 +313,15 @@ impl<T: Clone> Sessions<T> {
         session.used = now;
         let txn = session.txn.clone();
         self.scans += 1;
+        self.touch_manager(now, token);
         Ok(txn)
     }
 
     /// The reader of a scan has taken something.
     pub fn scan_goes_on(&mut self, now: Duration, token: &str) {
-        if let Some(session) = self.open.get_mut(token) {
+        if let Ok(session) = self.usable(now, token) {
             session.used = now;
+            self.touch_manager(now, token);
         }
     }
 
@@ -408,6 +412,7 @@ impl<T: Clone> Sessions<T> {
     pub fn finish(&mut self, now: Duration, token: &str, end: SessionEnd) -> Option<T> {
         let (token, session) = self.open.remove_entry(token)?;
         self.bytes = self.bytes.saturating_sub(session.bytes);
+        let end = session.role.ended_by(end);
         if end != SessionEnd::Finished {
             self.participant_lost(&session.role);
         }
@@ -496,7 +501,7 @@ impl<T: Clone> Sessions<T> {
         let Some(session) = self.open.get(token) else {
             return Err(self.gone(token));
         };
-        if session.committing {
+        if session.committing || session.role.is_sealed() {
             return Err(Refusal::Committing);
         }
         if let Some(end) = self.over(session, now) {

@@ -406,6 +406,10 @@ impl Transactions {
                 }
                 Ok(outcome)
             }
+            // The manager's session knows.
+            Ok(KnownEnd::Ended(end @ (SessionEnd::Finished | SessionEnd::HandOverUnknown))) => {
+                Err(Refusal::Ended(end).into())
+            }
             Ok(KnownEnd::Ended(_)) => Ok(KnownOutcome::RolledBack),
             Err(refusal) => Err(self.refused(session, refusal)),
         }

@@ -40,6 +40,8 @@ _PAUSE_FIRST, _PAUSE_MAX = 0.002, 0.2
 _WRITES_MAX, _WRITES_BYTES = 256, 1 << 20
 # How long a proxy is tried at its own address, and for how long it is remembered that it isn't reached there, in seconds.
 _REACH, _REACH_AGAIN = 1.0, 30.0
+# When a proxy is forgotten at which no session has begun, in seconds.
+_FORGET = 7200.0
 # Of an answer with many lines, at a time.
 _READ_BYTES = 1 << 18
 _LOST = (OSError, http.client.HTTPException)
@@ -182,8 +184,9 @@ class Client:
     def __init__(self, address: str, *, timeout: float = 30.0):
         self._proxy = _Proxy(address, timeout)
         self._lock = threading.Lock()
-        # Those that sessions are on, by their own addresses; and those that can't be reached there, until when.
-        self._named: Dict[str, _Proxy] = {}
+        # Those that sessions are on, by their own addresses, and when one was begun there last; and those that can't be reached there,
+        # until when.
+        self._named: Dict[str, Tuple[_Proxy, float]] = {}
         self._unreachable: Dict[str, float] = {}
 
     def __enter__(self) -> "Client":
@@ -262,7 +265,7 @@ class Client:
         """Closes the connections that aren't in use."""
         with self._lock:
             named, self._named = self._named, {}
-        for proxy in (self._proxy, *named.values()):
+        for proxy in (self._proxy, *(proxy for proxy, _ in named.values())):
             proxy.close()
 
     def _proxy_of(self, session: str) -> _Proxy:
@@ -271,10 +274,13 @@ class Client:
         address = session.partition(".")[2].rpartition(".")[0]
         if ":" not in address or address == self._proxy.address:
             return self._proxy
+        now = time.monotonic()
         with self._lock:
             if address in self._named:
-                return self._named[address]
-            if time.monotonic() < self._unreachable.get(address, 0):
+                proxy, _ = self._named[address]
+                self._named[address] = (proxy, now)
+                return proxy
+            if now < self._unreachable.get(address, 0):
                 return self._proxy
         proxy = _Proxy(address, self._proxy.timeout)
         is_reached = proxy.is_reached()
@@ -283,7 +289,10 @@ class Client:
                 self._unreachable[address] = time.monotonic() + _REACH_AGAIN
                 return self._proxy
             self._unreachable.pop(address, None)
-            return self._named.setdefault(address, proxy)
+            # No session lasts so long: pods come and go, each with an address of its own.
+            for gone in [name for name, (_, used) in self._named.items() if now - used > _FORGET]:
+                self._named.pop(gone)[0].close()
+            return self._named.setdefault(address, (proxy, now))[0]
 
 
 class Transaction:
@@ -387,10 +396,10 @@ class Transaction:
         self._ended = True
         try:
             return self._commit()
-        except (InvalidArgument, NotFound, ResourceExhausted, Unavailable):
+        except (InvalidArgument, NotFound, ResourceExhausted, Unavailable) as failed:
             # It has not begun, because of a write: nobody has to wait until the proxy ends the transaction.
             if self._writes:
-                self._roll_back_quietly()
+                self._fail(failed)
             raise
 
     def _commit(self) -> int:
@@ -406,6 +415,12 @@ class Transaction:
                 unknown.transaction = self
                 raise
             except FailedPrecondition as gone:
+                if gone.reason == "OTHER_PROXY" and is_lost:
+                    # The connection leads to another one now.
+                    if time.monotonic() >= give_up:
+                        raise self._unknown(str(gone)) from gone
+                    time.sleep(0.05)
+                    continue
                 if gone.reason != "SESSION_UNKNOWN":
                     raise
                 if is_lost:
@@ -458,14 +473,18 @@ class Transaction:
         except Error as failed:
             # A program that goes on all the same would commit without them. And where the connection was lost they may still arrive,
             # behind later ones of the same cells: there must be none.
-            self._roll_back_quietly()
-            self._failed = failed
+            self._fail(failed)
             raise
         self._writes, self._writes_bytes = [], 0
 
     def _read(self, method: str, fields: Dict[str, Any]) -> Any:
         self._send_writes()
         return self._call(method, fields)
+
+    def _fail(self, failed: Error) -> None:
+        """Ends the transaction, and says so to whoever goes on all the same."""
+        self._roll_back_quietly()
+        self._failed = failed
 
     def _roll_back_quietly(self) -> bool:
         try:
@@ -485,7 +504,7 @@ class Transaction:
 
     def _unknown(self, why: str) -> OutcomeUnknown:
         metadata = {"start_ts": str(self.start_ts)}
-        message = f"the answer to the commit was lost: it may be committed ({why})"
+        message = f"the answer was lost: the transaction may be committed ({why})"
         return OutcomeUnknown(message, metadata=metadata, transaction=self)
 
 
@@ -497,16 +516,52 @@ class Participant(Transaction):
     """
 
     def finish(self) -> None:
-        """Hands over what was written: the transaction that was joined commits it."""
+        """Hands over what was written: the transaction that was joined commits it.
+
+        ``OutcomeUnknown`` says that it may be handed over, and that nothing was heard of it; any other error, that it isn't, and that
+        the transaction can't be committed.
+        """
         if self._failed is not None:
             raise self._failed
-        fields: Dict[str, Any] = {"writes": self._writes} if self._writes else {}
         try:
-            self._call("finish", fields)
-        except (InvalidArgument, NotFound, ResourceExhausted, Unavailable):
-            self._roll_back_quietly()
+            self._finish()
+        except Error as failed:
+            if not isinstance(failed, OutcomeUnknown):
+                self._fail(failed)
+            self._ended, self._failed = True, failed
             raise
         self._ended, self._writes = True, []
+
+    def _finish(self) -> None:
+        give_up = time.monotonic() + self._proxy.timeout
+        is_lost = False
+        fields: Dict[str, Any] = {"session": self._session}
+        if self._writes:
+            fields["writes"] = self._writes
+        while True:
+            try:
+                self._proxy.call("finish", fields, again=False)
+                return
+            except FailedPrecondition as gone:
+                if gone.reason == "SESSION_UNKNOWN":
+                    raise (self._unknown(str(gone)) if is_lost else _restarted(gone)) from gone
+                if gone.reason != "OTHER_PROXY" or not is_lost:
+                    raise
+                failed: Error = gone
+            except Unavailable as away:
+                # It may be sent again: what comes twice is carried out once.
+                is_lost, failed = True, away
+                self._proxy.close()
+            except ResourceExhausted as full:
+                if not is_lost:
+                    raise
+                failed = full
+            if time.monotonic() >= give_up:
+                # Where it can be rolled back, it was not handed over.
+                if self._roll_back_quietly():
+                    raise failed
+                raise self._unknown(str(failed)) from failed
+            time.sleep(0.05)
 
     def commit(self) -> int:
         """Refused: ``finish``."""

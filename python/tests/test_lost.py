@@ -7,7 +7,7 @@ import unittest
 from typing import List
 
 import percolator
-from percolator._client import Transaction
+from percolator._client import Participant, Transaction
 
 LINE = b'{"row":"a","column":"c","value":"1"}\n'
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -120,6 +120,32 @@ class LostTest(unittest.TestCase):
         lost = self.transaction([b"", failed(503, "UNAVAILABLE", "COMMITTING"), answer(200, {"commit_ts": "9"})])
         lost.put("t", "a", "c", "1")
         self.assertEqual(lost.commit(), 9)
+
+    def participant(self, answers: List[bytes]) -> Participant:
+        client = percolator.connect(self.serve(answers))
+        self.addCleanup(client.close)
+        part = Participant(client._proxy, "session", 7)
+        part.put("t", "a", "c", "1")
+        return part
+
+    def test_a_participant_whose_answer_is_lost_asks_again(self) -> None:
+        committing = failed(503, "UNAVAILABLE", "COMMITTING")
+        self.participant([b"", committing, answer(200, {})]).finish()
+        unknown = failed(400, "FAILED_PRECONDITION", "SESSION_UNKNOWN")
+        lost = self.participant([b"", unknown])
+        for _ in range(2):
+            with self.assertRaises(percolator.OutcomeUnknown):
+                lost.finish()
+        with self.assertRaises(percolator.Aborted):
+            self.participant([unknown, answer(200, {})]).finish()
+
+    def test_a_participant_that_has_failed_finishes_no_more(self) -> None:
+        full = failed(429, "RESOURCE_EXHAUSTED", "SESSION_BYTES")
+        # The rollback is lost as well.
+        failing = self.participant([full, b"", b"", answer(200, {})])
+        for _ in range(2):
+            with self.assertRaises(percolator.ResourceExhausted):
+                failing.finish()
 
 
 if __name__ == "__main__":

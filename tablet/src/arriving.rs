@@ -350,6 +350,7 @@ impl Arrival {
             by: by(me.incarnation),
             attempt: self.record.attempt,
             chunk: self.chunk + 1 + u64::from(self.step.is_some()),
+            ahead: self.step.is_some(),
             resolved_ts: resolved_ts.as_u64(),
             copy: self.record.copy,
         })

@@ -106,6 +106,8 @@ pub(crate) struct Source<'a> {
     pub(crate) lease: Lease,
     /// Bytes of keys and values of a chunk, about.
     pub(crate) chunk_bytes: usize,
+    /// The other one has not written the chunk before yet.
+    pub(crate) is_ahead: bool,
     /// Nothing that changes the tablet is on its way to the disk.
     pub(crate) is_quiet: bool,
     /// The locks of this server are resolved as far as those of the other one.
@@ -345,6 +347,9 @@ impl Departure {
         }
         // What is on its way to the other one's disk when the tablet is closed keeps its callers waiting.
         let is_small = bytes <= source.chunk_bytes / 8;
+        if source.is_ahead {
+            return Ok(Ok(Pulled::Chunk(chunk)));
+        }
         if (self.tail.is_empty() && is_small) || self.rounds > ROUNDS_MAX {
             self.phase = Phase::Closed;
             return Ok(Ok(Pulled::Closes(chunk)));
@@ -480,6 +485,7 @@ mod tests {
             engine: &*engine,
             lease: Lease::UNLIMITED,
             chunk_bytes: 1 << 20,
+            is_ahead: false,
             is_quiet: true,
             is_resolved: false,
         };

@@ -222,7 +222,7 @@ impl Session {
     pub(crate) async fn join(&self, at: &Grpc) -> Result<Self, Status> {
         let request = v1::JoinRequest {
             session: self.token.clone(),
-            cells: Vec::new(),
+            ..v1::JoinRequest::default()
         };
         let joined = at.clone().join(request).await?.into_inner();
         Ok(Self {

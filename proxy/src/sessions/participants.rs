@@ -23,8 +23,13 @@ pub(super) enum Role {
         /// One has ended without finishing.
         is_lost: bool,
     },
-    /// It has joined; `None`: a session of another proxy.
-    Participant(Option<String>),
+    /// It has joined this session.
+    Participant(String),
+    /// It has joined a session of another proxy.
+    Remote {
+        /// What it has written is on its way there, or was: it can't be changed any more.
+        is_sealed: bool,
+    },
 }
 
 impl Default for Role {
@@ -41,7 +46,24 @@ impl Role {
     pub(super) fn given_bytes(&self) -> usize {
         match self {
             Self::Manager { given_bytes, .. } => *given_bytes,
-            Self::Participant(_) => 0,
+            Self::Participant(_) | Self::Remote { .. } => 0,
+        }
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        matches!(self, Self::Remote { is_sealed: true })
+    }
+
+    /// How a session with this role has ended, that was ended so: what was sealed may have been handed over.
+    pub(super) fn ended_by(&self, end: SessionEnd) -> SessionEnd {
+        let is_known = matches!(
+            end,
+            SessionEnd::Finished | SessionEnd::ManagerGone | SessionEnd::Aborted
+        );
+        if self.is_sealed() && !is_known {
+            SessionEnd::HandOverUnknown
+        } else {
+            end
         }
     }
 
@@ -53,7 +75,7 @@ impl Role {
                 *is_lost = true;
                 Err(Refusal::Ended(SessionEnd::ParticipantLost))
             }
-            Self::Participant(_) => Err(Refusal::IsParticipant),
+            Self::Participant(_) | Self::Remote { .. } => Err(Refusal::IsParticipant),
         }
     }
 }
@@ -65,8 +87,8 @@ pub enum FinishStep<T> {
     Begin {
         /// The participant's.
         txn: T,
-        /// The session that it has joined is at another proxy.
-        is_remote: bool,
+        /// It was sealed before: the same is to be sent once more.
+        is_sealed: bool,
     },
     /// It was done before.
     Done,
@@ -98,7 +120,7 @@ impl<T: Clone> Sessions<T> {
         if let Role::Manager { open, .. } = &mut self.joinable(now, manager)?.role {
             open.insert(token.clone());
         }
-        let role = Role::Participant(Some(manager.to_owned()));
+        let role = Role::Participant(manager.to_owned());
         self.open.insert(token, Session::new(now, txn, role));
         Ok(())
     }
@@ -106,13 +128,13 @@ impl<T: Clone> Sessions<T> {
     /// A participant of another proxy's session is open; [`Self::begin`] has made room for it.
     pub fn joined_elsewhere(&mut self, now: Duration, token: String, txn: T) {
         self.not_begun();
-        let session = Session::new(now, txn, Role::Participant(None));
+        let session = Session::new(now, txn, Role::Remote { is_sealed: false });
         self.open.insert(token, session);
     }
 
     fn joinable(&mut self, now: Duration, manager: &str) -> Result<&mut Session<T>, Refusal> {
         match self.usable(now, manager) {
-            Ok(session) if matches!(session.role, Role::Participant(_)) => {
+            Ok(session) if !matches!(session.role, Role::Manager { .. }) => {
                 Err(Refusal::IsParticipant)
             }
             Err(Refusal::Committing | Refusal::Ended(SessionEnd::Committed(_))) => {
@@ -122,25 +144,46 @@ impl<T: Clone> Sessions<T> {
         }
     }
 
-    /// A participant is about to finish: no other call changes what it has written.
-    /// [`Self::give`], [`Self::finish`] or [`Self::commit_not_begun`] has to follow.
+    /// A participant is about to finish: no other call begins. [`Self::give`], [`Self::finish`] or [`Self::commit_not_begun`] has to
+    /// follow, at another proxy's [`Self::seal`] before.
     ///
     /// # Errors
     /// [`Refusal`].
     pub fn finishing(&mut self, now: Duration, token: &str) -> Result<FinishStep<T>, Refusal> {
+        if let Some(session) = self.open.get_mut(token)
+            && session.role.is_sealed()
+            && !session.committing
+        {
+            session.committing = true;
+            let txn = session.txn.clone();
+            return Ok(FinishStep::Begin {
+                txn,
+                is_sealed: true,
+            });
+        }
         match self.usable(now, token) {
             Ok(session) => {
-                let Role::Participant(manager) = &session.role else {
+                if matches!(session.role, Role::Manager { .. }) {
                     return Err(Refusal::NoParticipant);
-                };
+                }
                 session.committing = true;
                 Ok(FinishStep::Begin {
                     txn: session.txn.clone(),
-                    is_remote: manager.is_none(),
+                    is_sealed: false,
                 })
             }
             Err(Refusal::Ended(SessionEnd::Finished)) => Ok(FinishStep::Done),
             Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// What a participant of another proxy's session has written is about to be sent there: from now on it may be there, whatever
+    /// is heard of that.
+    pub fn seal(&mut self, token: &str) {
+        if let Some(session) = self.open.get_mut(token)
+            && let Role::Remote { is_sealed } = &mut session.role
+        {
+            *is_sealed = true;
         }
     }
 
@@ -150,7 +193,7 @@ impl<T: Clone> Sessions<T> {
     /// [`Refusal`]: the participant is as it was.
     pub fn give(&mut self, now: Duration, token: &str) -> Result<T, Refusal> {
         let session = self.open.get(token).ok_or_else(|| self.gone(token))?;
-        let Role::Participant(Some(name)) = &session.role else {
+        let Role::Participant(name) = &session.role else {
             return Err(Refusal::NoParticipant);
         };
         let (bytes, name, most) = (session.bytes, name.clone(), self.limits.session_bytes_max);
@@ -177,21 +220,22 @@ impl<T: Clone> Sessions<T> {
         Ok(txn)
     }
 
-    /// A participant that has written is a sign of life of the transaction.
+    /// A call of a participant is a sign of life of the transaction.
     pub(super) fn touch_manager(&mut self, now: Duration, token: &str) {
         let session = self.open.get(token);
-        let Some(Role::Participant(Some(manager))) = session.map(|session| &session.role) else {
+        let Some(Role::Participant(manager)) = session.map(|session| &session.role) else {
             return;
         };
         let manager = manager.clone();
-        if let Some(manager) = self.open.get_mut(&manager) {
+        // One whose time is over has been answered so, perhaps.
+        if let Ok(manager) = self.usable(now, &manager) {
             manager.used = now;
         }
     }
 
     /// A session with this role has ended, and has not finished.
     pub(super) fn participant_lost(&mut self, role: &Role) {
-        if let Role::Participant(Some(manager)) = role
+        if let Role::Participant(manager) = role
             && let Some(manager) = self.open.get_mut(manager)
             && let Role::Manager { is_lost, .. } = &mut manager.role
         {
@@ -207,7 +251,7 @@ impl<T: Clone> Sessions<T> {
         }
         match &session.role {
             Role::Manager { is_lost: true, .. } => Some(SessionEnd::ParticipantLost),
-            Role::Participant(Some(manager)) if !self.open.contains_key(manager) => {
+            Role::Participant(manager) if !self.open.contains_key(manager) => {
                 Some(SessionEnd::ManagerGone)
             }
             _ => None,

@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 
 use super::{BATCH_CELLS_MAX, Beginning, CellAt, CellWrite, SessionTxn, Transactions, Unanswered};
 use crate::failure::{Failure, Reason};
-use crate::sessions::{FinishStep, SessionEnd};
+use crate::sessions::{FinishStep, Refusal, SessionEnd};
 use crate::token;
 
 /// Bytes of one call that hands over what was written, about.
@@ -40,6 +40,8 @@ pub(crate) struct Joined {
 pub(super) struct Upstream {
     client: TransactionsClient<Channel>,
     session: String,
+    /// What is handed over, once that has begun.
+    written: Mutex<Option<Vec<BufferedWrite>>>,
     is_finished: AtomicBool,
 }
 
@@ -59,7 +61,17 @@ impl Upstream {
     }
 
     /// Hands over what was written. It may be done again.
-    async fn finish(&self, written: Vec<BufferedWrite>) -> Result<(), Failure> {
+    async fn finish(&self) -> Result<(), Failure> {
+        match self.send_all().await {
+            Err(failure) if failure.reason != Reason::ParticipantFinished => return Err(failure),
+            // It had come through before.
+            _ => self.is_finished.store(true, Ordering::Relaxed),
+        }
+        Ok(())
+    }
+
+    async fn send_all(&self) -> Result<(), Failure> {
+        let written = self.written.lock().clone().unwrap_or_default();
         let (mut writes, mut bytes) = (Vec::new(), 0);
         for write in written {
             let value_bytes = match &write.change {
@@ -82,9 +94,7 @@ impl Upstream {
             writes,
         };
         let finished = self.client.clone().finish(request).await;
-        finished.map_err(|status| Failure::of(&status))?;
-        self.is_finished.store(true, Ordering::Relaxed);
-        Ok(())
+        finished.map(drop).map_err(|status| Failure::of(&status))
     }
 
     async fn roll_back(&self) {
@@ -104,9 +114,12 @@ impl Transactions {
         self: &Arc<Self>,
         manager: &str,
         cells: &[CellAt],
+        passed_on: bool,
     ) -> Result<Joined, Failure> {
         super::check_count(cells.len())?;
         let elsewhere = token::read(manager).filter(|token| token.proxy != self.server);
+        // A made-up token may name what all proxies are behind: it would go round for ever.
+        let elsewhere = elsewhere.filter(|_| !passed_on);
         let (session, txn) = match elsewhere {
             Some(token) => self.join_elsewhere(manager, token.proxy).await?,
             None => self.join_here(manager).await?,
@@ -162,7 +175,7 @@ impl Transactions {
         address: &str,
     ) -> Result<(String, SessionTxn), Failure> {
         let Some(channel) = self.peers.reach(address).await else {
-            return Err(self.refused(manager, crate::sessions::Refusal::Unknown));
+            return Err(self.refused(manager, Refusal::Unknown));
         };
         let client = self.client()?;
         self.sessions.lock().begin()?;
@@ -174,12 +187,14 @@ impl Transactions {
         let request = v1::JoinRequest {
             session: manager.to_owned(),
             cells: Vec::new(),
+            passed_on: true,
         };
         let joined = there.join(request).await;
         let joined = joined.map_err(|status| Failure::of(&status))?.into_inner();
         let upstream = Arc::new(Upstream {
             client: there,
             session: joined.session,
+            written: Mutex::default(),
             is_finished: AtomicBool::new(false),
         });
         let txn = match client.join(Timestamp::from_u64(joined.start_ts)).await {
@@ -219,9 +234,8 @@ impl Transactions {
                 _ = ended.wait_for(|ended| *ended) => break,
                 () = tokio::time::sleep(every) => {}
             }
-            let kept = upstream.keep_alive().await;
-            if kept.is_err_and(|failure| is_over(&failure)) {
-                self.manager_gone(&session);
+            if let Err(failure) = upstream.keep_alive().await {
+                self.not_kept(&session, &upstream, &failure);
             }
         }
         if !upstream.is_finished.load(Ordering::Relaxed) {
@@ -229,9 +243,21 @@ impl Transactions {
         }
     }
 
-    fn manager_gone(&self, session: &str) {
-        let end = SessionEnd::ManagerGone;
-        let ended = self.sessions.lock().abort(self.now(), session, end.clone());
+    fn not_kept(&self, session: &str, upstream: &Upstream, failure: &Failure) {
+        let is_sealed = upstream.written.lock().is_some();
+        let end = match (failure.reason.code(), failure.reason) {
+            (_, Reason::ParticipantFinished) => {
+                upstream.is_finished.store(true, Ordering::Relaxed);
+                SessionEnd::Finished
+            }
+            (_, Reason::SessionUnknown) if is_sealed => SessionEnd::HandOverUnknown,
+            (Code::Aborted | Code::FailedPrecondition, _) => SessionEnd::ManagerGone,
+            _ => return,
+        };
+        let ended = self
+            .sessions
+            .lock()
+            .abort(self.now(), session, end.clone());
         if let Some(txn) = ended {
             self.roll_back(txn, &end);
         }
@@ -245,22 +271,16 @@ impl Transactions {
     ) -> Result<(), Failure> {
         super::check_count(writes.len())?;
         let step = self.sessions.lock().finishing(self.now(), session);
-        let (txn, is_remote) = match step {
-            Ok(FinishStep::Begin { txn, is_remote }) => (txn, is_remote),
+        let (txn, is_sealed) = match step {
+            Ok(FinishStep::Begin { txn, is_sealed }) => (txn, is_sealed),
             Ok(FinishStep::Done) => return Ok(()),
             Err(refusal) => return Err(self.refused(session, refusal)),
         };
         let (answer, answered) = oneshot::channel();
         let (this, session) = (self.clone(), session.to_owned());
         tokio::spawn(async move {
-            let result = this.hand_over(&session, &txn, is_remote, &writes).await;
-            if let Err(failure) = &result {
-                let now = this.now();
-                this.sessions.lock().commit_not_begun(now, &session);
-                if is_over(failure) {
-                    this.manager_gone(&session);
-                }
-            }
+            let result = this.hand_over(&session, &txn, is_sealed, &writes).await;
+            let result = result.map_err(|not| this.not_handed_over(&session, not));
             // Nobody may wait any more.
             let _ = answer.send(result);
         });
@@ -270,37 +290,79 @@ impl Transactions {
         })
     }
 
+    /// What it has written doesn't change any more from the first attempt on, whatever comes with a later one.
     async fn hand_over(
         &self,
         session: &str,
         txn: &SessionTxn,
-        is_remote: bool,
+        is_sealed: bool,
         writes: &[CellWrite],
-    ) -> Result<(), Failure> {
-        self.buffer(session, &txn.txn, writes).await?;
-        let written = txn.txn.buffered()?;
+    ) -> Result<(), NotHandedOver> {
+        if !is_sealed {
+            let buffered = self.buffer(session, &txn.txn, writes).await;
+            buffered.map_err(NotHandedOver::AsBefore)?;
+        }
         match &txn.upstream {
-            Some(upstream) if is_remote => {
-                upstream.finish(written).await?;
+            None => self.give(session, txn)?,
+            Some(upstream) => {
+                if !is_sealed {
+                    let written = txn.txn.end_with_buffered();
+                    let written =
+                        written.map_err(|error| NotHandedOver::Over(self.failed(session, error)))?;
+                    *upstream.written.lock() = Some(written);
+                    self.sessions.lock().seal(session);
+                }
+                let finished = upstream.finish().await;
+                finished.map_err(|failure| NotHandedOver::by(failure, is_sealed))?;
                 let now = self.now();
                 self.sessions
                     .lock()
                     .finish(now, session, SessionEnd::Finished);
             }
-            _ => {
-                let mut sessions = self.sessions.lock();
-                match sessions.give(self.now(), session) {
-                    // Before a commit of it can begin.
-                    Ok(manager) => manager.given.lock().push(written),
-                    Err(refusal) => {
-                        drop(sessions);
-                        return Err(self.refused(session, refusal));
-                    }
-                }
-            }
         }
         self.roll_back(txn.clone(), &SessionEnd::Finished);
         Ok(())
+    }
+
+    fn give(&self, session: &str, txn: &SessionTxn) -> Result<(), NotHandedOver> {
+        // Before a commit of the manager can begin.
+        let mut sessions = self.sessions.lock();
+        let refusal = match txn.txn.end_with_buffered() {
+            Ok(written) => match sessions.give(self.now(), session) {
+                Ok(manager) => {
+                    manager.given.lock().push(written);
+                    return Ok(());
+                }
+                Err(refusal) => refusal,
+            },
+            Err(_) => Refusal::Ended(SessionEnd::Aborted),
+        };
+        drop(sessions);
+        Err(NotHandedOver::Over(self.refused(session, refusal)))
+    }
+
+    fn not_handed_over(&self, session: &str, not: NotHandedOver) -> Failure {
+        let now = self.now();
+        let (failure, end) = match not {
+            NotHandedOver::AsBefore(failure) => (failure, None),
+            NotHandedOver::Over(failure) => {
+                let end = match failure.reason {
+                    Reason::OutcomeUnknown => SessionEnd::HandOverUnknown,
+                    Reason::ManagerGone => SessionEnd::ManagerGone,
+                    _ => SessionEnd::Aborted,
+                };
+                (failure, Some(end))
+            }
+        };
+        let Some(end) = end else {
+            self.sessions.lock().commit_not_begun(now, session);
+            return failure;
+        };
+        let ended = self.sessions.lock().finish(now, session, end.clone());
+        if let Some(txn) = ended {
+            self.roll_back(txn, &end);
+        }
+        failure
     }
 
     /// What participants have written is in the transaction of this session then.
@@ -320,12 +382,29 @@ impl Transactions {
     }
 }
 
-/// Whether this says that the transaction can't be committed any more.
-fn is_over(failure: &Failure) -> bool {
-    matches!(
-        failure.reason.code(),
-        Code::Aborted | Code::FailedPrecondition
-    )
+/// Why a participant has not finished.
+enum NotHandedOver {
+    /// It may try again.
+    AsBefore(Failure),
+    /// It has ended with this.
+    Over(Failure),
+}
+
+impl NotHandedOver {
+    /// What the other proxy has answered, or not. `again`: an earlier attempt may have come through.
+    fn by(failure: Failure, again: bool) -> Self {
+        match (failure.reason.code(), failure.reason) {
+            (_, Reason::SessionUnknown) if again => {
+                Self::Over(Failure::from(Refusal::Ended(SessionEnd::HandOverUnknown)))
+            }
+            (_, Reason::SessionUnknown) => {
+                Self::Over(Failure::from(Refusal::Ended(SessionEnd::ManagerGone)))
+            }
+            (_, Reason::SessionBytes) => Self::Over(failure),
+            (Code::Unavailable | Code::ResourceExhausted, _) => Self::AsBefore(failure),
+            _ => Self::Over(failure),
+        }
+    }
 }
 
 fn in_message(write: BufferedWrite) -> v1::CellWrite {

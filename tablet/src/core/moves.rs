@@ -42,6 +42,7 @@ impl Core {
             engine: &*self.state.engine,
             lease: self.state.lease,
             chunk_bytes: self.state.limits.move_bytes,
+            is_ahead: request.ahead,
             is_quiet: self.is_quiet(id),
             is_resolved: self.resolution.resolved_ts() >= Timestamp::from_u64(request.resolved_ts),
         };

@@ -29,7 +29,7 @@ fn with(participants: &[&'static str]) -> Sessions<&'static str> {
 fn finish(sessions: &mut Sessions<&'static str>, token: &'static str) -> Result<(), Refusal> {
     let begin = FinishStep::Begin {
         txn: token,
-        is_remote: false,
+        is_sealed: false,
     };
     assert_eq!(sessions.finishing(at(1), token)?, begin);
     // Another copy of the call.
@@ -138,12 +138,58 @@ fn roles_are_not_mixed_up() {
     // A participant of another proxy's session.
     sessions.begin().unwrap();
     sessions.joined_elsewhere(at(1), "r".into(), "r");
-    let begin = FinishStep::Begin {
-        txn: "r",
-        is_remote: true,
+    assert_eq!(sessions.commit(at(1), "r"), Err(Refusal::IsParticipant));
+    assert_eq!(sessions.join(at(1), "r"), Err(Refusal::IsParticipant));
+}
+
+#[test]
+fn what_may_be_at_another_proxy_is_not_changed_and_not_said_to_be_rolled_back() {
+    let begun = |is_sealed| {
+        Ok(FinishStep::Begin {
+            txn: "r",
+            is_sealed,
+        })
     };
-    assert_eq!(sessions.finishing(at(1), "r"), Ok(begin));
-    assert_eq!(sessions.commit(at(1), "r"), Err(Refusal::Committing));
+    let mut sessions = with(&[]);
+    sessions.begin().unwrap();
+    sessions.joined_elsewhere(at(1), "r".into(), "r");
+    // Nothing was sent yet.
+    assert_eq!(sessions.finishing(at(1), "r"), begun(false));
+    sessions.commit_not_begun(at(1), "r");
+    assert_eq!(sessions.call(at(1), "r"), Ok("r"));
+    sessions.call_done(at(1), "r");
+    // It was, and no answer came.
+    assert_eq!(sessions.finishing(at(1), "r"), begun(false));
+    sessions.seal("r");
+    sessions.commit_not_begun(at(2), "r");
+    assert_eq!(sessions.call(at(2), "r"), Err(Refusal::Committing));
+    assert_eq!(sessions.rollback(at(2), "r"), Err(Refusal::Committing));
+    assert_eq!(sessions.finishing(at(2), "r"), begun(true));
+    assert_eq!(sessions.finishing(at(2), "r"), Err(Refusal::Committing));
+    sessions.commit_not_begun(at(2), "r");
+    let over = sessions.expire(at(40));
+    assert!(over.iter().any(|(txn, _)| *txn == "r"), "{over:?}");
+    let unknown = KnownEnd::Ended(SessionEnd::HandOverUnknown);
+    assert_eq!(sessions.outcome("r"), Ok(unknown));
+}
+
+#[test]
+fn a_manager_whose_time_is_over_does_not_come_back() {
+    let idle = || Refusal::Ended(SessionEnd::Expired(crate::sessions::Expiry::Idle));
+    let mut sessions = with(&["a", "b"]);
+    // A scan keeps no session, but its participant's.
+    sessions.call(at(1), "a").unwrap();
+    sessions.call(at(20), "b").unwrap();
+    sessions.call_done(at(20), "b");
+    assert_eq!(sessions.call(at(50), "m"), Err(idle()));
+    sessions.call_done(at(50), "a");
+    sessions.call(at(50), "a").unwrap();
+    assert_eq!(sessions.call(at(50), "m"), Err(idle()));
+    // What the reader of a scan takes counts as well.
+    let mut sessions = with(&["a"]);
+    sessions.scan(at(20), "a").unwrap();
+    sessions.scan_goes_on(at(40), "a");
+    assert_eq!(sessions.call(at(60), "m"), Ok("m"));
 }
 
 #[test]
