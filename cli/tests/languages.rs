@@ -145,8 +145,12 @@ async fn make_accounts(proxy: &str) -> String {
         change: Some(Change::Put(value(account).into())),
     });
     let commit_ts = session.commit_with(writes.collect()).await;
-    let ops = (0..ACCOUNTS)
-        .map(|account| format!(r#"{{"w":["accounts/a{account}:balance","{}"]}}"#, value(account)));
+    let ops = (0..ACCOUNTS).map(|account| {
+        format!(
+            r#"{{"w":["accounts/a{account}:balance","{}"]}}"#,
+            value(account)
+        )
+    });
     let (start_ts, commit_ts) = (session.start_ts, commit_ts.expect("committed"));
     let ops = ops.collect::<Vec<_>>().join(",");
     format!(
@@ -163,10 +167,22 @@ fn clients_in_two_languages_lose_no_money_whatever_is_killed() {
     let first = block_on(make_accounts(&cluster.proxy()));
     let mut clients = Clients::start(cluster.proxy());
     let places = clients.running.len();
-    let mut servers = Deck::new(["proxy-0", "tablet-0", "tablet-1", "tablet-2", "gc-master-0", "tso-0"]);
+    let mut servers = Deck::new([
+        "proxy-0",
+        "tablet-0",
+        "tablet-1",
+        "tablet-2",
+        "gc-master-0",
+        "tso-0",
+    ]);
     let committed = |clients: &Clients| {
         let lines = clients.lines();
-        lines.iter().filter(|line| line.contains("\"committed\"") || line.contains("\"outcome\": \"committed\"")).count()
+        lines
+            .iter()
+            .filter(|line| {
+                line.contains("\"committed\"") || line.contains("\"outcome\": \"committed\"")
+            })
+            .count()
     };
     let mut before = 0;
     for kill in 0..KILLS {
@@ -198,7 +214,7 @@ fn clients_in_two_languages_lose_no_money_whatever_is_killed() {
     let history = clients.folder.path().join("history");
     fs::write(&history, first + &lines.concat()).expect("written");
     let checked = cluster.run(&["history", "check", &history.to_string_lossy()]);
-    println!("{}", checked.ok());
+    eprintln!("{}", checked.ok());
     let balances = wait_for("the balances", || {
         let scanned = cluster.run(&["scan", "accounts"]);
         (scanned.code() == 0).then_some(scanned.out)

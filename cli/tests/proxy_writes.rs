@@ -208,7 +208,10 @@ fn the_same_over_json() {
             cell("c", "\"delete\":false"),
             "writes[1]: it has a value, or",
         ),
-        (cell("c", "\"value\":\"\",\"delete\":true"), "and not two of them"),
+        (
+            cell("c", "\"value\":\"\",\"delete\":true"),
+            "and not two of them",
+        ),
         (cell("c", "\"put\":\"\""), "it has a value, or"),
         ("7".to_owned(), "writes[1]: it is not an object"),
         (

@@ -151,7 +151,10 @@ fn all_of_it_is_committed_at_once_from_both_proxies() {
         // It doesn't say that it was rolled back.
         for mut part in [here, there] {
             let outcome = refused(part.outcome().await);
-            assert_eq!(outcome, is(Code::FailedPrecondition, "PARTICIPANT_FINISHED"));
+            assert_eq!(
+                outcome,
+                is(Code::FailedPrecondition, "PARTICIPANT_FINISHED")
+            );
         }
     });
 }

@@ -176,7 +176,9 @@ async fn join(
     session: &str,
     cells: Option<&[CellAt]>,
 ) -> Result<Value, Failure> {
-    let joined = shared.join(session, cells.unwrap_or_default(), false).await?;
+    let joined = shared
+        .join(session, cells.unwrap_or_default(), false)
+        .await?;
     let mut answer = json!({
         "session": joined.session,
         "start_ts": joined.start_ts.to_string(),

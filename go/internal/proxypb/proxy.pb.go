@@ -1298,7 +1298,9 @@ type JoinRequest struct {
 	// The session that began the transaction.
 	Session string `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
 	// Read at once, as by BatchGet: at most 256. If they can't be, the whole transaction is aborted.
-	Cells         []*CellName `protobuf:"bytes,2,rep,name=cells,proto3" json:"cells,omitempty"`
+	Cells []*CellName `protobuf:"bytes,2,rep,name=cells,proto3" json:"cells,omitempty"`
+	// Set by a proxy that joins for its own client. It isn't passed on again.
+	PassedOn      bool `protobuf:"varint,3,opt,name=passed_on,json=passedOn,proto3" json:"passed_on,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1345,6 +1347,13 @@ func (x *JoinRequest) GetCells() []*CellName {
 		return x.Cells
 	}
 	return nil
+}
+
+func (x *JoinRequest) GetPassedOn() bool {
+	if x != nil {
+		return x.PassedOn
+	}
+	return false
 }
 
 type JoinResponse struct {
@@ -1685,10 +1694,11 @@ const file_percolator_proxy_v1_proxy_proto_rawDesc = "" +
 	"\tcommit_ts\x18\x01 \x01(\x04R\bcommitTs\"+\n" +
 	"\x0fRollbackRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\"\x12\n" +
-	"\x10RollbackResponse\"\\\n" +
+	"\x10RollbackResponse\"y\n" +
 	"\vJoinRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x123\n" +
-	"\x05cells\x18\x02 \x03(\v2\x1d.percolator.proxy.v1.CellNameR\x05cells\"\x9d\x01\n" +
+	"\x05cells\x18\x02 \x03(\v2\x1d.percolator.proxy.v1.CellNameR\x05cells\x12\x1b\n" +
+	"\tpassed_on\x18\x03 \x01(\bR\bpassedOn\"\x9d\x01\n" +
 	"\fJoinResponse\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x19\n" +
 	"\bstart_ts\x18\x02 \x01(\x04R\astartTs\x128\n" +

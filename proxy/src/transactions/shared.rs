@@ -254,10 +254,7 @@ impl Transactions {
             (Code::Aborted | Code::FailedPrecondition, _) => SessionEnd::ManagerGone,
             _ => return,
         };
-        let ended = self
-            .sessions
-            .lock()
-            .abort(self.now(), session, end.clone());
+        let ended = self.sessions.lock().abort(self.now(), session, end.clone());
         if let Some(txn) = ended {
             self.roll_back(txn, &end);
         }
@@ -307,8 +304,8 @@ impl Transactions {
             Some(upstream) => {
                 if !is_sealed {
                     let written = txn.txn.end_with_buffered();
-                    let written =
-                        written.map_err(|error| NotHandedOver::Over(self.failed(session, error)))?;
+                    let written = written
+                        .map_err(|error| NotHandedOver::Over(self.failed(session, error)))?;
                     *upstream.written.lock() = Some(written);
                     self.sessions.lock().seal(session);
                 }
