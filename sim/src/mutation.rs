@@ -484,6 +484,8 @@ impl Mutation {
             Self::Rule(Mutant::MovedNotificationsForgotten | Mutant::MovedObservedForgotten) => {
                 only(&[Fault::MoveTablets]);
                 plan.workloads = vec!["observe"];
+                // A piece of notifications alone would be written down as nothing, and never end.
+                plan.limits.move_bytes = Limits::default().move_bytes;
             }
             Self::Rule(
                 Mutant::SecondariesNotNotified
