@@ -231,6 +231,31 @@ fn one_cell_is_written_by_one_client() {
     });
 }
 
+/// What was read of a table that is gone decides nothing about another one of its name.
+#[test]
+fn a_table_that_is_made_anew_is_another_one() {
+    let two = Two::new();
+    block_on(async {
+        let (a, b) = two.connect().await;
+        for at in [&a, &b] {
+            let mut manager = Session::begin(&a).await;
+            let mut part = manager.join(at).await.expect("joined");
+            part.get_for_update("x").await.expect("read");
+            two.cluster.run(&["table", "delete", "t", "--yes"]).ok();
+            two.cluster.run(&["table", "create", "t"]).ok();
+            let mut later = Session::begin(&a).await;
+            later.put("y", "1").await.expect("written");
+            later.commit().await.expect("committed");
+            // The proxies know the new one by now; the participant does not.
+            value(at, "y").await;
+            let finished = part.finish(put("x", "1")).await;
+            let committed = manager.commit().await;
+            assert!(finished.is_err() || committed.is_err());
+            assert_eq!(value(&a, "x").await, None);
+        }
+    });
+}
+
 #[test]
 fn a_proxy_that_is_killed_ends_what_was_shared_with_it() {
     let cluster = with_table();

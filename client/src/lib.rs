@@ -107,7 +107,7 @@ pub use percolator_telemetry::{Error as MetricsError, Registry};
 pub use rebuild::{MasterRebuild, RebuiltMaster, RebuiltServer, RebuiltTable};
 pub use running::{Ended, RunningTxn, RunningTxns};
 pub use scan::{Entry, Range, Scan};
-pub use shared::{BufferedChange, BufferedWrite, NotAdded};
+pub use shared::{Buffered, BufferedChange, BufferedWrite, NotAdded};
 pub use transact::{Attempts, OpenTxn};
 pub use txn::{CellName, Txn};
 pub use verify::{Finding, Position, Verification, Verified};

@@ -25,7 +25,7 @@ impl PinnedTables {
     }
 
     /// The one that was first stays, also where two calls look the name up at a time.
-    fn pin(&self, name: &str, table: TableId) -> TableId {
+    pub(crate) fn pin(&self, name: &str, table: TableId) -> TableId {
         let mut pinned = self.0.lock();
         if mutants::on(Mutant::TablesNotPinned) {
             pinned.clear();
@@ -35,6 +35,11 @@ impl PinnedTables {
         }
         pinned.push((name.to_owned(), table));
         table
+    }
+
+    /// All that are in use.
+    pub(crate) fn all(&self) -> Vec<(String, TableId)> {
+        self.0.lock().clone()
     }
 
     /// Pins the table, if the router knows it already.

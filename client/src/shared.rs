@@ -2,7 +2,7 @@
 //! all have written. Who joins, who has finished, and when it is committed, is decided by others, such as the proxy.
 
 use bytes::Bytes;
-use percolator_protocol::types::{LockKind, Timestamp};
+use percolator_protocol::types::{LockKind, TableId, Timestamp};
 
 use crate::{Client, Error, Txn};
 
@@ -41,6 +41,15 @@ impl Kind {
     }
 }
 
+/// What a participant has written, when it ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Buffered {
+    /// In the order of tables, rows and columns.
+    pub writes: Vec<BufferedWrite>,
+    /// The tables that it has used, by their names.
+    pub tables: Vec<(String, TableId)>,
+}
+
 /// A cell that a transaction has written, or got for update, and what it is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferedWrite {
@@ -70,6 +79,9 @@ pub enum BufferedChange {
 pub enum NotAdded {
     /// The transaction has this cell from somebody else: a table, a row and a column.
     Twice(String, Bytes, Bytes),
+    /// The participant has used a table of this name that was deleted, and another one has its name: half of what was read and
+    /// written would be of either.
+    Replaced(String),
     /// As for [`Txn::put`].
     Failed(Error),
 }
@@ -135,16 +147,16 @@ impl Txn {
             .write(table, row, column, LockKind::Lock, Bytes::new())
     }
 
-    /// Ends a participant, and returns what it has written, in the order of tables, rows and columns. Calls that are under way
-    /// write nothing any more: they get [`Error::Ended`].
+    /// Ends a participant, and returns what it has written. Calls that are under way write nothing any more: they get
+    /// [`Error::Ended`].
     ///
     /// # Errors
     /// [`Error::Ended`].
-    pub fn end_with_buffered(&self) -> Result<Vec<BufferedWrite>, Error> {
-        let mut written = Vec::new();
+    pub fn end_with_buffered(&self) -> Result<Buffered, Error> {
+        let mut writes = Vec::new();
         for (table, cells) in self.inner.end_with_cells()? {
             for ((row, column), write) in cells {
-                written.push(BufferedWrite {
+                writes.push(BufferedWrite {
                     table: table.clone(),
                     row,
                     column,
@@ -156,15 +168,31 @@ impl Txn {
                 });
             }
         }
-        Ok(written)
+        Ok(Buffered {
+            writes,
+            tables: self.inner.tables.all(),
+        })
+    }
+
+    /// From now on these tables have these names, for the transaction.
+    ///
+    /// # Errors
+    /// The name of a table that is another one here.
+    pub fn pin(&self, tables: &[(String, TableId)]) -> Result<(), String> {
+        let other = |(name, table): &&(String, TableId)| self.inner.tables.pin(name, *table) != *table;
+        match tables.iter().find(other) {
+            Some((name, _)) => Err(name.clone()),
+            None => Ok(()),
+        }
     }
 
     /// Writes what a participant has written. A cell that two have got for update, and neither has written, is no mistake.
     ///
     /// # Errors
     /// [`NotAdded`]: the transaction is to be rolled back then, as a part of the writes may be in it.
-    pub fn add(&self, written: Vec<BufferedWrite>) -> Result<(), NotAdded> {
-        for write in written {
+    pub fn add(&self, written: Buffered) -> Result<(), NotAdded> {
+        self.pin(&written.tables).map_err(NotAdded::Replaced)?;
+        for write in written.writes {
             let kind = match write.change {
                 BufferedChange::Put(_) => LockKind::Put,
                 BufferedChange::Delete => LockKind::Delete,

@@ -48,7 +48,7 @@ pub(crate) struct Inner {
     pub(crate) start_ts: Timestamp,
     kind: Kind,
     began: Duration,
-    tables: Arc<PinnedTables>,
+    pub(crate) tables: Arc<PinnedTables>,
     pub(crate) writes: Mutex<Writes>,
     /// It has begun to flush: its own locks may be met.
     large: AtomicBool,

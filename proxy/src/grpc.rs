@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use percolator_client::{Range, Timestamp};
+use percolator_client::{Range, TableId, Timestamp};
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
@@ -199,7 +199,11 @@ impl v1::transactions_server::Transactions for Service {
         let request = request.into_inner();
         let call = async {
             let writes = writes(request.writes)?;
-            self.0.finish(&request.session, writes).await?;
+            let tables = request.tables.into_iter();
+            let tables = tables.map(|table| (table.name, TableId(table.id)));
+            self.0
+                .finish(&request.session, writes, tables.collect())
+                .await?;
             Ok(v1::FinishResponse {})
         };
         self.answer("finish", call).await

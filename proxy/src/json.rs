@@ -140,7 +140,7 @@ async fn call(
         "finish" => {
             let writes = fields.writes()?.unwrap_or_default();
             fields.end()?;
-            shared.finish(&session, writes).await?;
+            shared.finish(&session, writes, Vec::new()).await?;
             json!({})
         }
         "rollback" => {

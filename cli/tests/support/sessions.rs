@@ -235,7 +235,11 @@ impl Session {
     /// Hands over what this participant has written, and this.
     pub(crate) async fn finish(&mut self, writes: Vec<v1::CellWrite>) -> Result<(), Status> {
         let session = self.token.clone();
-        let request = v1::FinishRequest { session, writes };
+        let request = v1::FinishRequest {
+            session,
+            writes,
+            ..v1::FinishRequest::default()
+        };
         self.grpc.finish(request).await.map(drop)
     }
 

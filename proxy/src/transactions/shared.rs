@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use percolator_client::{BufferedChange, BufferedWrite, NotAdded, Timestamp, escape};
+use percolator_client::{
+    Buffered, BufferedChange, BufferedWrite, NotAdded, TableId, Timestamp, escape,
+};
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::transactions_client::TransactionsClient;
@@ -24,7 +26,7 @@ use crate::token;
 const HANDED_BYTES: usize = 1 << 20;
 
 /// What participants that have finished have written; each of them apart.
-pub(super) type Given = Arc<Mutex<Vec<Vec<BufferedWrite>>>>;
+pub(super) type Given = Arc<Mutex<Vec<Buffered>>>;
 
 /// A participant that has begun.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ pub(super) struct Upstream {
     client: TransactionsClient<Channel>,
     session: String,
     /// What is handed over, once that has begun.
-    written: Mutex<Option<Vec<BufferedWrite>>>,
+    written: Mutex<Option<Buffered>>,
     is_finished: AtomicBool,
 }
 
@@ -73,7 +75,7 @@ impl Upstream {
     async fn send_all(&self) -> Result<(), Failure> {
         let written = self.written.lock().clone().unwrap_or_default();
         let (mut writes, mut bytes) = (Vec::new(), 0);
-        for write in written {
+        for write in written.writes {
             let value_bytes = match &write.change {
                 BufferedChange::Put(value) => value.len(),
                 BufferedChange::Delete | BufferedChange::Lock => 0,
@@ -89,9 +91,13 @@ impl Upstream {
             bytes += size;
             writes.push(write);
         }
+        let tables = written.tables.into_iter();
         let request = v1::FinishRequest {
             session: self.session.clone(),
             writes,
+            tables: tables
+                .map(|(name, table)| v1::TableInUse { name, id: table.0 })
+                .collect(),
         };
         let finished = self.client.clone().finish(request).await;
         finished.map(drop).map_err(|status| Failure::of(&status))
@@ -265,6 +271,7 @@ impl Transactions {
         self: &Arc<Self>,
         session: &str,
         writes: Vec<CellWrite>,
+        tables: Vec<(String, TableId)>,
     ) -> Result<(), Failure> {
         super::check_count(writes.len())?;
         let step = self.sessions.lock().finishing(self.now(), session);
@@ -276,7 +283,11 @@ impl Transactions {
         let (answer, answered) = oneshot::channel();
         let (this, session) = (self.clone(), session.to_owned());
         tokio::spawn(async move {
-            let result = this.hand_over(&session, &txn, is_sealed, &writes).await;
+            let pinned = txn.txn.pin(&tables);
+            let result = match pinned {
+                Ok(()) => this.hand_over(&session, &txn, is_sealed, &writes).await,
+                Err(table) => Err(NotHandedOver::Over(replaced(&table))),
+            };
             let result = result.map_err(|not| this.not_handed_over(&session, not));
             // Nobody may wait any more.
             let _ = answer.send(result);
@@ -368,6 +379,7 @@ impl Transactions {
         for written in given {
             txn.txn.add(written).map_err(|why| match why {
                 NotAdded::Failed(error) => Failure::from(error),
+                NotAdded::Replaced(table) => replaced(&table),
                 NotAdded::Twice(table, row, column) => {
                     let cell = format!("{table}/{}:{}", escape(&row), escape(&column));
                     let message = format!("{cell} was written by two clients of the transaction: nothing of it is committed");
@@ -402,6 +414,14 @@ impl NotHandedOver {
             _ => Self::Over(failure),
         }
     }
+}
+
+fn replaced(table: &str) -> Failure {
+    let message = format!(
+        "table {table} was deleted and made again since the transaction began: begin again"
+    );
+    let failure = Failure::new(Reason::Conflict, message);
+    failure.with("conflict", "table").with("table", table)
 }
 
 fn in_message(write: BufferedWrite) -> v1::CellWrite {
