@@ -179,7 +179,8 @@ impl Txn {
     /// # Errors
     /// The name of a table that is another one here.
     pub fn pin(&self, tables: &[(String, TableId)]) -> Result<(), String> {
-        let other = |(name, table): &&(String, TableId)| self.inner.tables.pin(name, *table) != *table;
+        let other =
+            |(name, table): &&(String, TableId)| self.inner.tables.pin(name, *table) != *table;
         match tables.iter().find(other) {
             Some((name, _)) => Err(name.clone()),
             None => Ok(()),
