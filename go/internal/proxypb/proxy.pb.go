@@ -79,7 +79,7 @@ func (x OutcomeResponse_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OutcomeResponse_Outcome.Descriptor instead.
 func (OutcomeResponse_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{26, 0}
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{27, 0}
 }
 
 type CellName struct {
@@ -1433,7 +1433,9 @@ type FinishRequest struct {
 	// The participant's session.
 	Session string `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
 	// Written before, as by Write.
-	Writes        []*CellWrite `protobuf:"bytes,2,rep,name=writes,proto3" json:"writes,omitempty"`
+	Writes []*CellWrite `protobuf:"bytes,2,rep,name=writes,proto3" json:"writes,omitempty"`
+	// Set by a proxy that hands over for its own client: the tables that this one has used.
+	Tables        []*TableInUse `protobuf:"bytes,3,rep,name=tables,proto3" json:"tables,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1482,6 +1484,66 @@ func (x *FinishRequest) GetWrites() []*CellWrite {
 	return nil
 }
 
+func (x *FinishRequest) GetTables() []*TableInUse {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
+type TableInUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// A table that is deleted and made again has another one.
+	Id            uint32 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableInUse) Reset() {
+	*x = TableInUse{}
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableInUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableInUse) ProtoMessage() {}
+
+func (x *TableInUse) ProtoReflect() protoreflect.Message {
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableInUse.ProtoReflect.Descriptor instead.
+func (*TableInUse) Descriptor() ([]byte, []int) {
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *TableInUse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TableInUse) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 type FinishResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1490,7 +1552,7 @@ type FinishResponse struct {
 
 func (x *FinishResponse) Reset() {
 	*x = FinishResponse{}
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[24]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1564,7 @@ func (x *FinishResponse) String() string {
 func (*FinishResponse) ProtoMessage() {}
 
 func (x *FinishResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[24]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1577,7 @@ func (x *FinishResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishResponse.ProtoReflect.Descriptor instead.
 func (*FinishResponse) Descriptor() ([]byte, []int) {
-	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{24}
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{25}
 }
 
 type OutcomeRequest struct {
@@ -1527,7 +1589,7 @@ type OutcomeRequest struct {
 
 func (x *OutcomeRequest) Reset() {
 	*x = OutcomeRequest{}
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[25]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1601,7 @@ func (x *OutcomeRequest) String() string {
 func (*OutcomeRequest) ProtoMessage() {}
 
 func (x *OutcomeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[25]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1614,7 @@ func (x *OutcomeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutcomeRequest.ProtoReflect.Descriptor instead.
 func (*OutcomeRequest) Descriptor() ([]byte, []int) {
-	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{25}
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *OutcomeRequest) GetSession() string {
@@ -1573,7 +1635,7 @@ type OutcomeResponse struct {
 
 func (x *OutcomeResponse) Reset() {
 	*x = OutcomeResponse{}
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[26]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1647,7 @@ func (x *OutcomeResponse) String() string {
 func (*OutcomeResponse) ProtoMessage() {}
 
 func (x *OutcomeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[26]
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1660,7 @@ func (x *OutcomeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutcomeResponse.ProtoReflect.Descriptor instead.
 func (*OutcomeResponse) Descriptor() ([]byte, []int) {
-	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{26}
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *OutcomeResponse) GetOutcome() OutcomeResponse_Outcome {
@@ -1703,10 +1765,15 @@ const file_percolator_proxy_v1_proxy_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\tR\asession\x12\x19\n" +
 	"\bstart_ts\x18\x02 \x01(\x04R\astartTs\x128\n" +
 	"\x06values\x18\x03 \x03(\v2 .percolator.proxy.v1.GetResponseR\x06values\x12\x1e\n" +
-	"\vidle_max_ms\x18\x04 \x01(\x04R\tidleMaxMs\"a\n" +
+	"\vidle_max_ms\x18\x04 \x01(\x04R\tidleMaxMs\"\x9a\x01\n" +
 	"\rFinishRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x126\n" +
-	"\x06writes\x18\x02 \x03(\v2\x1e.percolator.proxy.v1.CellWriteR\x06writes\"\x10\n" +
+	"\x06writes\x18\x02 \x03(\v2\x1e.percolator.proxy.v1.CellWriteR\x06writes\x127\n" +
+	"\x06tables\x18\x03 \x03(\v2\x1f.percolator.proxy.v1.TableInUseR\x06tables\"0\n" +
+	"\n" +
+	"TableInUse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\rR\x02id\"\x10\n" +
 	"\x0eFinishResponse\"*\n" +
 	"\x0eOutcomeRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\"\xd6\x01\n" +
@@ -1747,7 +1814,7 @@ func file_percolator_proxy_v1_proxy_proto_rawDescGZIP() []byte {
 }
 
 var file_percolator_proxy_v1_proxy_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_percolator_proxy_v1_proxy_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_percolator_proxy_v1_proxy_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_percolator_proxy_v1_proxy_proto_goTypes = []any{
 	(OutcomeResponse_Outcome)(0), // 0: percolator.proxy.v1.OutcomeResponse.Outcome
 	(*CellName)(nil),             // 1: percolator.proxy.v1.CellName
@@ -1774,9 +1841,10 @@ var file_percolator_proxy_v1_proxy_proto_goTypes = []any{
 	(*JoinRequest)(nil),          // 22: percolator.proxy.v1.JoinRequest
 	(*JoinResponse)(nil),         // 23: percolator.proxy.v1.JoinResponse
 	(*FinishRequest)(nil),        // 24: percolator.proxy.v1.FinishRequest
-	(*FinishResponse)(nil),       // 25: percolator.proxy.v1.FinishResponse
-	(*OutcomeRequest)(nil),       // 26: percolator.proxy.v1.OutcomeRequest
-	(*OutcomeResponse)(nil),      // 27: percolator.proxy.v1.OutcomeResponse
+	(*TableInUse)(nil),           // 25: percolator.proxy.v1.TableInUse
+	(*FinishResponse)(nil),       // 26: percolator.proxy.v1.FinishResponse
+	(*OutcomeRequest)(nil),       // 27: percolator.proxy.v1.OutcomeRequest
+	(*OutcomeResponse)(nil),      // 28: percolator.proxy.v1.OutcomeResponse
 }
 var file_percolator_proxy_v1_proxy_proto_depIdxs = []int32{
 	1,  // 0: percolator.proxy.v1.BeginRequest.cells:type_name -> percolator.proxy.v1.CellName
@@ -1789,38 +1857,39 @@ var file_percolator_proxy_v1_proxy_proto_depIdxs = []int32{
 	1,  // 7: percolator.proxy.v1.JoinRequest.cells:type_name -> percolator.proxy.v1.CellName
 	5,  // 8: percolator.proxy.v1.JoinResponse.values:type_name -> percolator.proxy.v1.GetResponse
 	16, // 9: percolator.proxy.v1.FinishRequest.writes:type_name -> percolator.proxy.v1.CellWrite
-	0,  // 10: percolator.proxy.v1.OutcomeResponse.outcome:type_name -> percolator.proxy.v1.OutcomeResponse.Outcome
-	2,  // 11: percolator.proxy.v1.Transactions.Begin:input_type -> percolator.proxy.v1.BeginRequest
-	4,  // 12: percolator.proxy.v1.Transactions.Get:input_type -> percolator.proxy.v1.GetRequest
-	4,  // 13: percolator.proxy.v1.Transactions.GetForUpdate:input_type -> percolator.proxy.v1.GetRequest
-	6,  // 14: percolator.proxy.v1.Transactions.BatchGet:input_type -> percolator.proxy.v1.BatchGetRequest
-	8,  // 15: percolator.proxy.v1.Transactions.Scan:input_type -> percolator.proxy.v1.ScanRequest
-	11, // 16: percolator.proxy.v1.Transactions.Put:input_type -> percolator.proxy.v1.PutRequest
-	13, // 17: percolator.proxy.v1.Transactions.Delete:input_type -> percolator.proxy.v1.DeleteRequest
-	15, // 18: percolator.proxy.v1.Transactions.Write:input_type -> percolator.proxy.v1.WriteRequest
-	18, // 19: percolator.proxy.v1.Transactions.Commit:input_type -> percolator.proxy.v1.CommitRequest
-	20, // 20: percolator.proxy.v1.Transactions.Rollback:input_type -> percolator.proxy.v1.RollbackRequest
-	22, // 21: percolator.proxy.v1.Transactions.Join:input_type -> percolator.proxy.v1.JoinRequest
-	24, // 22: percolator.proxy.v1.Transactions.Finish:input_type -> percolator.proxy.v1.FinishRequest
-	26, // 23: percolator.proxy.v1.Transactions.Outcome:input_type -> percolator.proxy.v1.OutcomeRequest
-	3,  // 24: percolator.proxy.v1.Transactions.Begin:output_type -> percolator.proxy.v1.BeginResponse
-	5,  // 25: percolator.proxy.v1.Transactions.Get:output_type -> percolator.proxy.v1.GetResponse
-	5,  // 26: percolator.proxy.v1.Transactions.GetForUpdate:output_type -> percolator.proxy.v1.GetResponse
-	7,  // 27: percolator.proxy.v1.Transactions.BatchGet:output_type -> percolator.proxy.v1.BatchGetResponse
-	9,  // 28: percolator.proxy.v1.Transactions.Scan:output_type -> percolator.proxy.v1.ScanResponse
-	12, // 29: percolator.proxy.v1.Transactions.Put:output_type -> percolator.proxy.v1.PutResponse
-	14, // 30: percolator.proxy.v1.Transactions.Delete:output_type -> percolator.proxy.v1.DeleteResponse
-	17, // 31: percolator.proxy.v1.Transactions.Write:output_type -> percolator.proxy.v1.WriteResponse
-	19, // 32: percolator.proxy.v1.Transactions.Commit:output_type -> percolator.proxy.v1.CommitResponse
-	21, // 33: percolator.proxy.v1.Transactions.Rollback:output_type -> percolator.proxy.v1.RollbackResponse
-	23, // 34: percolator.proxy.v1.Transactions.Join:output_type -> percolator.proxy.v1.JoinResponse
-	25, // 35: percolator.proxy.v1.Transactions.Finish:output_type -> percolator.proxy.v1.FinishResponse
-	27, // 36: percolator.proxy.v1.Transactions.Outcome:output_type -> percolator.proxy.v1.OutcomeResponse
-	24, // [24:37] is the sub-list for method output_type
-	11, // [11:24] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	25, // 10: percolator.proxy.v1.FinishRequest.tables:type_name -> percolator.proxy.v1.TableInUse
+	0,  // 11: percolator.proxy.v1.OutcomeResponse.outcome:type_name -> percolator.proxy.v1.OutcomeResponse.Outcome
+	2,  // 12: percolator.proxy.v1.Transactions.Begin:input_type -> percolator.proxy.v1.BeginRequest
+	4,  // 13: percolator.proxy.v1.Transactions.Get:input_type -> percolator.proxy.v1.GetRequest
+	4,  // 14: percolator.proxy.v1.Transactions.GetForUpdate:input_type -> percolator.proxy.v1.GetRequest
+	6,  // 15: percolator.proxy.v1.Transactions.BatchGet:input_type -> percolator.proxy.v1.BatchGetRequest
+	8,  // 16: percolator.proxy.v1.Transactions.Scan:input_type -> percolator.proxy.v1.ScanRequest
+	11, // 17: percolator.proxy.v1.Transactions.Put:input_type -> percolator.proxy.v1.PutRequest
+	13, // 18: percolator.proxy.v1.Transactions.Delete:input_type -> percolator.proxy.v1.DeleteRequest
+	15, // 19: percolator.proxy.v1.Transactions.Write:input_type -> percolator.proxy.v1.WriteRequest
+	18, // 20: percolator.proxy.v1.Transactions.Commit:input_type -> percolator.proxy.v1.CommitRequest
+	20, // 21: percolator.proxy.v1.Transactions.Rollback:input_type -> percolator.proxy.v1.RollbackRequest
+	22, // 22: percolator.proxy.v1.Transactions.Join:input_type -> percolator.proxy.v1.JoinRequest
+	24, // 23: percolator.proxy.v1.Transactions.Finish:input_type -> percolator.proxy.v1.FinishRequest
+	27, // 24: percolator.proxy.v1.Transactions.Outcome:input_type -> percolator.proxy.v1.OutcomeRequest
+	3,  // 25: percolator.proxy.v1.Transactions.Begin:output_type -> percolator.proxy.v1.BeginResponse
+	5,  // 26: percolator.proxy.v1.Transactions.Get:output_type -> percolator.proxy.v1.GetResponse
+	5,  // 27: percolator.proxy.v1.Transactions.GetForUpdate:output_type -> percolator.proxy.v1.GetResponse
+	7,  // 28: percolator.proxy.v1.Transactions.BatchGet:output_type -> percolator.proxy.v1.BatchGetResponse
+	9,  // 29: percolator.proxy.v1.Transactions.Scan:output_type -> percolator.proxy.v1.ScanResponse
+	12, // 30: percolator.proxy.v1.Transactions.Put:output_type -> percolator.proxy.v1.PutResponse
+	14, // 31: percolator.proxy.v1.Transactions.Delete:output_type -> percolator.proxy.v1.DeleteResponse
+	17, // 32: percolator.proxy.v1.Transactions.Write:output_type -> percolator.proxy.v1.WriteResponse
+	19, // 33: percolator.proxy.v1.Transactions.Commit:output_type -> percolator.proxy.v1.CommitResponse
+	21, // 34: percolator.proxy.v1.Transactions.Rollback:output_type -> percolator.proxy.v1.RollbackResponse
+	23, // 35: percolator.proxy.v1.Transactions.Join:output_type -> percolator.proxy.v1.JoinResponse
+	26, // 36: percolator.proxy.v1.Transactions.Finish:output_type -> percolator.proxy.v1.FinishResponse
+	28, // 37: percolator.proxy.v1.Transactions.Outcome:output_type -> percolator.proxy.v1.OutcomeResponse
+	25, // [25:38] is the sub-list for method output_type
+	12, // [12:25] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_percolator_proxy_v1_proxy_proto_init() }
@@ -1840,7 +1909,7 @@ func file_percolator_proxy_v1_proxy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_percolator_proxy_v1_proxy_proto_rawDesc), len(file_percolator_proxy_v1_proxy_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
