@@ -11,7 +11,7 @@ use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
 use support::sessions::{Grpc, Proxy, Session, connect, is, reason, refused, with_table};
-use support::{Cluster, PERCOLATOR, block_on};
+use support::{Cluster, PERCOLATOR, block_on, has_go};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -331,18 +331,15 @@ fn workers_in_two_languages_share_a_transaction() {
     }
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let python = "python3 examples/shared.py";
-    let has_go = Command::new("go").arg("version").output().is_ok();
     let go = "go run -C ../go ./examples/worker";
     let elsewhere = format!("env PERCOLATOR_PROXY={} {python} --here", two.b.address);
     let go_elsewhere = format!("env PERCOLATOR_PROXY={} {go} --here", two.b.address);
     let mut rounds = vec![vec![python, &*elsewhere]];
-    if has_go {
+    if has_go() {
         rounds.extend([
             vec![python, go, &*go_elsewhere],
             vec![&*go_elsewhere, &*elsewhere],
         ]);
-    } else {
-        eprintln!("SKIPPED: there is no Go toolchain (go)");
     }
     for workers in rounds {
         let output = Command::new("python3")

@@ -243,6 +243,22 @@ impl Cluster {
         found
     }
 
+    /// The sum of the balances of table accounts: the first word of each value.
+    pub(crate) fn money(&self) -> u64 {
+        let scanned = wait_for("the balances", || {
+            let scanned = self.run(&["scan", "accounts"]);
+            (scanned.code() == 0).then_some(scanned.out)
+        });
+        let balance = |line: &str| {
+            let value = line.rsplit('\t').next()?;
+            value.split(' ').next()?.parse::<u64>().ok()
+        };
+        let balances = scanned
+            .lines()
+            .map(|line| balance(line).expect("a balance"));
+        balances.sum()
+    }
+
     /// A command against the cluster, to be started by the caller.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PERCOLATOR);
@@ -389,6 +405,15 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         );
         std::thread::park_timeout(Duration::from_millis(10));
     }
+}
+
+/// Whether there is a Go toolchain; without one, what needs it is skipped.
+pub(crate) fn has_go() -> bool {
+    let is_there = Command::new("go").arg("version").output().is_ok();
+    if !is_there {
+        eprintln!("SKIPPED: there is no Go toolchain (go)");
+    }
+    is_there
 }
 
 /// Runs a command of a client to its end.
