@@ -1,5 +1,6 @@
 //! The calls of a proxy, for both doors: each is admitted by [`Sessions`], and carried out by the client library.
 
+mod beginning;
 mod scans;
 mod shared;
 
@@ -17,6 +18,7 @@ use crate::peers::Peers;
 use crate::sessions::{CommitStep, KnownEnd, Limits, Refusal, SessionEnd, Sessions};
 use crate::token;
 
+use beginning::Beginning;
 pub(crate) use scans::Chunk;
 use scans::ScanGuard;
 use shared::{Given, Upstream};
@@ -192,22 +194,10 @@ impl Transactions {
         beginning.is_done = true;
         self.sessions.lock().begun(self.now(), session.clone(), txn);
         self.metrics.begun.inc();
-        let values = if cells.is_empty() {
-            Vec::new()
-        } else {
-            let mut unanswered = Unanswered {
-                of: self,
-                session: &session,
-                is_done: false,
-            };
-            let values = self.batch_get(&session, cells).await?;
-            unanswered.is_done = true;
-            values
-        };
         Ok(Begun {
+            values: self.first_values(&session, cells).await?,
             session,
             start_ts,
-            values,
         })
     }
 
@@ -532,37 +522,6 @@ impl Transactions {
         match why {
             Some(refusal) => self.refused(session, refusal),
             None => error.into(),
-        }
-    }
-}
-
-/// A session that is about to begin.
-struct Beginning<'a> {
-    of: &'a Transactions,
-    is_done: bool,
-}
-
-impl Drop for Beginning<'_> {
-    fn drop(&mut self) {
-        if !self.is_done {
-            self.of.sessions.lock().not_begun();
-            self.of.ended.notify_waiters();
-        }
-    }
-}
-
-/// A session whose token nobody has yet: it ends with the call that began it.
-struct Unanswered<'a> {
-    of: &'a Transactions,
-    session: &'a str,
-    is_done: bool,
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if !self.is_done {
-            // One that has ended needs no more.
-            let _ = self.of.rollback(self.session);
         }
     }
 }

@@ -17,7 +17,8 @@ use tokio::sync::{oneshot, watch};
 use tonic::Code;
 use tonic::transport::Channel;
 
-use super::{BATCH_CELLS_MAX, Beginning, CellAt, CellWrite, SessionTxn, Transactions, Unanswered};
+use super::beginning::Beginning;
+use super::{BATCH_CELLS_MAX, CellAt, CellWrite, SessionTxn, Transactions};
 use crate::failure::{Failure, Reason};
 use crate::sessions::{FinishStep, Refusal, SessionEnd};
 use crate::token;
@@ -131,23 +132,12 @@ impl Transactions {
             None => self.join_here(manager).await?,
         };
         self.metrics.begun.inc();
-        let mut joined = Joined {
+        Ok(Joined {
+            values: self.first_values(&session, cells).await?,
             start_ts: txn.txn.start_ts(),
             session,
-            values: Vec::new(),
             idle_max: self.limits().idle_max,
-        };
-        if !cells.is_empty() {
-            let mut unanswered = Unanswered {
-                of: self,
-                session: &joined.session,
-                is_done: false,
-            };
-            let values = self.batch_get(&joined.session, cells).await?;
-            unanswered.is_done = true;
-            joined.values = values;
-        }
-        Ok(joined)
+        })
     }
 
     async fn join_here(&self, manager: &str) -> Result<(String, SessionTxn), Failure> {
@@ -351,20 +341,17 @@ impl Transactions {
 
     fn not_handed_over(&self, session: &str, not: NotHandedOver) -> Failure {
         let now = self.now();
-        let (failure, end) = match not {
-            NotHandedOver::AsBefore(failure) => (failure, None),
-            NotHandedOver::Over(failure) => {
-                let end = match failure.reason {
-                    Reason::OutcomeUnknown => SessionEnd::HandOverUnknown,
-                    Reason::ManagerGone => SessionEnd::ManagerGone,
-                    _ => SessionEnd::Aborted,
-                };
-                (failure, Some(end))
+        let failure = match not {
+            NotHandedOver::AsBefore(failure) => {
+                self.sessions.lock().commit_not_begun(now, session);
+                return failure;
             }
+            NotHandedOver::Over(failure) => failure,
         };
-        let Some(end) = end else {
-            self.sessions.lock().commit_not_begun(now, session);
-            return failure;
+        let end = match failure.reason {
+            Reason::OutcomeUnknown => SessionEnd::HandOverUnknown,
+            Reason::ManagerGone => SessionEnd::ManagerGone,
+            _ => SessionEnd::Aborted,
         };
         let ended = self.sessions.lock().finish(now, session, end.clone());
         if let Some(txn) = ended {

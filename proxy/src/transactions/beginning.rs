@@ -1,0 +1,58 @@
+//! What a session that is about to begin leaves behind if it doesn't: nothing.
+
+use bytes::Bytes;
+
+use super::{CellAt, Transactions};
+use crate::failure::Failure;
+
+impl Transactions {
+    /// Reads cells along with the beginning of a session: if they can't be, no session is left.
+    pub(super) async fn first_values(
+        &self,
+        session: &str,
+        cells: &[CellAt],
+    ) -> Result<Vec<Option<Bytes>>, Failure> {
+        if cells.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut unanswered = Unanswered {
+            of: self,
+            session,
+            is_done: false,
+        };
+        let values = self.batch_get(session, cells).await?;
+        unanswered.is_done = true;
+        Ok(values)
+    }
+}
+
+/// A session that is about to begin.
+pub(super) struct Beginning<'a> {
+    pub(super) of: &'a Transactions,
+    pub(super) is_done: bool,
+}
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.of.sessions.lock().not_begun();
+            self.of.ended.notify_waiters();
+        }
+    }
+}
+
+/// A session whose token nobody has yet: it ends with the call that began it.
+struct Unanswered<'a> {
+    of: &'a Transactions,
+    session: &'a str,
+    is_done: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            // One that has ended needs no more.
+            let _ = self.of.rollback(self.session);
+        }
+    }
+}
