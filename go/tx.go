@@ -103,7 +103,7 @@ type Outcome struct {
 // StartTS is the snapshot, and the transaction's name.
 func (tx *Tx) StartTS() uint64 { return tx.startTS }
 
-// Token is for Join of other clients. Whoever has it can use the transaction.
+// Token is for Join of other clients. A client that has it can use the transaction.
 func (tx *Tx) Token() string { return tx.session }
 
 // Values has the values of the cells that were read with the beginning, in their order; nil where a cell has none.
@@ -392,7 +392,7 @@ func (tx *Tx) rollBackQuietly(ctx context.Context) {
 	}
 }
 
-// failLocked ends the transaction, and says so to whoever goes on all the same.
+// failLocked ends the transaction, and says so if it is used all the same.
 func (tx *Tx) failLocked(ctx context.Context, failed *Error) *Error {
 	tx.endLocked(ctx)
 	tx.failed = failed

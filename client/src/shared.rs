@@ -36,7 +36,7 @@ impl Kind {
             return Ok(());
         }
         Err(Error::Invalid(
-            "a participant does not commit: whoever began the transaction does, with what Txn::end_with_buffered returns".into(),
+            "a participant does not commit: the client that began the transaction does, with what Txn::end_with_buffered returns".into(),
         ))
     }
 }

@@ -337,7 +337,7 @@ class Transaction:
 
     @property
     def token(self) -> str:
-        """For ``Client.join`` of other clients. Whoever has it can use the transaction."""
+        """For ``Client.join`` of other clients. A client that has it can use the transaction."""
         return self._session
 
     def get(self, table: str, row: BytesLike, column: BytesLike) -> Optional[bytes]:
@@ -482,7 +482,7 @@ class Transaction:
         return self._call(method, fields)
 
     def _fail(self, failed: Error) -> None:
-        """Ends the transaction, and says so to whoever goes on all the same."""
+        """Ends the transaction, and says so if it is used all the same."""
         self._roll_back_quietly()
         self._failed = failed
 

@@ -1,4 +1,4 @@
-// A worker of a transaction that several clients share: it counts the words of one text, and leaves the commit to whoever began the
+// A worker of a transaction that several clients share: it counts the words of one text, and leaves the commit to the client that began the
 // transaction (python/examples/shared.py, which starts it).
 //
 //	go run ./examples/worker -join TOKEN -text NAME
