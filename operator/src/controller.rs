@@ -527,7 +527,8 @@ async fn carry_out(
     }
     let last = status(cluster, observed, &refused);
     // From the first role to the last it is one change.
-    if !cluster::is_changing(cluster, observed) && !cluster::awaits_servers(&last) {
+    let goes_on = plan.is_to_restart && cluster::awaits_servers(&last);
+    if !cluster::is_changing(cluster, observed) && !goes_on {
         shared.rolls().end(&full_name(&cluster.metadata));
     }
     write_status(shared, objects, cluster, last).await?;

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use kube::Client;
-use kube::api::{Api, ListParams};
-use serde_json::json;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::{Client, Resource};
+use percolator_api::{ClusterObject, Status};
+use serde::Deserialize as _;
 
 use crate::cluster::{self, CLUSTER_LABEL, MANAGER};
 
@@ -72,42 +73,67 @@ impl Rolls {
     }
 }
 
-/// How many StatefulSets come at a time.
+/// How many objects come at a time.
 const LISTED_AT_A_TIME: u32 = 100;
 
 /// Finds the clusters of these namespaces, or of all if none is named, whose servers are being changed: they count before any other
 /// changes its own. Those of which the API server tells nothing now count from the first look at them on.
 pub(crate) async fn find(client: &Client, namespaces: &[String], mut note: impl FnMut(&str)) {
-    let apis: Vec<Api<StatefulSet>> = if namespaces.is_empty() {
-        vec![Api::all(client.clone())]
-    } else {
-        let namespaces = namespaces.iter();
-        let of_each = namespaces.map(|name| Api::namespaced(client.clone(), name));
-        of_each.collect()
+    let all: Vec<Option<&str>> = match namespaces {
+        [] => vec![None],
+        names => names.iter().map(|name| Some(name.as_str())).collect(),
     };
-    for api in apis {
-        if let Err(error) = find_in(&api, &mut note).await {
-            tracing::warn!(%error, "cannot list the StatefulSets");
+    for namespace in all {
+        if let Err(error) = find_in(client, namespace, &mut note).await {
+            tracing::warn!(%error, namespace, "cannot list the clusters whose servers change");
         }
     }
 }
 
-async fn find_in(api: &Api<StatefulSet>, note: &mut impl FnMut(&str)) -> kube::Result<()> {
+async fn find_in(
+    client: &Client,
+    namespace: Option<&str>,
+    note: &mut impl FnMut(&str),
+) -> kube::Result<()> {
     let ours = format!("app.kubernetes.io/managed-by={MANAGER}");
-    let mut page = ListParams::default().labels(&ours).limit(LISTED_AT_A_TIME);
+    let ours = ListParams::default().labels(&ours);
+    list::<StatefulSet>(client, namespace, ours, |set| {
+        let labels = set.metadata.labels.as_ref();
+        let cluster = labels.and_then(|labels| labels.get(CLUSTER_LABEL));
+        if let (Some(namespace), Some(cluster)) = (&set.metadata.namespace, cluster)
+            && cluster::changes_pods(&set.data)
+        {
+            note(&format!("{namespace}/{cluster}"));
+        }
+    })
+    .await?;
+    // Between two roles no set changes, and the status says which servers the next role waits for. If there is no next role, the
+    // first look at the cluster ends it.
+    list::<ClusterObject>(client, namespace, ListParams::default(), |cluster| {
+        let status = Status::deserialize(&cluster.data["status"]);
+        if status.is_ok_and(|status| cluster::awaits_servers(&status)) {
+            note(&cluster::full_name(&cluster.metadata));
+        }
+    })
+    .await
+}
+
+/// Shows `see` each object of a kind, also those that this operator can't read as such.
+async fn list<K: Resource<DynamicType = ()>>(
+    client: &Client,
+    namespace: Option<&str>,
+    page: ListParams,
+    mut see: impl FnMut(&DynamicObject),
+) -> kube::Result<()> {
+    let kind = ApiResource::erase::<K>(&());
+    let api: Api<DynamicObject> = match namespace {
+        None => Api::all_with(client.clone(), &kind),
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &kind),
+    };
+    let mut page = page.limit(LISTED_AT_A_TIME);
     loop {
         let list = api.list(&page).await?;
-        for set in list
-            .items
-            .iter()
-            .filter(|set| cluster::changes_pods(&json!(set)))
-        {
-            let labels = set.metadata.labels.as_ref();
-            let cluster = labels.and_then(|labels| labels.get(CLUSTER_LABEL));
-            if let (Some(namespace), Some(cluster)) = (&set.metadata.namespace, cluster) {
-                note(&format!("{namespace}/{cluster}"));
-            }
-        }
+        list.items.iter().for_each(&mut see);
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => return Ok(()),
@@ -117,6 +143,8 @@ async fn find_in(api: &Api<StatefulSet>, note: &mut impl FnMut(&str)) -> kube::R
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -136,6 +164,52 @@ mod tests {
             rounds += 1;
         }
         assert_eq!((rounds, rolls.count()), (100, 0));
+    }
+
+    /// An API server with the StatefulSets and the status of three clusters.
+    fn with_three() -> Client {
+        let set = |cluster: &str, updated: &str| {
+            json!({
+                "metadata": {"name": "s", "namespace": "n", "generation": 1, "labels": {CLUSTER_LABEL: cluster}},
+                "status": {"observedGeneration": 1, "currentRevision": "1", "updateRevision": updated},
+            })
+        };
+        let cluster = |name: &str, reason: &str| {
+            let condition = json!({
+                "type": "Progressing", "status": "True", "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            });
+            json!({
+                "metadata": {"name": name, "namespace": "n"},
+                "spec": {"tablets": {"storage": {"engine": "of a newer operator"}}},
+                "status": {"conditions": [condition]},
+            })
+        };
+        let answer = move |request: hyper::Request<kube::client::Body>| {
+            let items = match request.uri().path().rsplit('/').next() {
+                Some("statefulsets") => vec![set("a", "1"), set("b", "1"), set("c", "2")],
+                _ => vec![
+                    cluster("a", "WaitingForTurn"),
+                    cluster("b", "WaitingForOracle"),
+                    cluster("c", "Settled"),
+                ],
+            };
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
+            let body = kube::client::Body::from(list.to_string().into_bytes());
+            std::future::ready(Ok::<_, std::convert::Infallible>(hyper::Response::new(
+                body,
+            )))
+        };
+        Client::new(tower::service_fn(answer), "n")
+    }
+
+    /// What is between two roles has no pods of two templates, and is in its turn all the same.
+    #[tokio::test]
+    async fn an_operator_that_starts_finds_what_is_under_way() {
+        let mut rolls = Rolls::new(1);
+        find(&with_three(), &[], |cluster| rolls.note(cluster)).await;
+        let found = BTreeSet::from(["n/b", "n/c"].map(str::to_owned));
+        assert_eq!(rolls.under_way, found);
     }
 
     #[test]

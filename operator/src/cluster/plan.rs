@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) undrain: Vec<u32>,
     /// Servers that are there are changed by it.
     pub(crate) restarts: bool,
+    /// Servers that are there are changed by it, or will be when others serve.
+    pub(crate) is_to_restart: bool,
     /// The first thing that isn't yet as it is to be.
     pub(crate) waits: Option<(Reason, String)>,
 }
@@ -224,8 +226,10 @@ fn plan_sets(
             // That restarts nobody; and anyone who says that claims are to stay may delete the cluster next.
             Gate::Closed => live.is_some_and(|live| set.differs_only_at(&[CLAIMS_KEPT], live)),
         };
+        let restarts =
+            !is_as_wanted && live.is_some_and(|live| !set.differs_only_at(&RESTARTS_NOBODY, live));
+        plan.is_to_restart |= restarts;
         if !is_as_wanted && may_apply {
-            let restarts = live.is_some_and(|live| !set.differs_only_at(&RESTARTS_NOBODY, live));
             if let Some(why) = observed.turn_awaited.as_ref().filter(|_| restarts) {
                 gate = Gate::Closed;
                 let waits = || (Reason::WaitingForTurn, why.clone());

@@ -135,7 +135,7 @@ fn servers_are_changed_in_their_clusters_turn() {
         cluster.spec.log.level = percolator_api::LogLevel::Debug;
     });
     let decision = decide(&world.cluster, &world.observed, &World::settings());
-    assert!(!decision.plan().restarts);
+    assert!(!decision.plan().restarts && decision.plan().is_to_restart);
     let (applied, _) = world.step();
     assert_eq!(applied, ["demo"], "the configuration alone");
     let waits = reason(true, Reason::WaitingForTurn);
