@@ -12,6 +12,7 @@ use percolator_client::{Client, Error, Options, Range};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::tablets_client::TabletsClient;
+use support::server::resident_kib;
 use support::{Cluster, block_on, signal, wait_for};
 use tokio::sync::Notify;
 use tokio_stream::StreamExt;
@@ -157,13 +158,7 @@ fn a_client_that_stops_reading_is_held_and_others_are_served() {
     });
     eprintln!("held after {} packs", before.0);
     cluster.run(&["get", "t", "a", "c"]).ok();
-    let status = std::fs::read_to_string(format!("/proc/{}/status", place.pid)).expect("it lives");
-    let resident: u64 = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .and_then(|size| size.split_whitespace().next())
-        .and_then(|size| size.parse().ok())
-        .expect("a size");
+    let resident = resident_kib(place.pid);
     assert!(
         resident < 400 << 10,
         "{resident} KiB for a client that doesn't read"

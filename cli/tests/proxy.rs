@@ -234,9 +234,9 @@ fn a_session_that_comes_back_late_is_told_that_it_was_rolled_back() {
 fn limits_refuse_what_is_too_much_and_nothing_else() {
     let cluster = with_table();
     let proxy = Proxy::start(&cluster, |options| {
-        options.limits.sessions_max = 3;
+        options.limits.sessions_max = 6;
         options.limits.session_bytes_max = 3000;
-        options.limits.bytes_max = 5000;
+        options.limits.bytes_max = 8000;
     });
     block_on(async {
         let mut grpc = connect(&proxy.address).await;
@@ -267,7 +267,7 @@ fn limits_refuse_what_is_too_much_and_nothing_else() {
 fn what_is_received_is_bounded_whatever_it_is_for() {
     let cluster = with_table();
     let proxy = Proxy::start(&cluster, |options| {
-        options.received_bytes_max = 100_000;
+        options.transit_bytes_max = 200_000;
     });
     let exhausted = is(Code::ResourceExhausted, "BYTES");
     block_on(async {
@@ -287,7 +287,7 @@ fn what_is_received_is_bounded_whatever_it_is_for() {
     });
     let http = Http::new(&proxy.address);
     let value = |bytes: usize| format!("{{\"value\":\"{}\"}}", "x".repeat(bytes));
-    let (status, error) = http.post("put", &value(120_000));
+    let (status, error) = http.post("put", &value(250_000));
     assert_eq!(status, 429, "{error}");
     assert_eq!(error["error"]["details"][0]["reason"], "BYTES");
     assert_eq!(http.post("put", &value(60_000)).0, 400);

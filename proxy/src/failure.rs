@@ -6,7 +6,7 @@ use percolator_client::{Conflict, Error};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use crate::sessions::{Expiry, Refusal, SessionEnd};
+use crate::sessions::{Expiry, Full, Refusal, SessionEnd};
 
 /// Whose reasons these are, in `google.rpc.ErrorInfo`.
 pub const DOMAIN: &str = "percolator.dev";
@@ -145,6 +145,19 @@ impl Failure {
         }
     }
 
+    /// There is no more, of what clients share.
+    pub(crate) fn full(reason: Reason, full: Full, what: &str) -> Self {
+        let most = full.most();
+        let failure = |why: String| Self::new(reason, format!("{what}; {why}")).with("limit", most);
+        match full {
+            Full::All(_) => failure(format!("the limit is {most}")),
+            Full::Share { client, has, .. } => failure(format!(
+                "{client} has {has} of {most}, and no client gets more than is left for others"
+            ))
+            .with("client", client),
+        }
+    }
+
     /// With one more entry of the metadata.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl ToString) -> Self {
@@ -206,19 +219,21 @@ impl From<Refusal> for Failure {
             Refusal::Stopping => {
                 Self::new(Reason::Stopping, "the proxy stops; begin at another one")
             }
-            Refusal::Sessions(most) => limit(Reason::Sessions, most, "too many sessions are open"),
+            Refusal::Sessions(full) => {
+                Self::full(Reason::Sessions, full, "too many sessions are open")
+            }
             Refusal::SessionBytes(most) => limit(
                 Reason::SessionBytes,
                 most,
                 "the transaction would have written too many bytes: make smaller ones, or use the Rust library",
             ),
-            Refusal::Bytes(most) => limit(
+            Refusal::Bytes(full) => Self::full(
                 Reason::Bytes,
-                most,
+                full,
                 "the proxy's sessions have written too many bytes: try again when some have ended",
             ),
-            Refusal::Calls(most) => limit(Reason::Calls, most, "too many calls are under way"),
-            Refusal::Scans(most) => limit(Reason::Scans, most, "too many scans are under way"),
+            Refusal::Calls(full) => Self::full(Reason::Calls, full, "too many calls are under way"),
+            Refusal::Scans(full) => Self::full(Reason::Scans, full, "too many scans are under way"),
             Refusal::SessionCalls(most) => limit(
                 Reason::SessionCalls,
                 most,

@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 use crate::failure::{Failure, Reason};
 use crate::ranges;
 use crate::transactions::{CellAt, CellChange, CellWrite, KnownOutcome, Transactions};
+use crate::transit::client_of;
 
 /// The service.
 #[derive(Clone)]
@@ -43,11 +44,12 @@ impl Service {
 #[tonic::async_trait]
 impl v1::transactions_server::Transactions for Service {
     async fn begin(&self, request: Request<v1::BeginRequest>) -> Answer<v1::BeginResponse> {
+        let from = client_of(request.extensions());
         let v1::BeginRequest { snapshot, cells } = request.into_inner();
         let snapshot = (snapshot != 0).then(|| Timestamp::from_u64(snapshot));
         let cells: Vec<CellAt> = cells.into_iter().map(CellAt::from).collect();
         let call = async {
-            let begun = self.0.begin(snapshot, &cells).await?;
+            let begun = self.0.begin(from, snapshot, &cells).await?;
             let values = begun.values.into_iter();
             Ok(v1::BeginResponse {
                 session: begun.session,
@@ -104,6 +106,7 @@ impl v1::transactions_server::Transactions for Service {
         let answers = ReceiverStream::new(chunks).map(|chunk| match chunk {
             Ok(entries) => Ok(v1::ScanResponse {
                 cells: entries
+                    .cells
                     .into_iter()
                     .map(|entry| v1::ScannedCell {
                         row: entry.row,
@@ -176,6 +179,7 @@ impl v1::transactions_server::Transactions for Service {
     }
 
     async fn join(&self, request: Request<v1::JoinRequest>) -> Answer<v1::JoinResponse> {
+        let from = client_of(request.extensions());
         let v1::JoinRequest {
             session,
             cells,
@@ -183,7 +187,7 @@ impl v1::transactions_server::Transactions for Service {
         } = request.into_inner();
         let cells: Vec<CellAt> = cells.into_iter().map(CellAt::from).collect();
         let call = async {
-            let joined = self.0.join(&session, &cells, passed_on).await?;
+            let joined = self.0.join(from, &session, &cells, passed_on).await?;
             let values = joined.values.into_iter();
             Ok(v1::JoinResponse {
                 session: joined.session,

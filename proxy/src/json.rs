@@ -1,6 +1,7 @@
 //! The door of HTTP and JSON, for `curl` and for languages without gRPC. `openapi.json` describes it.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use tonic::{Code, Status};
 
 use crate::failure::{DOMAIN, Failure, Reason};
 use crate::transactions::{CellAt, CellChange, CellWrite, Chunk, KnownOutcome, Transactions};
+use crate::transit::client_of;
 use crate::{named_bytes, ranges};
 
 /// What the paths of this door begin with.
@@ -34,6 +36,7 @@ const BODY_BYTES_MAX: usize = limits::VALUE_BYTES_MAX / 3 * 4 + (64 << 10);
 /// Answers a request whose path begins with [`PREFIX`].
 pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
+    let from = client_of(&head.extensions);
     let path = head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     if path == "openapi.json" {
         return text(StatusCode::OK, "application/json", OPENAPI.into());
@@ -58,7 +61,7 @@ pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) ->
     }
     let counted = shared.metrics.call(method);
     let result = match read(body).await {
-        Ok(fields) => call(&shared, method, Fields(fields)).await,
+        Ok(fields) => call(&shared, from, method, Fields(fields)).await,
         Err(failure) => Err(failure),
     };
     counted.ended(&result);
@@ -68,7 +71,7 @@ pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) ->
             text(StatusCode::OK, "application/json", bytes)
         }
         Ok(Answer::Lines(chunks)) => lines(chunks),
-        Err(failure) => failed_with(status_of(failure.reason.code()), &failure),
+        Err(failure) => failed(&failure),
     }
 }
 
@@ -80,11 +83,12 @@ enum Answer {
 
 async fn call(
     shared: &Arc<Transactions>,
+    from: IpAddr,
     method: &str,
     mut fields: Fields,
 ) -> Result<Answer, Failure> {
     if method == "begin" {
-        return begin(shared, fields).await.map(Answer::Object);
+        return begin(shared, from, fields).await.map(Answer::Object);
     }
     let session = fields.text("session")?;
     let answer = match method {
@@ -135,7 +139,7 @@ async fn call(
         "join" => {
             let cells = fields.cells()?;
             fields.end()?;
-            join(shared, &session, cells.as_deref()).await?
+            join(shared, from, &session, cells.as_deref()).await?
         }
         "finish" => {
             let writes = fields.writes()?.unwrap_or_default();
@@ -156,12 +160,12 @@ async fn call(
     Ok(Answer::Object(answer))
 }
 
-async fn begin(shared: &Transactions, mut fields: Fields) -> Result<Value, Failure> {
+async fn begin(shared: &Transactions, from: IpAddr, mut fields: Fields) -> Result<Value, Failure> {
     let snapshot = fields.timestamp("snapshot")?;
     let cells = fields.cells()?;
     fields.end()?;
     let begun = shared
-        .begin(snapshot, cells.as_deref().unwrap_or_default())
+        .begin(from, snapshot, cells.as_deref().unwrap_or_default())
         .await?;
     let start_ts = begun.start_ts.to_string();
     let mut answer = json!({"session": begun.session, "start_ts": start_ts});
@@ -173,11 +177,12 @@ async fn begin(shared: &Transactions, mut fields: Fields) -> Result<Value, Failu
 
 async fn join(
     shared: &Arc<Transactions>,
+    from: IpAddr,
     session: &str,
     cells: Option<&[CellAt]>,
 ) -> Result<Value, Failure> {
     let joined = shared
-        .join(session, cells.unwrap_or_default(), false)
+        .join(from, session, cells.unwrap_or_default(), false)
         .await?;
     let mut answer = json!({
         "session": joined.session,
@@ -213,11 +218,11 @@ async fn read(body: Body) -> Result<Map<String, Value>, Failure> {
     let bytes = match read {
         Ok(read) => read.to_bytes(),
         Err(error) => {
-            // The proxy's own bound, over all requests.
+            // The proxy's own bound, over all that is on its way.
             if let Some(status) = error.downcast_ref::<Status>()
                 && status.code() == Code::ResourceExhausted
             {
-                return Err(Failure::new(Reason::Bytes, status.message()));
+                return Err(Failure::of(status));
             }
             let message =
                 format!("the body can't be read: {error}; the limit is {BODY_BYTES_MAX} bytes");
@@ -398,6 +403,7 @@ fn lines(chunks: tokio::sync::mpsc::Receiver<Chunk>) -> Response<Body> {
     let frames = ReceiverStream::new(chunks).map(|chunk| {
         let text = match chunk {
             Ok(entries) => entries
+                .cells
                 .iter()
                 .map(|entry| cell_json(entry).to_string() + "\n")
                 .collect(),
@@ -426,6 +432,11 @@ fn failure_json(failure: &Failure) -> Value {
             "metadata": failure.metadata,
         }],
     }})
+}
+
+/// What a call that failed is answered.
+pub(crate) fn failed(failure: &Failure) -> Response<Body> {
+    failed_with(status_of(failure.reason.code()), failure)
 }
 
 fn failed_with(status: StatusCode, failure: &Failure) -> Response<Body> {

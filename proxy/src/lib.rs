@@ -10,13 +10,14 @@ mod json;
 mod metrics;
 mod named_bytes;
 mod peers;
+mod pool;
 pub mod program;
 mod ranges;
-mod received;
 mod server;
 pub mod sessions;
 pub mod token;
 mod transactions;
+mod transit;
 
 pub use error::Error;
 pub use json::{METHODS, OPENAPI};

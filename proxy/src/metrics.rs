@@ -19,6 +19,7 @@ pub(crate) struct Metrics {
     requests: IntCounterVec,
     request_seconds: HistogramVec,
     pub(crate) buffered_bytes: IntGauge,
+    pub(crate) transit_bytes: IntGauge,
 }
 
 impl Metrics {
@@ -32,6 +33,7 @@ impl Metrics {
             requests: set.counters(names::REQUESTS)?,
             request_seconds: set.histograms(names::REQUEST_SECONDS)?,
             buffered_bytes: set.gauge(names::BUFFERED_BYTES)?,
+            transit_bytes: set.gauge(names::TRANSIT_BYTES)?,
             registry: registry.clone(),
         };
         set.finish();

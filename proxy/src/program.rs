@@ -122,14 +122,14 @@ struct Flags {
     )]
     bytes_max: usize,
 
-    /// What requests that are being received may have together, in bytes.
+    /// What requests that are being received, and answers that are not sent, may have together, in bytes.
     #[arg(
         long,
         value_name = "BYTES",
-        default_value_t = 128 << 20,
-        env = "PERCOLATOR_PROXY_RECEIVED_BYTES_MAX"
+        default_value_t = 256 << 20,
+        env = "PERCOLATOR_PROXY_TRANSIT_BYTES_MAX"
     )]
-    received_bytes_max: usize,
+    transit_bytes_max: usize,
 
     /// Calls under way, but for scans.
     #[arg(
@@ -200,7 +200,7 @@ impl Flags {
                 scans_max: self.scans_max,
                 ..Limits::default()
             },
-            received_bytes_max: self.received_bytes_max,
+            transit_bytes_max: self.transit_bytes_max,
             grace: self.grace,
         }
     }

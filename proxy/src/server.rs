@@ -19,9 +19,9 @@ use tonic::codegen::{Service as HttpService, http};
 
 use crate::grpc::Service;
 use crate::metrics::Metrics;
-use crate::received::ReceivedBytes;
 use crate::sessions::Limits;
 use crate::transactions::Transactions;
+use crate::transit::{Transit, client_of};
 use crate::{Error, json};
 
 /// A message has one value, and what belongs to it.
@@ -49,8 +49,8 @@ pub struct Options {
     pub peers: Vec<String>,
     /// What clients may have.
     pub limits: Limits,
-    /// What requests that are being received may have together, in bytes.
-    pub received_bytes_max: usize,
+    /// What requests that are being received, and answers that are not sent, may have together, in bytes.
+    pub transit_bytes_max: usize,
     /// How long sessions may go on when the proxy is to stop.
     pub grace: Duration,
 }
@@ -66,7 +66,7 @@ impl Options {
             advertise: None,
             peers: Vec::new(),
             limits: Limits::default(),
-            received_bytes_max: 128 << 20,
+            transit_bytes_max: 256 << 20,
             grace: Duration::from_secs(10),
         }
     }
@@ -94,7 +94,9 @@ impl Server {
             Some(given) => advertised(Some(given), address)?,
             None => options.server.clone(),
         };
-        let shared = Transactions::new(server, options.limits, options.peers.clone(), counters);
+        let (limits, peers) = (options.limits, options.peers.clone());
+        let transit = Transit::new(options.transit_bytes_max);
+        let shared = Transactions::new(server, limits, peers, transit, counters);
         Ok(Self {
             options,
             listener,
@@ -142,7 +144,6 @@ impl Server {
         let doors = Doors {
             grpc: service,
             shared: shared.clone(),
-            received: ReceivedBytes::new(options.received_bytes_max),
         };
         let asked = shared.clone();
         let passes = move |probe| match probe {
@@ -223,7 +224,6 @@ fn pages(shared: Arc<Transactions>) -> Pages {
 struct Doors<S> {
     grpc: S,
     shared: Arc<Transactions>,
-    received: Arc<ReceivedBytes>,
 }
 
 impl<S> HttpService<http::Request<Body>> for Doors<S>
@@ -240,12 +240,29 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let request = request.map(|body| self.received.counted(body));
-        if request.uri().path().starts_with(json::PREFIX) {
-            let shared = self.shared.clone();
-            return async move { Ok(json::answer(shared, request).await) }.boxed();
+        let client = client_of(request.extensions());
+        let is_json = request.uri().path().starts_with(json::PREFIX);
+        let transit = self.shared.transit.clone();
+        if let Err(failure) = transit.check(client) {
+            let response = if is_json {
+                json::failed(&failure)
+            } else {
+                failure.status().into_http()
+            };
+            return async { Ok(response) }.boxed();
         }
-        self.grpc.call(request).boxed()
+        let request = request.map(|body| transit.received(client, body));
+        let answer = if is_json {
+            let shared = self.shared.clone();
+            async move { Ok(json::answer(shared, request).await) }.boxed()
+        } else {
+            self.grpc.call(request).boxed()
+        };
+        async move {
+            let answer = answer.await?;
+            Ok(answer.map(|body| transit.answered(client, body)))
+        }
+        .boxed()
     }
 }
 

@@ -6,14 +6,17 @@
 mod participants;
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use percolator_client::{Cell, Timestamp};
 
+pub use crate::pool::Full;
+use crate::pool::Pool;
 pub use participants::FinishStep;
 use participants::Role;
 
-/// What a proxy lets its clients have.
+/// What a proxy lets its clients have: of what all share, no client more than is left for the others ([`Full`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Open sessions.
@@ -96,16 +99,16 @@ pub enum SessionEnd {
 pub enum Refusal {
     /// The proxy stops.
     Stopping,
-    /// So many sessions are open.
-    Sessions(usize),
+    /// Too many sessions are open.
+    Sessions(Full),
     /// The session would have written more than this.
     SessionBytes(usize),
-    /// All sessions together would have written more than this.
-    Bytes(usize),
-    /// So many calls are under way.
-    Calls(usize),
-    /// So many scans are under way.
-    Scans(usize),
+    /// All sessions together would have written too much.
+    Bytes(Full),
+    /// Too many calls are under way.
+    Calls(Full),
+    /// Too many scans are under way.
+    Scans(Full),
     /// So many calls of the session are under way.
     SessionCalls(usize),
     /// The session has ended.
@@ -143,6 +146,7 @@ pub enum KnownEnd {
 #[derive(Debug)]
 struct Session<T> {
     txn: T,
+    client: IpAddr,
     began: Duration,
     used: Duration,
     /// Calls and scans under way.
@@ -154,9 +158,10 @@ struct Session<T> {
 }
 
 impl<T> Session<T> {
-    fn new(now: Duration, txn: T, role: Role) -> Self {
+    fn new(now: Duration, client: IpAddr, txn: T, role: Role) -> Self {
         Self {
             txn,
+            client,
             began: now,
             used: now,
             calls: 0,
@@ -186,14 +191,14 @@ impl<T> Session<T> {
 pub struct Sessions<T> {
     limits: Limits,
     open: HashMap<String, Session<T>>,
-    /// Those that are about to be opened.
-    beginning: usize,
+    /// Sessions that are open, and those that are about to be.
+    places: Pool,
     ended: HashMap<String, SessionEnd>,
     /// Of those that have ended, the oldest first.
     ended_at: VecDeque<(Duration, String)>,
-    calls: usize,
-    scans: usize,
-    bytes: usize,
+    calls: Pool,
+    scans: Pool,
+    bytes: Pool,
     stopping: bool,
 }
 
@@ -203,12 +208,12 @@ impl<T: Clone> Sessions<T> {
         Self {
             limits,
             open: HashMap::new(),
-            beginning: 0,
+            places: Pool::new(limits.sessions_max),
             ended: HashMap::new(),
             ended_at: VecDeque::new(),
-            calls: 0,
-            scans: 0,
-            bytes: 0,
+            calls: Pool::new(limits.calls_max),
+            scans: Pool::new(limits.scans_max),
+            bytes: Pool::new(limits.bytes_max),
             stopping: false,
         }
     }
@@ -225,12 +230,12 @@ impl<T: Clone> Sessions<T> {
 
     /// What they have written, in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.taken()
     }
 
     /// Whether there is no session, and none about to be opened.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.beginning == 0
+        self.places.taken() == 0
     }
 
     /// Whether [`Self::stop`] was called.
@@ -238,83 +243,78 @@ impl<T: Clone> Sessions<T> {
         self.stopping
     }
 
-    /// Makes room for a session, which [`Self::begun`] or [`Self::not_begun`] has to follow.
+    /// Makes room for a session of this client, which [`Self::begun`] or [`Self::not_begun`] has to follow.
     ///
     /// # Errors
     /// [`Refusal::Stopping`], [`Refusal::Sessions`].
-    pub fn begin(&mut self) -> Result<(), Refusal> {
+    pub fn begin(&mut self, client: IpAddr) -> Result<(), Refusal> {
         if self.stopping {
             return Err(Refusal::Stopping);
         }
-        if self.open.len() + self.beginning >= self.limits.sessions_max {
-            return Err(Refusal::Sessions(self.limits.sessions_max));
-        }
-        self.beginning += 1;
-        Ok(())
+        self.places.take(client, 1).map_err(Refusal::Sessions)
     }
 
     /// The session is open.
-    pub fn begun(&mut self, now: Duration, token: String, txn: T) {
-        self.beginning = self.beginning.saturating_sub(1);
-        let session = Session::new(now, txn, Role::default());
+    pub fn begun(&mut self, now: Duration, client: IpAddr, token: String, txn: T) {
+        let session = Session::new(now, client, txn, Role::default());
         self.open.insert(token, session);
     }
 
     /// The session could not be opened.
-    pub fn not_begun(&mut self) {
-        self.beginning = self.beginning.saturating_sub(1);
+    pub fn not_begun(&mut self, client: IpAddr) {
+        self.places.give_back(client, 1);
     }
 
-    /// Begins a call, which [`Self::call_done`] has to follow.
+    /// Begins a call, which [`Self::call_done`] has to follow. What carries it out, and whose it is.
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn call(&mut self, now: Duration, token: &str) -> Result<T, Refusal> {
-        let (calls, limits) = (self.calls, self.limits);
+    pub fn call(&mut self, now: Duration, token: &str) -> Result<(T, IpAddr), Refusal> {
+        let client = self.check_calls(now, token)?;
+        self.calls.check(client, 1).map_err(Refusal::Calls)?;
         let session = self.usable(now, token)?;
-        if session.calls >= limits.session_calls_max {
-            return Err(Refusal::SessionCalls(limits.session_calls_max));
-        }
-        if calls >= limits.calls_max {
-            return Err(Refusal::Calls(limits.calls_max));
-        }
         session.calls += 1;
         session.used = now;
         let txn = session.txn.clone();
-        self.calls += 1;
+        self.calls.add(client, 1);
         self.touch_manager(now, token);
-        Ok(txn)
+        Ok((txn, client))
     }
 
-    /// A call has ended, also one of a session that has ended meanwhile.
-    pub fn call_done(&mut self, now: Duration, token: &str) {
-        self.calls = self.calls.saturating_sub(1);
+    /// Whether one more call of the session may be under way, as far as its own are concerned; whose it is.
+    fn check_calls(&mut self, now: Duration, token: &str) -> Result<IpAddr, Refusal> {
+        let most = self.limits.session_calls_max;
+        let session = self.usable(now, token)?;
+        if session.calls >= most {
+            return Err(Refusal::SessionCalls(most));
+        }
+        Ok(session.client)
+    }
+
+    /// A call of this client has ended, also one of a session that has ended meanwhile.
+    pub fn call_done(&mut self, now: Duration, token: &str, client: IpAddr) {
+        self.calls.give_back(client, 1);
         if let Some(session) = self.open.get_mut(token) {
             session.calls = session.calls.saturating_sub(1);
             session.used = now;
         }
     }
 
-    /// Begins a scan, which [`Self::scan_done`] has to follow.
+    /// Begins a scan, which [`Self::scan_done`] has to follow. What carries it out, and whose it is.
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn scan(&mut self, now: Duration, token: &str) -> Result<T, Refusal> {
-        let (scans, limits) = (self.scans, self.limits);
+    pub fn scan(&mut self, now: Duration, token: &str) -> Result<(T, IpAddr), Refusal> {
+        let client = self.check_calls(now, token)?;
+        self.scans.check(client, 1).map_err(Refusal::Scans)?;
         let session = self.usable(now, token)?;
-        if session.calls >= limits.session_calls_max {
-            return Err(Refusal::SessionCalls(limits.session_calls_max));
-        }
-        if scans >= limits.scans_max {
-            return Err(Refusal::Scans(limits.scans_max));
-        }
         session.calls += 1;
         session.scans += 1;
         session.used = now;
         let txn = session.txn.clone();
-        self.scans += 1;
+        self.scans.add(client, 1);
         self.touch_manager(now, token);
-        Ok(txn)
+        Ok((txn, client))
     }
 
     /// The reader of a scan has taken something.
@@ -325,9 +325,9 @@ impl<T: Clone> Sessions<T> {
         }
     }
 
-    /// A scan has ended, also one of a session that has ended meanwhile.
-    pub fn scan_done(&mut self, now: Duration, token: &str) {
-        self.scans = self.scans.saturating_sub(1);
+    /// A scan of this client has ended, also one of a session that has ended meanwhile.
+    pub fn scan_done(&mut self, now: Duration, token: &str, client: IpAddr) {
+        self.scans.give_back(client, 1);
         if let Some(session) = self.open.get_mut(token) {
             session.calls = session.calls.saturating_sub(1);
             session.scans = session.scans.saturating_sub(1);
@@ -344,17 +344,16 @@ impl<T: Clone> Sessions<T> {
         if session.bytes.saturating_add(bytes) > self.limits.session_bytes_max {
             return Err(Refusal::SessionBytes(self.limits.session_bytes_max));
         }
-        if self.bytes.saturating_add(bytes) > self.limits.bytes_max {
-            return Err(Refusal::Bytes(self.limits.bytes_max));
-        }
-        Ok(())
+        let fits = self.bytes.check(session.client, bytes);
+        fits.map_err(Refusal::Bytes)
     }
 
     /// The session has written so many bytes in all.
     pub fn written(&mut self, token: &str, bytes: usize) {
         if let Some(session) = self.open.get_mut(token) {
             let bytes = bytes + session.role.given_bytes();
-            self.bytes = self.bytes.saturating_sub(session.bytes) + bytes;
+            self.bytes.give_back(session.client, session.bytes);
+            self.bytes.add(session.client, bytes);
             session.bytes = bytes;
         }
     }
@@ -411,7 +410,8 @@ impl<T: Clone> Sessions<T> {
     /// before, and what is known of that stays.
     pub fn finish(&mut self, now: Duration, token: &str, end: SessionEnd) -> Option<T> {
         let (token, session) = self.open.remove_entry(token)?;
-        self.bytes = self.bytes.saturating_sub(session.bytes);
+        self.places.give_back(session.client, 1);
+        self.bytes.give_back(session.client, session.bytes);
         let end = session.role.ended_by(end);
         if end != SessionEnd::Finished {
             self.participant_lost(&session.role);

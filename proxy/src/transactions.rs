@@ -4,6 +4,7 @@ mod beginning;
 mod scans;
 mod shared;
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::peers::Peers;
 use crate::sessions::{CommitStep, KnownEnd, Limits, Refusal, SessionEnd, Sessions};
 use crate::token;
+use crate::transit::Transit;
 
 use beginning::Beginning;
 pub(crate) use scans::Chunk;
@@ -117,6 +119,7 @@ pub(crate) struct Transactions {
     client: OnceLock<Client>,
     sessions: Mutex<Sessions<SessionTxn>>,
     pub(crate) metrics: Metrics,
+    pub(crate) transit: Arc<Transit>,
     began: Instant,
     /// A session has ended.
     ended: Notify,
@@ -128,6 +131,7 @@ impl Transactions {
         server: String,
         limits: Limits,
         peers: Vec<String>,
+        transit: Arc<Transit>,
         metrics: Metrics,
     ) -> Self {
         Self {
@@ -136,6 +140,7 @@ impl Transactions {
             client: OnceLock::new(),
             sessions: Mutex::new(Sessions::new(limits)),
             metrics,
+            transit,
             began: Instant::now(),
             ended: Notify::new(),
         }
@@ -169,19 +174,22 @@ impl Transactions {
         let whole = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.metrics.sessions.set(whole(sessions.open()));
         self.metrics.buffered_bytes.set(whole(sessions.bytes()));
+        self.metrics.transit_bytes.set(whole(self.transit.bytes()));
     }
 
-    /// Begins a session, and reads these cells.
+    /// Begins a session of a client, and reads these cells.
     pub(crate) async fn begin(
         &self,
+        from: IpAddr,
         snapshot: Option<Timestamp>,
         cells: &[CellAt],
     ) -> Result<Begun, Failure> {
         check_count(cells.len())?;
         let client = self.client()?;
-        self.sessions.lock().begin()?;
+        self.sessions.lock().begin(from)?;
         let mut beginning = Beginning {
             of: self,
+            client: from,
             is_done: false,
         };
         let txn = match snapshot {
@@ -192,7 +200,8 @@ impl Transactions {
         let session = token::write(start_ts, &self.server, rand::random());
         let txn = SessionTxn::new(txn);
         beginning.is_done = true;
-        self.sessions.lock().begun(self.now(), session.clone(), txn);
+        let now = self.now();
+        self.sessions.lock().begun(now, from, session.clone(), txn);
         self.metrics.begun.inc();
         Ok(Begun {
             values: self.first_values(&session, cells).await?,
@@ -280,13 +289,14 @@ impl Transactions {
         table: &str,
         range: Range,
     ) -> Result<mpsc::Receiver<Chunk>, Failure> {
-        let txn = match self.sessions.lock().scan(self.now(), session) {
-            Ok(txn) => txn,
+        let (txn, client) = match self.sessions.lock().scan(self.now(), session) {
+            Ok(scan) => scan,
             Err(refusal) => return Err(self.refused(session, refusal)),
         };
         let guard = ScanGuard {
             of: self.clone(),
             session: session.to_owned(),
+            client,
         };
         let scan = match txn.txn.scan(table, range).await {
             Ok(scan) => scan,
@@ -468,10 +478,13 @@ impl Transactions {
 
     fn call<'a>(&'a self, session: &'a str) -> Result<(SessionTxn, CallGuard<'a>), Failure> {
         let called = self.sessions.lock().call(self.now(), session);
-        match called {
-            Ok(txn) => Ok((txn, CallGuard { of: self, session })),
-            Err(refusal) => Err(self.refused(session, refusal)),
-        }
+        let (txn, client) = called.map_err(|refusal| self.refused(session, refusal))?;
+        let guard = CallGuard {
+            of: self,
+            session,
+            client,
+        };
+        Ok((txn, guard))
     }
 
     fn check_room(&self, session: &str, bytes: usize) -> Result<(), Failure> {
@@ -530,6 +543,7 @@ impl Transactions {
 struct CallGuard<'a> {
     of: &'a Transactions,
     session: &'a str,
+    client: IpAddr,
 }
 
 impl CallGuard<'_> {
@@ -541,10 +555,9 @@ impl CallGuard<'_> {
 
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        self.of
-            .sessions
-            .lock()
-            .call_done(self.of.now(), self.session);
+        let now = self.of.now();
+        let mut sessions = self.of.sessions.lock();
+        sessions.call_done(now, self.session, self.client);
     }
 }
 

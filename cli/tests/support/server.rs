@@ -5,6 +5,15 @@ use std::process::{Child, Command, Stdio};
 
 use super::{PERCOLATOR, signal};
 
+/// The memory of a process, in KiB.
+pub(crate) fn resident_kib(pid: impl std::fmt::Display) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let mut lines = status.lines();
+    let size = lines.find_map(|line| line.strip_prefix("VmRSS:"));
+    let size = size.and_then(|size| size.split_whitespace().next());
+    size.and_then(|size| size.parse().ok()).expect("a size")
+}
+
 /// Where a server runs, and how the others reach it.
 pub(crate) struct Place<'a> {
     /// Such as `tablet-0`.

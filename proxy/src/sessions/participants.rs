@@ -4,6 +4,7 @@
 //! manager commits, aborts it.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{Refusal, Session, SessionEnd, Sessions};
@@ -99,9 +100,9 @@ impl<T: Clone> Sessions<T> {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn join(&mut self, now: Duration, manager: &str) -> Result<T, Refusal> {
+    pub fn join(&mut self, now: Duration, client: IpAddr, manager: &str) -> Result<T, Refusal> {
         let txn = self.joinable(now, manager)?.txn.clone();
-        self.begin()?;
+        self.begin(client)?;
         Ok(txn)
     }
 
@@ -112,23 +113,31 @@ impl<T: Clone> Sessions<T> {
     pub fn joined(
         &mut self,
         now: Duration,
+        client: IpAddr,
         manager: &str,
         token: String,
         txn: T,
     ) -> Result<(), Refusal> {
-        self.not_begun();
-        if let Role::Manager { open, .. } = &mut self.joinable(now, manager)?.role {
+        let role = match self.joinable(now, manager) {
+            Ok(joined) => &mut joined.role,
+            Err(refusal) => {
+                self.not_begun(client);
+                return Err(refusal);
+            }
+        };
+        if let Role::Manager { open, .. } = role {
             open.insert(token.clone());
         }
         let role = Role::Participant(manager.to_owned());
-        self.open.insert(token, Session::new(now, txn, role));
+        let session = Session::new(now, client, txn, role);
+        self.open.insert(token, session);
         Ok(())
     }
 
     /// A participant of another proxy's session is open; [`Self::begin`] has made room for it.
-    pub fn joined_elsewhere(&mut self, now: Duration, token: String, txn: T) {
-        self.not_begun();
-        let session = Session::new(now, txn, Role::Remote { is_sealed: false });
+    pub fn joined_elsewhere(&mut self, now: Duration, client: IpAddr, token: String, txn: T) {
+        let role = Role::Remote { is_sealed: false };
+        let session = Session::new(now, client, txn, role);
         self.open.insert(token, session);
     }
 
@@ -206,7 +215,7 @@ impl<T: Clone> Sessions<T> {
         }
         manager.bytes += bytes;
         manager.used = now;
-        let txn = manager.txn.clone();
+        let (txn, client) = (manager.txn.clone(), manager.client);
         if let Role::Manager {
             open, given_bytes, ..
         } = &mut manager.role
@@ -215,7 +224,7 @@ impl<T: Clone> Sessions<T> {
             *given_bytes += bytes;
         }
         // What it held is counted for the manager.
-        self.bytes += bytes;
+        self.bytes.add(client, bytes);
         self.finish(now, token, SessionEnd::Finished);
         Ok(txn)
     }

@@ -1,5 +1,15 @@
 use super::*;
 
+/// Each session is of a client of its own.
+pub(super) fn client(token: &str) -> IpAddr {
+    IpAddr::from([10, 0, 0, token.as_bytes()[0]])
+}
+
+/// What a call is carried out by, and whose it is.
+pub(super) fn called(token: &'static str) -> Result<(&'static str, IpAddr), Refusal> {
+    Ok((token, client(token)))
+}
+
 const SECOND: Duration = Duration::from_secs(1);
 
 fn small() -> Limits {
@@ -20,8 +30,8 @@ fn small() -> Limits {
 fn with(tokens: &[&'static str]) -> Sessions<&'static str> {
     let mut sessions = Sessions::new(small());
     for token in tokens {
-        sessions.begin().unwrap();
-        sessions.begun(Duration::ZERO, (*token).to_owned(), *token);
+        sessions.begin(client(token)).unwrap();
+        sessions.begun(Duration::ZERO, client(token), (*token).to_owned(), *token);
     }
     sessions
 }
@@ -37,21 +47,22 @@ fn ts(ts: u64) -> Timestamp {
 #[test]
 fn sessions_that_are_about_to_begin_count() {
     let mut sessions = with(&["a", "b"]);
-    sessions.begin().unwrap();
-    assert_eq!(sessions.begin(), Err(Refusal::Sessions(3)));
-    sessions.not_begun();
-    sessions.begin().unwrap();
-    sessions.begun(at(1), "c".into(), "c");
-    assert_eq!(sessions.begin(), Err(Refusal::Sessions(3)));
+    sessions.begin(client("c")).unwrap();
+    let full = Err(Refusal::Sessions(Full::All(3)));
+    assert_eq!(sessions.begin(client("d")), full);
+    sessions.not_begun(client("c"));
+    sessions.begin(client("c")).unwrap();
+    sessions.begun(at(1), client("c"), "c".into(), "c");
+    assert_eq!(sessions.begin(client("d")), full);
     sessions.finish(at(1), "a", SessionEnd::RolledBack);
-    assert_eq!(sessions.begin(), Ok(()));
+    assert_eq!(sessions.begin(client("d")), Ok(()));
 }
 
 #[test]
 fn a_session_without_a_call_expires_and_says_why() {
     let mut sessions = with(&["a", "b"]);
-    assert_eq!(sessions.call(at(5), "b"), Ok("b"));
-    sessions.call_done(at(6), "b");
+    assert_eq!(sessions.call(at(5), "b"), called("b"));
+    sessions.call_done(at(6), "b", client("b"));
     assert_eq!(sessions.expire(at(9)), []);
     let expired = Refusal::Ended(SessionEnd::Expired(Expiry::Idle));
     // Before anybody has ended it as well.
@@ -83,7 +94,7 @@ fn a_call_under_way_keeps_a_session_but_not_beyond_its_whole_time() {
         sessions.expire(at(60)),
         [("a", SessionEnd::Expired(Expiry::Total))]
     );
-    sessions.call_done(at(61), "a");
+    sessions.call_done(at(61), "a", client("a"));
     let expired = SessionEnd::Expired(Expiry::Total);
     assert_eq!(sessions.why_gone("a"), Some(Refusal::Ended(expired)));
 }
@@ -91,8 +102,8 @@ fn a_call_under_way_keeps_a_session_but_not_beyond_its_whole_time() {
 #[test]
 fn a_scan_keeps_a_session_only_while_its_reader_takes_something() {
     let mut sessions = with(&["a", "b"]);
-    assert_eq!(sessions.scan(at(1), "a"), Ok("a"));
-    assert_eq!(sessions.scan(at(1), "b"), Err(Refusal::Scans(1)));
+    assert_eq!(sessions.scan(at(1), "a"), called("a"));
+    assert_eq!(sessions.scan(at(1), "b"), Err(Refusal::Scans(Full::All(1))));
     sessions.scan_goes_on(at(9), "a");
     assert_eq!(
         sessions.expire(at(18)),
@@ -103,11 +114,14 @@ fn a_scan_keeps_a_session_only_while_its_reader_takes_something() {
         [("a", SessionEnd::Expired(Expiry::Idle))]
     );
     // What it took is free only now.
-    sessions.begin().unwrap();
-    sessions.begun(at(19), "c".into(), "c");
-    assert_eq!(sessions.scan(at(19), "c"), Err(Refusal::Scans(1)));
-    sessions.scan_done(at(20), "a");
-    assert_eq!(sessions.scan(at(20), "c"), Ok("c"));
+    sessions.begin(client("c")).unwrap();
+    sessions.begun(at(19), client("c"), "c".into(), "c");
+    assert_eq!(
+        sessions.scan(at(19), "c"),
+        Err(Refusal::Scans(Full::All(1)))
+    );
+    sessions.scan_done(at(20), "a", client("a"));
+    assert_eq!(sessions.scan(at(20), "c"), called("c"));
 }
 
 #[test]
@@ -118,12 +132,12 @@ fn calls_under_way_are_bounded_for_each_session_and_in_all() {
     assert_eq!(sessions.call(at(1), "a"), Err(Refusal::SessionCalls(2)));
     assert_eq!(sessions.scan(at(1), "a"), Err(Refusal::SessionCalls(2)));
     sessions.call(at(1), "b").unwrap();
-    assert_eq!(sessions.call(at(1), "c"), Err(Refusal::Calls(3)));
+    assert_eq!(sessions.call(at(1), "c"), Err(Refusal::Calls(Full::All(3))));
     // Also the call of a session that has ended meanwhile gives its place back.
     sessions.rollback(at(1), "a").unwrap();
-    assert_eq!(sessions.call(at(1), "c"), Err(Refusal::Calls(3)));
-    sessions.call_done(at(1), "a");
-    assert_eq!(sessions.call(at(1), "c"), Ok("c"));
+    assert_eq!(sessions.call(at(1), "c"), Err(Refusal::Calls(Full::All(3))));
+    sessions.call_done(at(1), "a", client("a"));
+    assert_eq!(sessions.call(at(1), "c"), called("c"));
 }
 
 #[test]
@@ -137,7 +151,10 @@ fn what_is_written_is_bounded_for_each_session_and_in_all() {
     sessions.written("a", 100);
     assert_eq!(sessions.check_room("a", 1), Err(Refusal::SessionBytes(100)));
     sessions.check_room("b", 50).unwrap();
-    assert_eq!(sessions.check_room("b", 51), Err(Refusal::Bytes(150)));
+    assert_eq!(
+        sessions.check_room("b", 51),
+        Err(Refusal::Bytes(Full::All(150)))
+    );
     // A cell that was written again takes no more than before.
     sessions.written("a", 60);
     sessions.check_room("b", 90).unwrap();
@@ -153,8 +170,8 @@ fn a_commit_is_carried_out_once_and_answered_as_often_as_it_is_asked() {
     // A write that went along is refused.
     assert_eq!(sessions.commit(at(1), "a"), Ok(CommitStep::Begin("a")));
     sessions.commit_not_begun(at(1), "a");
-    assert_eq!(sessions.call(at(1), "a"), Ok("a"));
-    sessions.call_done(at(1), "a");
+    assert_eq!(sessions.call(at(1), "a"), called("a"));
+    sessions.call_done(at(1), "a", client("a"));
     assert_eq!(sessions.commit(at(1), "a"), Ok(CommitStep::Begin("a")));
     for refused in [
         sessions.commit(at(1), "a").map(drop),
@@ -215,9 +232,9 @@ fn an_unknown_outcome_is_never_taken_for_an_abort() {
 fn a_proxy_that_stops_begins_nothing_and_lets_its_sessions_end() {
     let mut sessions = with(&["a", "b", "c"]);
     sessions.stop();
-    assert_eq!(sessions.begin(), Err(Refusal::Stopping));
-    assert_eq!(sessions.call(at(1), "a"), Ok("a"));
-    sessions.call_done(at(1), "a");
+    assert_eq!(sessions.begin(client("d")), Err(Refusal::Stopping));
+    assert_eq!(sessions.call(at(1), "a"), called("a"));
+    sessions.call_done(at(1), "a", client("a"));
     sessions.rollback(at(2), "a").unwrap();
     sessions.commit(at(2), "b").unwrap();
     assert_eq!(sessions.end_all(at(3)), ["c"]);
@@ -232,10 +249,43 @@ fn a_proxy_that_stops_begins_nothing_and_lets_its_sessions_end() {
 fn as_many_ends_are_remembered_as_sessions_may_be_open() {
     let mut sessions = with(&[]);
     for token in ["a", "b", "c", "d"] {
-        sessions.begin().unwrap();
-        sessions.begun(at(1), token.into(), token);
+        sessions.begin(client(token)).unwrap();
+        sessions.begun(at(1), client(token), token.into(), token);
         sessions.rollback(at(1), token).unwrap();
     }
     assert_eq!(sessions.rollback(at(1), "a"), Err(Refusal::Unknown));
     assert_eq!(sessions.rollback(at(1), "b"), Ok(None));
+}
+
+#[test]
+fn no_client_gets_more_than_is_left_for_others() {
+    let mut sessions = Sessions::new(Limits {
+        sessions_max: 4,
+        ..small()
+    });
+    let (greedy, other) = (client("g"), client("o"));
+    let share = |has, most| Full::Share {
+        client: greedy,
+        has,
+        most,
+    };
+    for token in ["a", "b"] {
+        sessions.begin(greedy).unwrap();
+        sessions.begun(at(0), greedy, token.into(), token);
+    }
+    assert_eq!(sessions.begin(greedy), Err(Refusal::Sessions(share(2, 4))));
+    sessions.begin(other).unwrap();
+    sessions.begun(at(0), other, "o".into(), "o");
+    // Of three calls.
+    sessions.call(at(1), "a").unwrap();
+    sessions.call(at(1), "a").unwrap();
+    let refused = Refusal::Calls(share(2, 3));
+    assert_eq!(sessions.call(at(1), "b"), Err(refused));
+    assert_eq!(sessions.call(at(1), "o"), Ok(("o", other)));
+    // Of 150 bytes.
+    sessions.written("a", 60);
+    assert_eq!(sessions.check_room("b", 15), Ok(()));
+    let refused = Refusal::Bytes(share(60, 150));
+    assert_eq!(sessions.check_room("b", 31), Err(refused));
+    assert_eq!(sessions.check_room("o", 90), Ok(()));
 }

@@ -1,5 +1,7 @@
 //! What a session that is about to begin leaves behind if it doesn't: nothing.
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 
 use super::{CellAt, Transactions};
@@ -29,13 +31,14 @@ impl Transactions {
 /// A session that is about to begin.
 pub(super) struct Beginning<'a> {
     pub(super) of: &'a Transactions,
+    pub(super) client: IpAddr,
     pub(super) is_done: bool,
 }
 
 impl Drop for Beginning<'_> {
     fn drop(&mut self) {
         if !self.is_done {
-            self.of.sessions.lock().not_begun();
+            self.of.sessions.lock().not_begun(self.client);
             self.of.ended.notify_waiters();
         }
     }

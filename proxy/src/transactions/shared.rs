@@ -1,6 +1,7 @@
 //! Transactions that several clients share: who joins, at this proxy or at another one, and how what they have written comes to
 //! the session that commits it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -116,9 +117,10 @@ impl Upstream {
 }
 
 impl Transactions {
-    /// Joins the transaction of a session, and reads these cells.
+    /// Joins the transaction of a session for a client, and reads these cells.
     pub(crate) async fn join(
         self: &Arc<Self>,
+        from: IpAddr,
         manager: &str,
         cells: &[CellAt],
         passed_on: bool,
@@ -128,8 +130,8 @@ impl Transactions {
         // A made-up token may name what all proxies are behind: it would go round for ever.
         let elsewhere = elsewhere.filter(|_| !passed_on);
         let (session, txn) = match elsewhere {
-            Some(token) => self.join_elsewhere(manager, token.proxy).await?,
-            None => self.join_here(manager).await?,
+            Some(token) => self.join_elsewhere(from, manager, token.proxy).await?,
+            None => self.join_here(from, manager).await?,
         };
         self.metrics.begun.inc();
         Ok(Joined {
@@ -140,12 +142,17 @@ impl Transactions {
         })
     }
 
-    async fn join_here(&self, manager: &str) -> Result<(String, SessionTxn), Failure> {
+    async fn join_here(
+        &self,
+        from: IpAddr,
+        manager: &str,
+    ) -> Result<(String, SessionTxn), Failure> {
         let client = self.client()?;
-        let joined = self.sessions.lock().join(self.now(), manager);
+        let joined = self.sessions.lock().join(self.now(), from, manager);
         let of = joined.map_err(|refusal| self.refused(manager, refusal))?;
         let mut beginning = Beginning {
             of: self,
+            client: from,
             is_done: false,
         };
         let txn = SessionTxn::new(client.join(of.txn.start_ts()).await?);
@@ -155,7 +162,7 @@ impl Transactions {
         let joined = self
             .sessions
             .lock()
-            .joined(now, manager, session.clone(), txn.clone());
+            .joined(now, from, manager, session.clone(), txn.clone());
         if let Err(refusal) = joined {
             txn.roll_back();
             self.ended.notify_waiters();
@@ -167,6 +174,7 @@ impl Transactions {
     /// At the proxy with this address: what is written here goes there in the end.
     async fn join_elsewhere(
         self: &Arc<Self>,
+        from: IpAddr,
         manager: &str,
         address: &str,
     ) -> Result<(String, SessionTxn), Failure> {
@@ -174,9 +182,10 @@ impl Transactions {
             return Err(self.refused(manager, Refusal::Unknown));
         };
         let client = self.client()?;
-        self.sessions.lock().begin()?;
+        self.sessions.lock().begin(from)?;
         let mut beginning = Beginning {
             of: self,
+            client: from,
             is_done: false,
         };
         let mut there = TransactionsClient::new(channel);
@@ -209,7 +218,7 @@ impl Transactions {
         let now = self.now();
         self.sessions
             .lock()
-            .joined_elsewhere(now, session.clone(), txn.clone());
+            .joined_elsewhere(now, from, session.clone(), txn.clone());
         let every = Duration::from_millis(joined.idle_max_ms / 3).max(Duration::from_millis(10));
         let ended = txn.ended.subscribe();
         let kept = self.clone().keep(session.clone(), upstream, every, ended);

@@ -79,4 +79,8 @@ declarations! {
         "percolator_proxy_buffered_bytes",
         "What open sessions have written and not committed yet, in bytes of memory.",
     );
+    TRANSIT_BYTES: Metric::gauge(
+        "percolator_proxy_transit_bytes",
+        "Requests that are being received, and answers that their clients have not taken, in bytes.",
+    );
 }

@@ -1,4 +1,5 @@
-use super::super::{CommitStep, KnownEnd, Limits};
+use super::super::tests::{called, client};
+use super::super::{CommitStep, Full, KnownEnd, Limits};
 use super::*;
 
 fn at(seconds: u64) -> Duration {
@@ -15,12 +16,12 @@ fn with(participants: &[&'static str]) -> Sessions<&'static str> {
         session_bytes_max: 100,
         ..Limits::default()
     });
-    sessions.begin().unwrap();
-    sessions.begun(at(0), "m".into(), "m");
+    sessions.begin(client("m")).unwrap();
+    sessions.begun(at(0), client("m"), "m".into(), "m");
     for token in participants {
-        assert_eq!(sessions.join(at(0), "m"), Ok("m"));
+        assert_eq!(sessions.join(at(0), client(token), "m"), Ok("m"));
         sessions
-            .joined(at(0), "m", (*token).into(), *token)
+            .joined(at(0), client(token), "m", (*token).into(), *token)
             .unwrap();
     }
     sessions
@@ -51,10 +52,16 @@ fn a_transaction_is_committed_when_all_have_finished() {
     assert_eq!(sessions.bytes(), 17);
     finish(&mut sessions, "b").unwrap();
     assert_eq!(sessions.commit(at(2), "m"), Ok(CommitStep::Begin("m")));
-    assert_eq!(sessions.join(at(2), "m"), Err(Refusal::TooLate));
+    assert_eq!(
+        sessions.join(at(2), client("j"), "m"),
+        Err(Refusal::TooLate)
+    );
     let end = SessionEnd::Committed(percolator_client::Timestamp::from_u64(7));
     assert_eq!(sessions.finish(at(2), "m", end), Some("m"));
-    assert_eq!(sessions.join(at(2), "m"), Err(Refusal::TooLate));
+    assert_eq!(
+        sessions.join(at(2), client("j"), "m"),
+        Err(Refusal::TooLate)
+    );
     assert_eq!((sessions.bytes(), sessions.open()), (0, 0));
 }
 
@@ -81,7 +88,7 @@ fn a_participant_that_ends_without_finishing_aborts_the_transaction() {
         let mut sessions = with(&["a", "b"]);
         sessions.finish(at(1), "a", end);
         assert_eq!(sessions.call(at(1), "m"), Err(LOST));
-        assert_eq!(sessions.join(at(1), "m"), Err(LOST));
+        assert_eq!(sessions.join(at(1), client("j"), "m"), Err(LOST));
         let mut over = sessions.expire(at(1));
         over.sort_by_key(|(txn, _)| *txn);
         assert_eq!(over[0].0, "m");
@@ -94,7 +101,7 @@ fn a_participant_that_ends_without_finishing_aborts_the_transaction() {
     // Also one that nobody calls any more.
     let mut sessions = with(&["a"]);
     sessions.call(at(25), "m").unwrap();
-    sessions.call_done(at(25), "m");
+    sessions.call_done(at(25), "m", client("m"));
     sessions.expire(at(30));
     assert_eq!(sessions.commit(at(31), "m"), Err(LOST));
 }
@@ -110,9 +117,9 @@ fn a_manager_that_ends_takes_its_participants_along() {
     assert_eq!(sessions.outcome("a"), gone);
     // It may end between the two steps of a participant that joins.
     let mut sessions = with(&[]);
-    sessions.join(at(0), "m").unwrap();
+    sessions.join(at(0), client("a"), "m").unwrap();
     sessions.finish(at(1), "m", SessionEnd::RolledBack);
-    let late = sessions.joined(at(1), "m", "a".into(), "a");
+    let late = sessions.joined(at(1), client("a"), "m", "a".into(), "a");
     assert_eq!(late, Err(Refusal::Ended(SessionEnd::RolledBack)));
     assert!(sessions.is_empty());
 }
@@ -122,24 +129,33 @@ fn calls_of_participants_keep_the_manager() {
     let mut sessions = with(&["a"]);
     for second in [20, 40, 60] {
         sessions.call(at(second), "a").unwrap();
-        sessions.call_done(at(second), "a");
+        sessions.call_done(at(second), "a", client("a"));
         assert_eq!(sessions.expire(at(second)), []);
     }
-    assert_eq!(sessions.call(at(61), "m"), Ok("m"));
+    assert_eq!(sessions.call(at(61), "m"), called("m"));
 }
 
 #[test]
 fn roles_are_not_mixed_up() {
     let mut sessions = with(&["a"]);
     assert_eq!(sessions.commit(at(1), "a"), Err(Refusal::IsParticipant));
-    assert_eq!(sessions.join(at(1), "a"), Err(Refusal::IsParticipant));
+    assert_eq!(
+        sessions.join(at(1), client("j"), "a"),
+        Err(Refusal::IsParticipant)
+    );
     assert_eq!(sessions.finishing(at(1), "m"), Err(Refusal::NoParticipant));
-    assert_eq!(sessions.join(at(1), "x"), Err(Refusal::Unknown));
+    assert_eq!(
+        sessions.join(at(1), client("j"), "x"),
+        Err(Refusal::Unknown)
+    );
     // A participant of another proxy's session.
-    sessions.begin().unwrap();
-    sessions.joined_elsewhere(at(1), "r".into(), "r");
+    sessions.begin(client("r")).unwrap();
+    sessions.joined_elsewhere(at(1), client("r"), "r".into(), "r");
     assert_eq!(sessions.commit(at(1), "r"), Err(Refusal::IsParticipant));
-    assert_eq!(sessions.join(at(1), "r"), Err(Refusal::IsParticipant));
+    assert_eq!(
+        sessions.join(at(1), client("j"), "r"),
+        Err(Refusal::IsParticipant)
+    );
 }
 
 #[test]
@@ -151,13 +167,13 @@ fn what_may_be_at_another_proxy_is_not_changed_and_not_said_to_be_rolled_back() 
         })
     };
     let mut sessions = with(&[]);
-    sessions.begin().unwrap();
-    sessions.joined_elsewhere(at(1), "r".into(), "r");
+    sessions.begin(client("r")).unwrap();
+    sessions.joined_elsewhere(at(1), client("r"), "r".into(), "r");
     // Nothing was sent yet.
     assert_eq!(sessions.finishing(at(1), "r"), begun(false));
     sessions.commit_not_begun(at(1), "r");
-    assert_eq!(sessions.call(at(1), "r"), Ok("r"));
-    sessions.call_done(at(1), "r");
+    assert_eq!(sessions.call(at(1), "r"), called("r"));
+    sessions.call_done(at(1), "r", client("r"));
     // It was, and no answer came.
     assert_eq!(sessions.finishing(at(1), "r"), begun(false));
     sessions.seal("r");
@@ -180,16 +196,16 @@ fn a_manager_whose_time_is_over_does_not_come_back() {
     // A scan keeps no session, but its participant's.
     sessions.call(at(1), "a").unwrap();
     sessions.call(at(20), "b").unwrap();
-    sessions.call_done(at(20), "b");
+    sessions.call_done(at(20), "b", client("b"));
     assert_eq!(sessions.call(at(50), "m"), Err(idle()));
-    sessions.call_done(at(50), "a");
+    sessions.call_done(at(50), "a", client("a"));
     sessions.call(at(50), "a").unwrap();
     assert_eq!(sessions.call(at(50), "m"), Err(idle()));
     // What the reader of a scan takes counts as well.
     let mut sessions = with(&["a"]);
     sessions.scan(at(20), "a").unwrap();
     sessions.scan_goes_on(at(40), "a");
-    assert_eq!(sessions.call(at(60), "m"), Ok("m"));
+    assert_eq!(sessions.call(at(60), "m"), called("m"));
 }
 
 #[test]
@@ -204,9 +220,10 @@ fn limits_hold_for_all_of_a_transaction() {
     // With fewer bytes it may finish still.
     sessions.written("b", 30);
     finish(&mut sessions, "b").unwrap();
-    sessions.begin().unwrap();
-    sessions.begun(at(1), "x".into(), "x");
-    sessions.join(at(1), "m").unwrap();
-    sessions.join(at(1), "m").unwrap();
-    assert_eq!(sessions.join(at(1), "m"), Err(Refusal::Sessions(4)));
+    sessions.begin(client("x")).unwrap();
+    sessions.begun(at(1), client("x"), "x".into(), "x");
+    sessions.join(at(1), client("c"), "m").unwrap();
+    sessions.join(at(1), client("d"), "m").unwrap();
+    let full = Err(Refusal::Sessions(Full::All(4)));
+    assert_eq!(sessions.join(at(1), client("e"), "m"), full);
 }

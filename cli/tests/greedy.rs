@@ -1,0 +1,292 @@
+//! Greedy clients of a proxy: one that begins sessions without end, one that would write a gigabyte, one that never reads an answer,
+//! and one whose scans nobody reads. Each has an address of its own, and what others do goes on beside them.
+
+mod support;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use support::http::json;
+use support::server::resident_kib;
+use support::{Cluster, block_on, wait_for};
+
+/// What the sessions' client asks for.
+const SESSIONS: usize = 100_000;
+/// What the writer would write, in values of [`VALUE_BYTES`].
+const GIGABYTE: usize = 1 << 30;
+const VALUE_BYTES: usize = 4 << 20;
+/// Answers that nobody reads, of a value of [`VALUE_BYTES`] each: four times what may be on its way.
+const UNREAD: usize = 256;
+const SCANS: usize = 400;
+
+/// A connection of a client at this address of the machine.
+struct Connection {
+    answers: BufReader<TcpStream>,
+}
+
+impl Connection {
+    /// All of 127.0.0.0/8 is this machine.
+    fn new(client: u8, proxy: &str) -> Self {
+        let proxy: SocketAddr = proxy.parse().expect("an address");
+        let connecting = async {
+            let socket = tokio::net::TcpSocket::new_v4()?;
+            socket.bind((IpAddr::from([127, 0, 0, client]), 0).into())?;
+            socket.connect(proxy).await?.into_std()
+        };
+        let stream = block_on(connecting).expect("connected");
+        stream.set_nonblocking(false).expect("blocking");
+        stream.set_nodelay(true).expect("no delay");
+        Self {
+            answers: BufReader::new(stream),
+        }
+    }
+
+    /// Sends a call, whose answer nobody has to read.
+    fn send(&mut self, method: &str, body: &str) {
+        let length = body.len();
+        let head = format!(
+            "POST /v1/{method} HTTP/1.1\r\nHost: proxy\r\nContent-Length: {length}\r\n\r\n"
+        );
+        let stream = self.answers.get_mut();
+        let sent = stream.write_all(head.as_bytes());
+        // A request that is refused is not read to its end.
+        let _ = sent.and_then(|()| stream.write_all(body.as_bytes()));
+    }
+
+    /// Calls a method: the status, and the answer.
+    fn call(&mut self, method: &str, body: &str) -> std::io::Result<(u16, String)> {
+        self.send(method, body);
+        let (status, length) = self.head()?;
+        Ok((status, self.body(length)?))
+    }
+
+    /// The status, and how long the answer is.
+    fn head(&mut self) -> std::io::Result<(u16, usize)> {
+        let (mut line, mut length) = (String::new(), 0);
+        self.answers.read_line(&mut line)?;
+        let status = line.split(' ').nth(1);
+        let status = status.and_then(|status| status.parse().ok());
+        loop {
+            line.clear();
+            self.answers.read_line(&mut line)?;
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().expect("a number");
+            }
+            if line.trim().is_empty() {
+                break;
+            }
+        }
+        let status = status.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        Ok((status, length))
+    }
+
+    fn body(&mut self, length: usize) -> std::io::Result<String> {
+        let mut body = vec![0; length];
+        self.answers.read_exact(&mut body)?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// The token of a session, unless it is refused.
+    fn begin(&mut self) -> Result<String, String> {
+        let (status, answer) = self.call("begin", "{}").expect("an answer");
+        match status {
+            200 => Ok(json(&answer)["session"]
+                .as_str()
+                .expect("a token")
+                .to_owned()),
+            _ => Err(reason(&answer)),
+        }
+    }
+}
+
+fn reason(answer: &str) -> String {
+    let reason = &json(answer)["error"]["details"][0]["reason"];
+    reason.as_str().unwrap_or(answer).to_owned()
+}
+
+/// One that counts up a cell: how often, until it is over, and how long a transaction took at the most.
+fn ordinary(proxy: &str, over: &AtomicBool, counted: &AtomicU64) -> Duration {
+    let mut connection = Connection::new(1, proxy);
+    let mut longest = Duration::ZERO;
+    let cell = r#""table":"t","row":"counter","column":"n""#;
+    while !over.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let mut call = |method: &str, body: String| {
+            let (status, answer) = connection.call(method, &body).expect("an answer");
+            assert_eq!(status, 200, "{method}: {answer}");
+            json(&answer)
+        };
+        let begun = call("begin", format!("{{\"cells\":[{{{cell}}}]}}"));
+        let session = begun["session"].as_str().expect("a token");
+        let before = begun["values"][0]["value"]
+            .as_str()
+            .map_or(0, |value| value.parse().expect("a number"));
+        assert_eq!(before, counted.load(Ordering::Relaxed));
+        let after = before + 1;
+        let write = format!("{{{cell},\"value\":\"{after}\"}}");
+        call(
+            "commit",
+            format!("{{\"session\":\"{session}\",\"writes\":[{write}]}}"),
+        );
+        counted.store(after, Ordering::Relaxed);
+        longest = longest.max(began.elapsed());
+    }
+    longest
+}
+
+/// Begins sessions until it has asked for enough: how many it got, and why no more.
+fn many_sessions(proxy: &str) -> (usize, String) {
+    let got = AtomicU64::new(0);
+    let refused = parking_lot::Mutex::new(String::new());
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut connection = Connection::new(2, proxy);
+                for _ in 0..SESSIONS / 8 {
+                    match connection.begin() {
+                        Ok(_) => drop(got.fetch_add(1, Ordering::Relaxed)),
+                        Err(reason) => *refused.lock() = reason,
+                    }
+                }
+            });
+        }
+    });
+    (got.into_inner() as usize, refused.into_inner())
+}
+
+/// Writes into sessions, each until it is refused: the bytes that were taken, and the reasons.
+fn gigabyte(proxy: &str) -> (usize, Vec<String>) {
+    let mut connection = Connection::new(3, proxy);
+    let value = "x".repeat(VALUE_BYTES);
+    let (mut taken, mut reasons) = (0, Vec::new());
+    let mut session = connection.begin().expect("a session");
+    for number in 0..GIGABYTE / VALUE_BYTES {
+        let body = format!(
+            "{{\"session\":\"{session}\",\"table\":\"t\",\"row\":\"{number}\",\"column\":\"c\",\"value\":\"{value}\"}}"
+        );
+        let (status, answer) = connection.call("put", &body).expect("an answer");
+        if status == 200 {
+            taken += VALUE_BYTES;
+            continue;
+        }
+        let reason = reason(&answer);
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+        session = connection.begin().expect("a session");
+    }
+    (taken, reasons)
+}
+
+/// Asks for a large value on each of many connections until that is refused, and reads no more than how the answers begin.
+fn unread(proxy: &str) -> Vec<Connection> {
+    let mut first = Connection::new(4, proxy);
+    let session = first.begin().expect("a session");
+    let get =
+        format!("{{\"session\":\"{session}\",\"table\":\"t\",\"row\":\"large\",\"column\":\"c\"}}");
+    let mut all = vec![first];
+    while all.len() < UNREAD {
+        let mut connection = Connection::new(4, proxy);
+        connection.send("get", &get);
+        let (status, length) = connection.head().expect("an answer");
+        if status == 429 {
+            assert_eq!(reason(&connection.body(length).expect("a body")), "BYTES");
+            eprintln!("{} answers that nobody reads", all.len());
+            return all;
+        }
+        assert_eq!(status, 200);
+        all.push(connection);
+    }
+    panic!("{UNREAD} answers of {VALUE_BYTES} bytes wait at the proxy")
+}
+
+/// Begins scans on many connections, and reads nothing.
+fn scans(proxy: &str) -> Vec<Connection> {
+    let mut first = Connection::new(5, proxy);
+    let mut all = Vec::new();
+    let mut session = String::new();
+    for number in 0..SCANS {
+        // A session has a bound of its own.
+        if number % 16 == 0 {
+            session = match first.begin() {
+                Ok(session) => session,
+                Err(reason) => {
+                    assert_eq!(reason, "BYTES");
+                    eprintln!("{number} scans that nobody reads");
+                    break;
+                }
+            };
+        }
+        let mut connection = Connection::new(5, proxy);
+        connection.send(
+            "scan",
+            &format!("{{\"session\":\"{session}\",\"table\":\"t\"}}"),
+        );
+        all.push(connection);
+    }
+    all.push(first);
+    all
+}
+
+/// So that nobody waits for another one if the test fails.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn greedy_clients_harm_nobody_else() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "t"]).ok();
+    let proxy = cluster.proxy();
+    let large = "y".repeat(VALUE_BYTES);
+    let mut loader = Connection::new(1, &proxy);
+    let session = loader.begin().expect("a session");
+    let put = format!(
+        "{{\"session\":\"{session}\",\"table\":\"t\",\"row\":\"large\",\"column\":\"c\",\"value\":\"{large}\"}}"
+    );
+    for (method, body) in [
+        ("put", put),
+        ("commit", format!("{{\"session\":\"{session}\"}}")),
+    ] {
+        let (status, answer) = loader.call(method, &body).expect("an answer");
+        assert_eq!(status, 200, "{answer}");
+    }
+    let (over, counted) = (AtomicBool::new(false), AtomicU64::new(0));
+    let over = &over;
+    std::thread::scope(|scope| {
+        let others = scope.spawn(|| ordinary(&proxy, over, &counted));
+        let _ended = SetWhenDropped(over);
+        let goes_on = |beside: &str| {
+            let before = counted.load(Ordering::Relaxed);
+            wait_for(&format!("transactions beside {beside}"), || {
+                assert!(!others.is_finished(), "the ordinary client has failed");
+                (counted.load(Ordering::Relaxed) > before + 10).then_some(())
+            });
+            let kib = resident_kib(cluster.pid("proxy-0"));
+            eprintln!("beside {beside}: the proxy has {} MiB", kib >> 10);
+            assert!(kib < 700 << 10, "{kib} KiB");
+        };
+        let _scans = scans(&proxy);
+        goes_on("scans that nobody reads");
+        let _unread = unread(&proxy);
+        goes_on("answers that nobody reads");
+        let (taken, reasons) = gigabyte(&proxy);
+        assert_eq!(reasons, ["SESSION_BYTES", "BYTES"]);
+        assert!(taken <= 128 << 20, "{taken} bytes");
+        goes_on("a gigabyte");
+        let (got, reason) = many_sessions(&proxy);
+        assert_eq!(reason, "SESSIONS");
+        eprintln!("{got} sessions of {SESSIONS}");
+        goes_on("sessions without end");
+        over.store(true, Ordering::Relaxed);
+        let longest = others.join().expect("no transaction has failed");
+        let counted = counted.load(Ordering::Relaxed);
+        eprintln!("{counted} transactions of another client, the longest took {longest:?}");
+    });
+}

@@ -1,0 +1,285 @@
+//! What is on its way: requests that are being received, and answers that their clients have not taken. Bounded, as each may have a
+//! value of 4 MiB before anybody can say to which session it belongs, and a client that never reads would have the proxy keep all
+//! that it has asked for.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::Extensions;
+use tonic::transport::server::TcpConnectInfo;
+
+use crate::failure::{Failure, Reason};
+use crate::pool::{Full, Pool};
+
+/// The address that a request came from.
+pub(crate) fn client_of(request: &Extensions) -> IpAddr {
+    let connection = request.get::<TcpConnectInfo>();
+    let address = connection.and_then(TcpConnectInfo::remote_addr);
+    // One that has closed its connection has none any more.
+    address.map_or(IpAddr::from([0, 0, 0, 0]), |it| it.ip().to_canonical())
+}
+
+/// The bytes of all that is on its way.
+#[derive(Debug)]
+pub(crate) struct Transit(Mutex<Pool>);
+
+impl Transit {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Pool::new(most))))
+    }
+
+    /// All that is on its way.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.lock().taken()
+    }
+
+    /// Whether more may be asked for by this client.
+    ///
+    /// # Errors
+    /// It has to take its answers before.
+    pub(crate) fn check(&self, client: IpAddr) -> Result<(), Failure> {
+        self.0.lock().check(client, 0).map_err(refused)
+    }
+
+    /// The same body of a request, whose bytes count from when they come to when it is dropped. Beyond the bound it fails.
+    pub(crate) fn received(self: &Arc<Self>, client: IpAddr, body: Body) -> Body {
+        let counted = self.counted(client);
+        Body::new(ReceivedBody { body, counted })
+    }
+
+    /// The same body of an answer, whose bytes count from when they are known to when the connection has sent them.
+    pub(crate) fn answered(self: &Arc<Self>, client: IpAddr, mut body: Body) -> Body {
+        // The connection asks for what there is when it has room.
+        let ahead = body.frame().now_or_never().flatten();
+        Body::new(AnsweredBody {
+            body,
+            ahead: ahead.map(|frame| frame.map(|frame| self.counted_frame(client, frame))),
+            of: self.clone(),
+            client,
+        })
+    }
+
+    fn counted_frame(self: &Arc<Self>, client: IpAddr, frame: Frame<Bytes>) -> Frame<Bytes> {
+        frame.map_data(|bytes| {
+            let mut counted = self.counted(client);
+            counted.add(bytes.len());
+            Bytes::from_owner(CountedBytes {
+                bytes,
+                _counted: counted,
+            })
+        })
+    }
+
+    /// Nothing of this client yet, to which may be added.
+    pub(crate) fn counted(self: &Arc<Self>, client: IpAddr) -> Counted {
+        Counted {
+            of: self.clone(),
+            client,
+            bytes: 0,
+        }
+    }
+}
+
+fn refused(full: Full) -> Failure {
+    Failure::full(
+        Reason::Bytes,
+        full,
+        "too many bytes are on their way to and from the proxy: read the answers, and try again",
+    )
+}
+
+/// Bytes that a client has on their way, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    of: Arc<Transit>,
+    client: IpAddr,
+    bytes: usize,
+}
+
+impl Counted {
+    /// So many more.
+    ///
+    /// # Errors
+    /// The client has to take its answers before.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Failure> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let taken = self.of.0.lock().take(self.client, bytes);
+        taken.map_err(refused)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.of.0.lock().add(self.client, bytes);
+        self.bytes += bytes;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.of.0.lock().give_back(self.client, self.bytes);
+    }
+}
+
+struct ReceivedBody {
+    body: Body,
+    counted: Counted,
+}
+
+impl HttpBody for ReceivedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        let bytes = match &frame {
+            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
+            Some(Err(_)) | None => 0,
+        };
+        match this.counted.take(bytes) {
+            Ok(()) => Poll::Ready(frame),
+            Err(failure) => Poll::Ready(Some(Err(failure.status()))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+struct AnsweredBody {
+    body: Body,
+    /// What the body has given before it was asked.
+    ahead: Option<Result<Frame<Bytes>, Status>>,
+    of: Arc<Transit>,
+    client: IpAddr,
+}
+
+impl HttpBody for AnsweredBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if let Some(frame) = this.ahead.take() {
+            return Poll::Ready(Some(frame));
+        }
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        let counted = |frame| this.of.counted_frame(this.client, frame);
+        Poll::Ready(frame.map(|frame| frame.map(counted)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ahead.is_none() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let ahead = self.ahead.as_ref().and_then(|frame| frame.as_ref().ok());
+        let ahead = ahead.and_then(Frame::data_ref).map_or(0, Bytes::len) as u64;
+        let rest = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower() + ahead);
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + ahead);
+        }
+        hint
+    }
+}
+
+/// Bytes of an answer, which count for as long as anybody has a part of them.
+struct CountedBytes {
+    bytes: Bytes,
+    _counted: Counted,
+}
+
+impl AsRef<[u8]> for CountedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::Full as FullBody;
+    use tonic::Code;
+
+    fn client(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    fn body(bytes: usize) -> Body {
+        Body::new(FullBody::new(Bytes::from(vec![b'x'; bytes])))
+    }
+
+    #[tokio::test]
+    async fn requests_count_together_until_they_are_gone() {
+        let transit = Transit::new(150);
+        let receive = |client| transit.received(client, body(60));
+        let mut first = receive(client(1));
+        let frame = first.frame().await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap().len(), 60);
+        // It would have more than is left for the others.
+        let status = receive(client(1)).collect().await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert_eq!(
+            receive(client(2)).collect().await.unwrap().to_bytes().len(),
+            60
+        );
+        // What was refused counts no more, and neither does what is gone.
+        assert_eq!(transit.bytes(), 60);
+        drop(first);
+        assert_eq!(
+            receive(client(1)).collect().await.unwrap().to_bytes().len(),
+            60
+        );
+        assert_eq!(transit.bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_answer_counts_until_it_is_sent() {
+        let transit = Transit::new(100);
+        let mut answer = transit.answered(client(1), body(60));
+        assert_eq!(answer.size_hint().exact(), Some(60));
+        assert_eq!(transit.bytes(), 60);
+        let failure = transit.check(client(1)).unwrap_err();
+        assert_eq!(failure.reason, Reason::Bytes);
+        assert_eq!(failure.metadata["client"], "10.0.0.1");
+        assert!(transit.check(client(2)).is_ok());
+        let frame = answer.frame().await.unwrap().unwrap();
+        let mut data = frame.into_data().unwrap();
+        assert!(answer.frame().await.is_none());
+        drop(answer);
+        // A part of it keeps all of it in memory.
+        let end = data.split_off(59);
+        drop(data);
+        assert_eq!(transit.bytes(), 60);
+        drop(end);
+        assert!(transit.check(client(1)).is_ok());
+        // Nobody takes this one.
+        drop(transit.answered(client(1), body(60)));
+        assert_eq!(transit.bytes(), 0);
+    }
+}
