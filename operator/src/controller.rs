@@ -414,7 +414,8 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         return Ok(Action::await_change());
     };
     if cluster.metadata.deletion_timestamp.is_some() {
-        // Kubernetes removes what the cluster owns.
+        // Kubernetes removes what the cluster owns, whenever that is.
+        shared.rolls().end(&full_name(found));
         return Ok(Action::await_change());
     }
     let lacking = shared.definitions.lacking(&shared.client).await?;

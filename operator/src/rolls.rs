@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, Resource};
-use percolator_api::{ClusterObject, Status};
+use percolator_api::ClusterObject;
 use serde::Deserialize as _;
+use serde_json::json;
 
 use crate::cluster::{self, CLUSTER_LABEL, MANAGER};
 
@@ -101,7 +102,7 @@ async fn find_in(
         let labels = set.metadata.labels.as_ref();
         let cluster = labels.and_then(|labels| labels.get(CLUSTER_LABEL));
         if let (Some(namespace), Some(cluster)) = (&set.metadata.namespace, cluster)
-            && cluster::changes_pods(&set.data)
+            && cluster::changes_pods(&json!(set))
         {
             note(&format!("{namespace}/{cluster}"));
         }
@@ -110,15 +111,17 @@ async fn find_in(
     // Between two roles no set changes, and the status says which servers the next role waits for. If there is no next role, the
     // first look at the cluster ends it.
     list::<ClusterObject>(client, namespace, ListParams::default(), |cluster| {
-        let status = Status::deserialize(&cluster.data["status"]);
-        if status.is_ok_and(|status| cluster::awaits_servers(&status)) {
+        // One that this operator can't read gets no look that would end its turn.
+        let read = ClusterObject::deserialize(&json!(cluster));
+        let status = read.ok().and_then(|cluster| cluster.status);
+        if status.is_some_and(|status| cluster::awaits_servers(&status)) {
             note(&cluster::full_name(&cluster.metadata));
         }
     })
     .await
 }
 
-/// Shows `see` each object of a kind, also those that this operator can't read as such.
+/// Shows `see` each object of a kind: one that can't be read doesn't hide the others.
 async fn list<K: Resource<DynamicType = ()>>(
     client: &Client,
     namespace: Option<&str>,
@@ -143,8 +146,6 @@ async fn list<K: Resource<DynamicType = ()>>(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -166,32 +167,40 @@ mod tests {
         assert_eq!((rounds, rolls.count()), (100, 0));
     }
 
-    /// An API server with the StatefulSets and the status of three clusters.
-    fn with_three() -> Client {
-        let set = |cluster: &str, updated: &str| {
+    /// An API server with the StatefulSets and the status of some clusters.
+    fn with_some() -> Client {
+        let set = |cluster: &str, generation: u32, updated: &str| {
             json!({
-                "metadata": {"name": "s", "namespace": "n", "generation": 1, "labels": {CLUSTER_LABEL: cluster}},
+                "metadata": {"name": "s", "namespace": "n", "generation": generation, "labels": {CLUSTER_LABEL: cluster}},
                 "status": {"observedGeneration": 1, "currentRevision": "1", "updateRevision": updated},
             })
         };
-        let cluster = |name: &str, reason: &str| {
+        let cluster = |name: &str, engine: &str, reason: &str| {
             let condition = json!({
                 "type": "Progressing", "status": "True", "reason": reason, "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             });
             json!({
                 "metadata": {"name": name, "namespace": "n"},
-                "spec": {"tablets": {"storage": {"engine": "of a newer operator"}}},
+                "spec": {"tablets": {"storage": {"engine": engine}}},
                 "status": {"conditions": [condition]},
             })
         };
         let answer = move |request: hyper::Request<kube::client::Body>| {
             let items = match request.uri().path().rsplit('/').next() {
-                Some("statefulsets") => vec![set("a", "1"), set("b", "1"), set("c", "2")],
+                Some("statefulsets") => vec![
+                    set("a", 1, "1"),
+                    set("b", 1, "1"),
+                    set("c", 1, "2"),
+                    // Kubernetes has not seen its change yet.
+                    set("d", 2, "1"),
+                ],
                 _ => vec![
-                    cluster("a", "WaitingForTurn"),
-                    cluster("b", "WaitingForOracle"),
-                    cluster("c", "Settled"),
+                    cluster("a", "redb", "WaitingForTurn"),
+                    cluster("b", "redb", "WaitingForOracle"),
+                    cluster("c", "redb", "Settled"),
+                    cluster("d", "redb", "Settled"),
+                    cluster("e", "of a newer operator", "WaitingForOracle"),
                 ],
             };
             let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
@@ -207,8 +216,8 @@ mod tests {
     #[tokio::test]
     async fn an_operator_that_starts_finds_what_is_under_way() {
         let mut rolls = Rolls::new(1);
-        find(&with_three(), &[], |cluster| rolls.note(cluster)).await;
-        let found = BTreeSet::from(["n/b", "n/c"].map(str::to_owned));
+        find(&with_some(), &[], |cluster| rolls.note(cluster)).await;
+        let found = BTreeSet::from(["n/b", "n/c", "n/d"].map(str::to_owned));
         assert_eq!(rolls.under_way, found);
     }
 

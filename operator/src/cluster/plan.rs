@@ -232,8 +232,8 @@ fn plan_sets(
         if !is_as_wanted && may_apply {
             if let Some(why) = observed.turn_awaited.as_ref().filter(|_| restarts) {
                 gate = Gate::Closed;
-                let waits = || (Reason::WaitingForTurn, why.clone());
-                plan.waits.get_or_insert_with(waits);
+                // Also where a server of an earlier role has failed since: what is waited for is the turn.
+                plan.waits = Some((Reason::WaitingForTurn, why.clone()));
                 continue;
             }
             plan.restarts |= restarts;
