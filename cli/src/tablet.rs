@@ -22,6 +22,8 @@ Examples:
   percolator tablet move 7 tablet-2")]
 pub(crate) enum Command {
     /// List tablets: their rows, sizes and servers; of one that is on its way, also where to, and how much of it is there.
+    ///
+    /// Sizes and loads are estimates of some seconds ago.
     #[command(after_help = "\
 Examples:
   percolator tablet list                      those of all tables
@@ -67,20 +69,27 @@ Examples:
     /// Move a tablet to another tablet server.
     ///
     /// Its rows are copied while transactions go on. At the end requests wait for some milliseconds. A move that was begun goes
-    /// on if this command ends before it: `percolator tablet list` shows how far it is.
+    /// on if this command ends before it: `percolator tablet list` shows how far it is. A tablet that is there already stays. The
+    /// balancer may move it on, unless `spec.balance.enabled` is false.
     #[command(after_help = "\
 Examples:
   percolator tablet list accounts             the numbers of tablets
   percolator tablet move 7 tablet-2
   percolator tablet move 7 tablet-2 --patience 10m")]
     Move {
-        /// The tablet's number.
+        /// The tablet's number, as `percolator tablet list` shows it.
+        #[arg(value_parser = number)]
         tablet: u64,
         /// The server that gets it.
         server: String,
         #[command(flatten)]
         waiting: Waiting,
     },
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let number = text.parse();
+    number.map_err(|_| "not the number of a tablet: `percolator tablet list` shows them".to_owned())
 }
 
 impl Command {

@@ -527,3 +527,63 @@ fn a_letter_that_was_written_again_meanwhile_stays() {
         assert_eq!(left, []);
     });
 }
+
+/// The program that docs/observers.md begins with, as it stands there.
+#[test]
+fn the_program_of_the_docs_counts_words() {
+    let docs = include_str!("../../docs/observers.md");
+    let (_, program) = docs.split_once("```python\n").expect("a program");
+    let (program, _) = program.split_once("```").expect("its end");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("count-words");
+    std::fs::write(&file, program).expect("written");
+    let counts = format!("python3 {}", file.display());
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "documents"]).ok();
+    cluster.run(&["table", "observe", "documents", "text"]).ok();
+    let text = "the quick brown fox";
+    cluster
+        .run(&["put", "documents", "doc1", "text", text])
+        .ok();
+    let run = [
+        "observe",
+        "run",
+        "documents",
+        "text",
+        "--exec",
+        &counts,
+        "--until-idle",
+    ];
+    cluster.run(&run).ok();
+    assert_eq!(
+        cluster
+            .run(&["get", "documents", "doc1", "words"])
+            .ok()
+            .trim(),
+        "4"
+    );
+    // One that reads to the end of its input hears that this doesn't come.
+    cluster
+        .run(&["put", "documents", "doc1", "text", text])
+        .ok();
+    let run = [
+        "observe",
+        "run",
+        "documents",
+        "text",
+        "--exec",
+        "cat >/dev/null",
+        "--timeout",
+        "300ms",
+    ];
+    let ended = cluster.run(&[&run[..], &["--attempts", "1", "--until-idle"]].concat());
+    assert!(
+        format!("{ended:?}").contains("to the end of its input"),
+        "{ended:?}"
+    );
+    cluster
+        .run(&["observe", "discard", "documents", "text"])
+        .ok();
+    let nothing = cluster.run(&["observe", "discard", "documents", "text"]);
+    assert_eq!(nothing.code(), 7, "{nothing:?}");
+}

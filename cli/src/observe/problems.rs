@@ -276,8 +276,8 @@ fn given_up_of(table: &str, changes: usize, is_all: bool) -> Problem {
         about: table.to_owned(),
         what: format!("observers of table {table} have given up {more}{changes} changes"),
         action: format!(
-            "see why by `percolator observe status {table}`, and when that is mended, `percolator observe retry`; \
-             `percolator observe discard` forgets them"
+            "see of which columns by `percolator observe status {table}`, and why by `percolator observe status {table} COLUMN`; when \
+             that is mended, `percolator observe retry {table} COLUMN`; `percolator observe discard {table} COLUMN` forgets them"
         ),
     }
 }

@@ -50,7 +50,12 @@ impl Program {
             // It has ended by itself, and its number may soon be another's.
             group.0 = None;
         }
-        ran.map_err(|_| format!("it took longer than {:?}", self.timeout))?
+        ran.map_err(|_| {
+            let timeout = self.timeout;
+            format!(
+                "it took longer than {timeout:?}; does it read to the end of its input? That stays open: it is to read one line"
+            )
+        })?
     }
 }
 

@@ -46,14 +46,14 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Forget changes that were given up: nobody runs for them any more.
     ///
-    /// Ends with 7 where there is none of the row that is asked for.
+    /// Ends with 7 where there is none.
     #[command(
         after_help = "Examples:\n  percolator observe discard documents text\n  percolator observe discard documents text --row doc7"
     )]
     Discard(LetterArgs),
     /// Run again for the changes that were given up.
     ///
-    /// Ends with 7 where there is none of the row that is asked for.
+    /// Ends with 7 where there is none.
     #[command(
         after_help = "Examples:\n  percolator observe retry documents text\n  percolator observe retry documents text --row doc7"
     )]
@@ -97,7 +97,7 @@ pub(crate) struct StatusArgs {
 /// Run a program for each change, or call a URL, until it is interrupted.
 ///
 /// The program is started for each change. On its standard input it has one line, a JSON object: table, row, column, value
-/// (null: it was deleted), changed_at, start_ts. What it prints are JSON objects, one a line, that belong to the transaction of the
+/// (null: it was deleted), changed_at, start_ts. It reads that line, and not to the end of its input, which stays open. What it prints are JSON objects, one a line, that belong to the transaction of the
 /// run:
 ///   {"put": {"table": "t", "row": "r", "column": "c", "value": "v"}}
 ///   {"delete": {"table": "t", "row": "r", "column": "c"}}
@@ -469,11 +469,14 @@ fn done_with(
     (name, what): (&str, &str),
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let missed = args.row.as_ref().filter(|_| count == 0);
-    let text = match missed {
+    let text = match &args.row {
+        _ if count > 0 => format!("{count} {what}"),
         Some(row) => format!("no change of row {} was given up", escape(&row.0)),
-        None => format!("{count} {what}"),
+        None => {
+            let (table, column) = (&args.column.table, escape(&args.column.column.0));
+            format!("no change of {table} {column} was given up")
+        }
     };
     output.result(&text, &json!({ name: count }))?;
-    Ok(answered(missed.is_none()))
+    Ok(answered(count > 0))
 }
