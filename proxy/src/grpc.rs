@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use crate::failure::{Failure, Reason};
 use crate::ranges;
-use crate::transactions::{CellAt, CellChange, CellWrite, KnownOutcome, Transactions};
+use crate::transactions::{CellAt, CellChange, CellWrite, KnownOutcome, Transactions, Values};
 use crate::transit::client_of;
 
 /// The service.
@@ -50,7 +50,7 @@ impl v1::transactions_server::Transactions for Service {
         let cells: Vec<CellAt> = cells.into_iter().map(CellAt::from).collect();
         let call = async {
             let begun = self.0.begin(from, snapshot, &cells).await?;
-            let values = begun.values.into_iter();
+            let values = begun.read.values.into_iter();
             Ok(v1::BeginResponse {
                 session: begun.session,
                 start_ts: begun.start_ts.as_u64(),
@@ -63,8 +63,8 @@ impl v1::transactions_server::Transactions for Service {
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
         let (session, cell) = split(request.into_inner());
         let call = async {
-            let value = self.0.get(&session, &cell).await?;
-            Ok(v1::GetResponse { value })
+            let read = self.0.get(&session, &cell).await?;
+            Ok(one(read))
         };
         self.answer("get", call).await
     }
@@ -72,8 +72,8 @@ impl v1::transactions_server::Transactions for Service {
     async fn get_for_update(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
         let (session, cell) = split(request.into_inner());
         let call = async {
-            let value = self.0.get_for_update(&session, &cell).await?;
-            Ok(v1::GetResponse { value })
+            let read = self.0.get_for_update(&session, &cell).await?;
+            Ok(one(read))
         };
         self.answer("get_for_update", call).await
     }
@@ -85,8 +85,11 @@ impl v1::transactions_server::Transactions for Service {
         let request = request.into_inner();
         let cells: Vec<CellAt> = request.cells.into_iter().map(CellAt::from).collect();
         let call = async {
-            let values = self.0.batch_get(&request.session, &cells).await?;
-            let values = values.into_iter().map(|value| v1::GetResponse { value });
+            let read = self.0.batch_get(&request.session, &cells).await?;
+            let values = read
+                .values
+                .into_iter()
+                .map(|value| v1::GetResponse { value });
             Ok(v1::BatchGetResponse {
                 values: values.collect(),
             })
@@ -188,7 +191,7 @@ impl v1::transactions_server::Transactions for Service {
         let cells: Vec<CellAt> = cells.into_iter().map(CellAt::from).collect();
         let call = async {
             let joined = self.0.join(from, &session, &cells, passed_on).await?;
-            let values = joined.values.into_iter();
+            let values = joined.read.values.into_iter();
             Ok(v1::JoinResponse {
                 session: joined.session,
                 start_ts: joined.start_ts.as_u64(),
@@ -239,6 +242,14 @@ impl From<v1::CellName> for CellAt {
 
 fn cell(table: String, row: Bytes, column: Bytes) -> CellAt {
     CellAt { table, row, column }
+}
+
+/// The value of the only cell that was read.
+fn one(read: Values) -> v1::GetResponse {
+    let mut values = read.values;
+    v1::GetResponse {
+        value: values.pop().flatten(),
+    }
 }
 
 fn split(request: v1::GetRequest) -> (String, CellAt) {

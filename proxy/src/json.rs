@@ -95,19 +95,19 @@ async fn call(
         "get" | "get_for_update" => {
             let cell = fields.cell()?;
             fields.end()?;
-            let value = if method == "get" {
+            let read = if method == "get" {
                 shared.get(&session, &cell).await?
             } else {
                 shared.get_for_update(&session, &cell).await?
             };
-            value_json(value.as_deref())
+            value_json(read.values.first().and_then(Option::as_deref))
         }
         "batch_get" => {
             let cells = fields.cells()?;
             fields.end()?;
             let cells = cells.ok_or_else(|| invalid("cells is missing"))?;
-            let values = shared.batch_get(&session, &cells).await?;
-            json!({"values": values_json(&values)})
+            let read = shared.batch_get(&session, &cells).await?;
+            json!({"values": values_json(&read.values)})
         }
         "scan" => {
             let chunks = scan(shared, &session, &mut fields).await?;
@@ -170,7 +170,7 @@ async fn begin(shared: &Transactions, from: IpAddr, mut fields: Fields) -> Resul
     let start_ts = begun.start_ts.to_string();
     let mut answer = json!({"session": begun.session, "start_ts": start_ts});
     if cells.is_some() {
-        answer["values"] = values_json(&begun.values);
+        answer["values"] = values_json(&begun.read.values);
     }
     Ok(answer)
 }
@@ -190,7 +190,7 @@ async fn join(
         "idle_max_ms": u64::try_from(joined.idle_max.as_millis()).unwrap_or(u64::MAX),
     });
     if cells.is_some() {
-        answer["values"] = values_json(&joined.values);
+        answer["values"] = values_json(&joined.read.values);
     }
     Ok(answer)
 }

@@ -1,6 +1,7 @@
 //! The calls of a proxy, for both doors: each is admitted by [`Sessions`], and carried out by the client library.
 
 mod beginning;
+mod calls;
 mod scans;
 mod shared;
 
@@ -21,11 +22,12 @@ use crate::token;
 use crate::transit::Transit;
 
 use beginning::Beginning;
+pub(crate) use calls::Values;
 pub(crate) use scans::Chunk;
 use scans::ScanGuard;
 use shared::{Given, Upstream};
 
-/// Cells of one BatchGet, whose values are in memory together, and of one Write.
+/// Cells of one BatchGet, and of one Write.
 pub(crate) const BATCH_CELLS_MAX: usize = 256;
 
 /// What carries out the calls of a session.
@@ -101,7 +103,7 @@ pub(crate) struct Begun {
     pub(crate) session: String,
     pub(crate) start_ts: Timestamp,
     /// Of the cells that were asked for.
-    pub(crate) values: Vec<Option<Bytes>>,
+    pub(crate) read: Values,
 }
 
 /// How a transaction ended, as far as that is known.
@@ -204,46 +206,10 @@ impl Transactions {
         self.sessions.lock().begun(now, from, session.clone(), txn);
         self.metrics.begun.inc();
         Ok(Begun {
-            values: self.first_values(&session, cells).await?,
+            read: self.first_values(&session, cells).await?,
             session,
             start_ts,
         })
-    }
-
-    pub(crate) async fn get(&self, session: &str, cell: &CellAt) -> Result<Option<Bytes>, Failure> {
-        let (txn, call) = self.call(session)?;
-        let result = txn.txn.get(&cell.table, &cell.row, &cell.column).await;
-        call.check(result)
-    }
-
-    pub(crate) async fn get_for_update(
-        &self,
-        session: &str,
-        cell: &CellAt,
-    ) -> Result<Option<Bytes>, Failure> {
-        let (txn, call) = self.call(session)?;
-        self.check_room(session, cell.buffered_bytes(0))?;
-        let txn = &txn.txn;
-        let result = txn
-            .get_for_update(&cell.table, &cell.row, &cell.column)
-            .await;
-        self.written(session, txn);
-        call.check(result)
-    }
-
-    pub(crate) async fn batch_get(
-        &self,
-        session: &str,
-        cells: &[CellAt],
-    ) -> Result<Vec<Option<Bytes>>, Failure> {
-        check_count(cells.len())?;
-        let (txn, call) = self.call(session)?;
-        let names: Vec<(&str, &[u8], &[u8])> = cells
-            .iter()
-            .map(|cell| (&*cell.table, &*cell.row, &*cell.column))
-            .collect();
-        let result = txn.txn.batch_get(&names).await;
-        call.check(result)
     }
 
     /// Buffers all of them, in this order. If one is refused, those before it are buffered.
@@ -469,22 +435,12 @@ impl Transactions {
         self.began.elapsed()
     }
 
-    fn client(&self) -> Result<&Client, Failure> {
+    /// The way to the cluster.
+    pub(crate) fn client(&self) -> Result<&Client, Failure> {
         self.client.get().ok_or_else(|| {
             let message = "the proxy has not reached the cluster's master yet";
             Failure::new(Reason::Unavailable, message)
         })
-    }
-
-    fn call<'a>(&'a self, session: &'a str) -> Result<(SessionTxn, CallGuard<'a>), Failure> {
-        let called = self.sessions.lock().call(self.now(), session);
-        let (txn, client) = called.map_err(|refusal| self.refused(session, refusal))?;
-        let guard = CallGuard {
-            of: self,
-            session,
-            client,
-        };
-        Ok((txn, guard))
     }
 
     fn check_room(&self, session: &str, bytes: usize) -> Result<(), Failure> {
@@ -536,28 +492,6 @@ impl Transactions {
             Some(refusal) => self.refused(session, refusal),
             None => error.into(),
         }
-    }
-}
-
-/// A call under way.
-struct CallGuard<'a> {
-    of: &'a Transactions,
-    session: &'a str,
-    client: IpAddr,
-}
-
-impl CallGuard<'_> {
-    /// What the client is answered.
-    fn check<T>(&self, result: Result<T, Error>) -> Result<T, Failure> {
-        result.map_err(|error| self.of.failed(self.session, error))
-    }
-}
-
-impl Drop for CallGuard<'_> {
-    fn drop(&mut self) {
-        let now = self.of.now();
-        let mut sessions = self.of.sessions.lock();
-        sessions.call_done(now, self.session, self.client);
     }
 }
 

@@ -20,12 +20,27 @@ use tonic::transport::server::TcpConnectInfo;
 use crate::failure::{Failure, Reason};
 use crate::pool::{Full, Pool};
 
+/// What a request has beside values, which doesn't count: whoever has too much on the way can end what it has.
+const UNCOUNTED_BYTES: usize = 4 << 10;
+
 /// The address that a request came from.
 pub(crate) fn client_of(request: &Extensions) -> IpAddr {
     let connection = request.get::<TcpConnectInfo>();
     let address = connection.and_then(TcpConnectInfo::remote_addr);
     // One that has closed its connection has none any more.
-    address.map_or(IpAddr::from([0, 0, 0, 0]), |it| it.ip().to_canonical())
+    address.map_or(IpAddr::from([0, 0, 0, 0]), |it| one_client(it.ip()))
+}
+
+/// The address by which a client counts: a machine has all those of a network of IPv6.
+fn one_client(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let mut octets = address.octets();
+            octets[8..].fill(0);
+            octets.into()
+        }
+        address @ IpAddr::V4(_) => address,
+    }
 }
 
 /// The bytes of all that is on its way.
@@ -42,21 +57,19 @@ impl Transit {
         self.0.lock().taken()
     }
 
-    /// Whether more may be asked for by this client.
-    ///
-    /// # Errors
-    /// It has to take its answers before.
-    pub(crate) fn check(&self, client: IpAddr) -> Result<(), Failure> {
-        self.0.lock().check(client, 0).map_err(refused)
-    }
-
-    /// The same body of a request, whose bytes count from when they come to when it is dropped. Beyond the bound it fails.
+    /// The same body of a request, whose bytes beyond the first count from when they come to when it is dropped. Beyond the bound it
+    /// fails.
     pub(crate) fn received(self: &Arc<Self>, client: IpAddr, body: Body) -> Body {
         let counted = self.counted(client);
-        Body::new(ReceivedBody { body, counted })
+        Body::new(ReceivedBody {
+            body,
+            uncounted: UNCOUNTED_BYTES,
+            counted,
+        })
     }
 
-    /// The same body of an answer, whose bytes count from when they are known to when the connection has sent them.
+    /// The same body of an answer, whose bytes count from when they are known to when the connection has sent them: whether there is
+    /// room for what it has was asked before.
     pub(crate) fn answered(self: &Arc<Self>, client: IpAddr, mut body: Body) -> Body {
         // The connection asks for what there is when it has room.
         let ahead = body.frame().now_or_never().flatten();
@@ -134,6 +147,8 @@ impl Drop for Counted {
 
 struct ReceivedBody {
     body: Body,
+    /// So many bytes more don't count.
+    uncounted: usize,
     counted: Counted,
 }
 
@@ -151,7 +166,9 @@ impl HttpBody for ReceivedBody {
             Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
             Some(Err(_)) | None => 0,
         };
-        match this.counted.take(bytes) {
+        let uncounted = bytes.min(this.uncounted);
+        this.uncounted -= uncounted;
+        match this.counted.take(bytes - uncounted) {
             Ok(()) => Poll::Ready(frame),
             Err(failure) => Poll::Ready(Some(Err(failure.status()))),
         }
@@ -237,24 +254,22 @@ mod tests {
     #[tokio::test]
     async fn requests_count_together_until_they_are_gone() {
         let transit = Transit::new(150);
-        let receive = |client| transit.received(client, body(60));
-        let mut first = receive(client(1));
-        let frame = first.frame().await.unwrap().unwrap();
-        assert_eq!(frame.into_data().unwrap().len(), 60);
+        let receive = |client, bytes| transit.received(client, body(UNCOUNTED_BYTES + bytes));
+        let mut first = receive(client(1), 60);
+        first.frame().await.unwrap().unwrap();
         // It would have more than is left for the others.
-        let status = receive(client(1)).collect().await.unwrap_err();
+        let status = receive(client(1), 60).collect().await.unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted);
-        assert_eq!(
-            receive(client(2)).collect().await.unwrap().to_bytes().len(),
-            60
-        );
+        let failure = Failure::of(&status);
+        assert_eq!(failure.reason, Reason::Bytes);
+        assert_eq!(failure.metadata["client"], "10.0.0.1");
+        // What says no more than what to do comes through.
+        receive(client(1), 0).collect().await.unwrap();
+        receive(client(2), 60).collect().await.unwrap();
         // What was refused counts no more, and neither does what is gone.
         assert_eq!(transit.bytes(), 60);
         drop(first);
-        assert_eq!(
-            receive(client(1)).collect().await.unwrap().to_bytes().len(),
-            60
-        );
+        receive(client(1), 60).collect().await.unwrap();
         assert_eq!(transit.bytes(), 0);
     }
 
@@ -264,10 +279,9 @@ mod tests {
         let mut answer = transit.answered(client(1), body(60));
         assert_eq!(answer.size_hint().exact(), Some(60));
         assert_eq!(transit.bytes(), 60);
-        let failure = transit.check(client(1)).unwrap_err();
+        let failure = transit.counted(client(1)).take(1).unwrap_err();
         assert_eq!(failure.reason, Reason::Bytes);
-        assert_eq!(failure.metadata["client"], "10.0.0.1");
-        assert!(transit.check(client(2)).is_ok());
+        assert!(transit.counted(client(2)).take(1).is_ok());
         let frame = answer.frame().await.unwrap().unwrap();
         let mut data = frame.into_data().unwrap();
         assert!(answer.frame().await.is_none());
@@ -277,9 +291,16 @@ mod tests {
         drop(data);
         assert_eq!(transit.bytes(), 60);
         drop(end);
-        assert!(transit.check(client(1)).is_ok());
         // Nobody takes this one.
         drop(transit.answered(client(1), body(60)));
         assert_eq!(transit.bytes(), 0);
+    }
+
+    #[test]
+    fn a_client_is_an_address_or_a_network_of_ipv6() {
+        let counts = |address: &str| one_client(address.parse().unwrap()).to_string();
+        assert_eq!(counts("10.0.0.1"), "10.0.0.1");
+        assert_eq!(counts("::ffff:10.0.0.1"), "10.0.0.1");
+        assert_eq!(counts("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
     }
 }

@@ -34,8 +34,12 @@ impl Probe {
 pub(crate) fn health(
     passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
 ) -> HealthServer<HealthService> {
-    HealthServer::new(HealthService(Arc::new(passes)))
+    let server = HealthServer::new(HealthService(Arc::new(passes)));
+    server.max_decoding_message_size(REQUEST_BYTES_MAX)
 }
+
+/// A request has the name of a service.
+const REQUEST_BYTES_MAX: usize = 64 << 10;
 
 /// Answers for the whole server.
 pub(crate) struct HealthService(Arc<dyn Fn(Probe) -> bool + Send + Sync>);

@@ -23,6 +23,8 @@ use crate::health::{Probe, health};
 /// 64 KiB it would wait for its peer's acknowledgements.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// Calls that a connection may have at a time: each takes memory before it is read. Those beyond wait at the client.
+const STREAMS_MAX: u32 = 512;
 /// A silent connection is asked for a sign of life, and closed without one.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -97,6 +99,7 @@ pub async fn serve_when(
 
 fn transport() -> tonic::transport::Server {
     tonic::transport::Server::builder()
+        .max_concurrent_streams(Some(STREAMS_MAX))
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))

@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use bytes::Bytes;
-
-use super::{CellAt, Transactions};
+use super::{CellAt, Transactions, Values};
 use crate::failure::Failure;
 
 impl Transactions {
@@ -13,9 +11,9 @@ impl Transactions {
         &self,
         session: &str,
         cells: &[CellAt],
-    ) -> Result<Vec<Option<Bytes>>, Failure> {
+    ) -> Result<Values, Failure> {
         if cells.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Values::default());
         }
         let mut unanswered = Unanswered {
             of: self,

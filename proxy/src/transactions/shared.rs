@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use percolator_client::{
     Buffered, BufferedChange, BufferedWrite, NotAdded, TableId, Timestamp, escape,
@@ -19,7 +18,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use super::beginning::Beginning;
-use super::{BATCH_CELLS_MAX, CellAt, CellWrite, SessionTxn, Transactions};
+use super::{BATCH_CELLS_MAX, CellAt, CellWrite, SessionTxn, Transactions, Values};
 use crate::failure::{Failure, Reason};
 use crate::sessions::{FinishStep, Refusal, SessionEnd};
 use crate::token;
@@ -36,7 +35,7 @@ pub(crate) struct Joined {
     pub(crate) session: String,
     pub(crate) start_ts: Timestamp,
     /// Of the cells that were asked for.
-    pub(crate) values: Vec<Option<Bytes>>,
+    pub(crate) read: Values,
     pub(crate) idle_max: Duration,
 }
 
@@ -135,7 +134,7 @@ impl Transactions {
         };
         self.metrics.begun.inc();
         Ok(Joined {
-            values: self.first_values(&session, cells).await?,
+            read: self.first_values(&session, cells).await?,
             start_ts: txn.txn.start_ts(),
             session,
             idle_max: self.limits().idle_max,
