@@ -11,7 +11,6 @@ use percolator_wire::v1;
 
 use crate::Error;
 use crate::cluster::{Cluster, Table};
-use crate::network::Network;
 use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router, master_message};
 use crate::transport::{BoxFuture, MasterError, Transport};
@@ -97,11 +96,13 @@ impl Client {
     /// # Errors
     /// As [`Self::connect`].
     pub async fn connect_with(master: &str, options: Options) -> Result<Self, Error> {
-        let network = Network::new(master, options.patience).map_err(Error::Invalid)?;
-        let client = Self::over(Arc::new(network), options);
-        // Whether a cluster is there, and which one.
-        match client.router.reach(client.deadline()).await {
-            Ok(_) => Ok(client),
+        Self::connect_through(master, &[], options).await
+    }
+
+    /// Whether a cluster is there, and which one.
+    pub(crate) async fn reached(&self) -> Result<(), Error> {
+        match self.router.reach(self.deadline()).await {
+            Ok(_) => Ok(()),
             Err(MasterError::Invalid(why)) => Err(Error::Invalid(why)),
             Err(error) => Err(Error::Unavailable(format!(
                 "{}; is a cluster running there? `percolator up` starts one",

@@ -69,6 +69,7 @@ mod peers;
 mod pinned;
 mod reading;
 mod rebuild;
+mod relays;
 mod resolver;
 mod retry;
 mod router;

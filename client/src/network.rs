@@ -16,6 +16,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::connection::{Connection, Why, failed, why_status};
 use crate::oracle::OracleClient;
+use crate::relays;
 use crate::ticker::STANDS_STILL;
 use crate::transport::{Apart, BoxFuture, Lost, MasterError, OneCluster, Replaced, Transport};
 
@@ -234,6 +235,15 @@ impl Network {
     ///
     /// `patience`: how long a caller waits for a timestamp.
     pub(crate) fn new(master: &str, patience: Duration) -> Result<Self, String> {
+        Self::through(master, &[], patience)
+    }
+
+    /// [`Self::new`], with timestamps from one of these relays, HOST:PORT each, as long as one answers.
+    pub(crate) fn through(
+        master: &str,
+        relays: &[String],
+        patience: Duration,
+    ) -> Result<Self, String> {
         let addresses: MasterAddresses = master
             .parse()
             .map_err(|error: NoMasterAddress| error.to_string())?;
@@ -246,14 +256,17 @@ impl Network {
             timeout_of_several: Mutex::new(TIMEOUT_OF_SEVERAL),
         });
         let oracle = {
-            let master = master.clone();
+            let (master, relays) = (master.clone(), relays.to_vec());
+            let first = rand::random_range(0..relays.len().max(1));
             let place = move || {
-                let master = master.clone();
+                let (master, relays) = (master.clone(), relays.clone());
                 async move {
                     let oracles = v1::DirectoryRequest { oracles_only: true };
                     let directory = master.directory(oracles, None).await;
                     let directory = directory.map_err(crate::router::master_message)?;
-                    crate::oracle::places(&directory)
+                    let oracles = crate::oracle::places(&directory);
+                    oracles
+                        .map(|oracles| relays::before(&relays, first, oracles))
                         .ok_or_else(|| "no oracle has reported to the master yet".into())
                 }
                 .boxed()
@@ -416,6 +429,10 @@ impl Transport for Network {
 
     fn oracle(&self) -> Option<&OracleClient> {
         Some(&self.oracle)
+    }
+
+    fn cluster_id(&self) -> Option<String> {
+        self.master.cluster.id().map(str::to_owned)
     }
 
     fn directory(

@@ -150,6 +150,10 @@ pub trait Transport: Send + Sync + 'static {
     fn oracle(&self) -> Option<&OracleClient> {
         None
     }
+    /// The cluster's id, as far as it has been heard.
+    fn cluster_id(&self) -> Option<String> {
+        None
+    }
     /// Renews the lease of a client's transactions at the master; for one in this trace, if that is why.
     fn session(
         &self,

@@ -13,6 +13,7 @@ mod peers;
 mod pool;
 pub mod program;
 mod ranges;
+mod relay;
 mod server;
 pub mod sessions;
 pub mod token;

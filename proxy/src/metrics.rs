@@ -20,6 +20,7 @@ pub(crate) struct Metrics {
     request_seconds: HistogramVec,
     pub(crate) buffered_bytes: IntGauge,
     pub(crate) transit_bytes: IntGauge,
+    pub(crate) relayed: IntCounter,
 }
 
 impl Metrics {
@@ -34,6 +35,7 @@ impl Metrics {
             request_seconds: set.histograms(names::REQUEST_SECONDS)?,
             buffered_bytes: set.gauge(names::BUFFERED_BYTES)?,
             transit_bytes: set.gauge(names::TRANSIT_BYTES)?,
+            relayed: set.counter(names::RELAYED)?,
             registry: registry.clone(),
         };
         set.finish();

@@ -13,12 +13,15 @@ use percolator_server::{Beside, Probe, advertised, listen, serve_also_http1};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_wire::proxy::DESCRIPTORS;
 use percolator_wire::proxy::v1::transactions_server::TransactionsServer;
+use percolator_wire::v1::oracle_server::OracleServer;
 use tokio::net::TcpListener;
 use tonic::body::Body;
 use tonic::codegen::{Service as HttpService, http};
+use tonic::server::NamedService as _;
 
 use crate::grpc::Service;
 use crate::metrics::Metrics;
+use crate::relay::Relay;
 use crate::sessions::Limits;
 use crate::transactions::Transactions;
 use crate::transit::{Transit, client_of};
@@ -26,6 +29,8 @@ use crate::{Error, json};
 
 /// A message has one value, and what belongs to it.
 const MESSAGE_BYTES_MAX: usize = limits::VALUE_BYTES_MAX + (1 << 20);
+/// A request for timestamps has a number, and some traces.
+const RELAY_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// When no session is left, how long answers that are under way may take.
 const LAST_ANSWERS: Duration = Duration::from_millis(100);
 /// How long a master that is away is waited for before it is asked again.
@@ -141,6 +146,9 @@ impl Server {
         let wrong = |error: tonic_reflection::server::Error| Error::Reflection(error.to_string());
         let service = Beside::new(service, reflection().build_v1().map_err(wrong)?);
         let service = Beside::new(service, reflection().build_v1alpha().map_err(wrong)?);
+        let relay = OracleServer::new(Relay(shared.clone()));
+        let relay = relay.max_decoding_message_size(RELAY_MESSAGE_BYTES_MAX);
+        let service = Beside::new(service, relay);
         let doors = Doors {
             grpc: service,
             shared: shared.clone(),
@@ -243,7 +251,13 @@ where
         let client = client_of(request.extensions());
         let is_json = request.uri().path().starts_with(json::PREFIX);
         let transit = self.shared.transit.clone();
-        let request = request.map(|body| transit.received(client, body));
+        let path = request.uri().path().strip_prefix('/');
+        let name = path.and_then(|path| path.split('/').next());
+        let request = match name {
+            // One stream has any number of small requests, none of which is kept.
+            Some(name) if name == OracleServer::<Relay>::NAME => request,
+            _ => request.map(|body| transit.received(client, body)),
+        };
         let answer = if is_json {
             let shared = self.shared.clone();
             async move { Ok(json::answer(shared, request).await) }.boxed()

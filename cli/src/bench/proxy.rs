@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use percolator_client::{Bytes, Client, Error};
+use percolator_client::{Bytes, Client, Error, Options};
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::transactions_client::TransactionsClient;
@@ -20,6 +20,10 @@ const ADDRESS: &str = "PERCOLATOR_PROXY";
 const TABLE: &str = "bench_proxy";
 const COLUMN: &str = "balance";
 const CLIENTS: [usize; 2] = [1, 16];
+/// Where the master is: as with [`ADDRESS`].
+const MASTER: &str = "PERCOLATOR_CLUSTER";
+/// Clients with a connection each, which ask for one timestamp at a time.
+const TIMESTAMP_CLIENTS: usize = 64;
 
 /// The figures, and the memory before and with the idle sessions.
 pub(super) struct ProxyFigures {
@@ -70,6 +74,10 @@ pub(super) async fn measure(
         });
         figures.push(direct);
     }
+    output.note(&format!(
+        "timestamps, {TIMESTAMP_CLIENTS} clients with a connection each, from the oracle and by the proxy ..."
+    ));
+    figures.extend(relayed(&address, duration).await?);
     let sessions = if smoke { 100 } else { 10_000 };
     let mut memory = vec![memory::now("without idle sessions")];
     let mut idle = grpc;
@@ -84,6 +92,33 @@ pub(super) async fn measure(
         idle.rollback(v1::RollbackRequest { session }).await?;
     }
     Ok(ProxyFigures { figures, memory })
+}
+
+/// Timestamps from the oracle itself, and by the proxy as a relay.
+async fn relayed(proxy: &str, duration: Duration) -> anyhow::Result<Vec<Figure>> {
+    let master = std::env::var(MASTER);
+    let master = master.with_context(|| format!("{MASTER} doesn't say where the master is"))?;
+    let mut figures: Vec<Figure> = Vec::new();
+    for (name, relays) in [
+        ("timestamps from the oracle", Vec::new()),
+        ("timestamps by the proxy", vec![proxy.to_owned()]),
+    ] {
+        let mut clients = Vec::new();
+        for _ in 0..TIMESTAMP_CLIENTS {
+            clients.push(Client::connect_through(&master, &relays, Options::default()).await?);
+        }
+        let call = move |number: usize| {
+            let client = clients[number].clone();
+            async move { client.timestamp().await.map(drop) }
+        };
+        let name = format!("{name}, {TIMESTAMP_CLIENTS} clients");
+        let figure = workers::run(name, TIMESTAMP_CLIENTS, duration, Timed::Each, call).await?;
+        let ratio = figures
+            .first()
+            .map(|direct| (figure.per_second / direct.per_second, direct.name.clone()));
+        figures.push(Figure { ratio, ..figure });
+    }
+    Ok(figures)
 }
 
 async fn connect(address: &str) -> anyhow::Result<TransactionsClient<Channel>> {

@@ -83,4 +83,8 @@ declarations! {
         "percolator_proxy_transit_bytes",
         "Requests that are being received, and answers that their clients have not taken, in bytes.",
     );
+    RELAYED: Metric::counter(
+        "percolator_proxy_relayed_timestamps_total",
+        "Timestamps that were taken from the oracle for clients of the relay.",
+    );
 }

@@ -1,0 +1,76 @@
+//! Timestamps by way of relays: one that takes timestamps for many clients is one client to the oracle, and their requests go there
+//! together. Proxies are relays.
+
+use std::sync::Arc;
+
+use percolator_protocol::oracle::Granted;
+
+use crate::network::Network;
+use crate::oracle::{OracleError, Place};
+use crate::{Client, Error, Options};
+
+impl Client {
+    /// [`Self::connect_with`], with timestamps from one of these relays, HOST:PORT each, such as the proxies of the cluster. If
+    /// none of them answers, they come from the oracle.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_through(
+        master: &str,
+        relays: &[String],
+        options: Options,
+    ) -> Result<Self, Error> {
+        let network = Network::through(master, relays, options.patience);
+        let client = Self::over(Arc::new(network.map_err(Error::Invalid)?), options);
+        client.reached().await.map(|()| client)
+    }
+
+    /// `count` timestamps in a row, all higher than any that was granted before this call began: what a relay hands on.
+    ///
+    /// # Errors
+    /// [`OracleError`].
+    pub async fn timestamps(&self, count: u32) -> Result<Granted, OracleError> {
+        match self.router.transport.oracle() {
+            Some(oracle) => oracle.timestamps(count).await,
+            None => Err(OracleError::Stopped),
+        }
+    }
+
+    /// The cluster's id, as far as this client has heard it.
+    pub fn known_cluster_id(&self) -> Option<String> {
+        self.router.transport.cluster_id()
+    }
+}
+
+/// Whom to ask: one of the relays, then the others, then the oracles. `first`: which one, so that clients spread over them.
+pub(crate) fn before(relays: &[String], first: usize, oracles: Place) -> Place {
+    let oracle = std::iter::once(oracles.address).chain(oracles.others);
+    let relays = relays.iter().cycle().skip(first).take(relays.len());
+    let mut addresses = relays.cloned().chain(oracle);
+    Place {
+        // There is the oracle's at least.
+        address: addresses.next().unwrap_or_default(),
+        others: addresses.collect(),
+        cluster_id: oracles.cluster_id,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relays_are_asked_before_oracles() {
+        let oracles = || Place {
+            address: "o:1".to_owned(),
+            cluster_id: "c".to_owned(),
+            others: vec!["p:1".to_owned()],
+        };
+        assert_eq!(before(&[], 0, oracles()), oracles());
+        let relays = ["a:1", "b:1", "c:1"].map(str::to_owned);
+        let place = before(&relays, 1, oracles());
+        assert_eq!(place.address, "b:1");
+        assert_eq!(place.others, ["c:1", "a:1", "o:1", "p:1"]);
+        assert_eq!(place.cluster_id, "c");
+    }
+}
