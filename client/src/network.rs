@@ -14,9 +14,9 @@ use percolator_wire::{MasterAddresses, NoMasterAddress, leader_of};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::connection::{Connection, Why, failed, why_status};
+use crate::connection::{Connection, Why, failed, is_of_the_way, why_status};
 use crate::oracle::OracleClient;
-use crate::relays;
+use crate::relays::Relays;
 use crate::ticker::STANDS_STILL;
 use crate::transport::{Apart, BoxFuture, Lost, MasterError, OneCluster, Replaced, Transport};
 
@@ -224,16 +224,9 @@ fn endpoint(address: &str) -> Result<Endpoint, MasterError> {
         .tcp_nodelay(true))
 }
 
-/// Whether a status is not a server's, but says why there is none.
-fn is_of_the_way(status: &tonic::Status) -> bool {
-    std::error::Error::source(status).is_some()
-        || status.message() == tonic::TimeoutExpired(()).to_string()
-}
-
 impl Network {
-    /// Connects with the first use. `master`: HOST:PORT, or several of these with commas between.
-    ///
-    /// `patience`: how long a caller waits for a timestamp.
+    /// Connects with the first use. `master`: HOST:PORT, or several of these with commas between. `patience`: how long a caller waits
+    /// for a timestamp.
     pub(crate) fn new(master: &str, patience: Duration) -> Result<Self, String> {
         Self::through(master, &[], patience)
     }
@@ -256,17 +249,15 @@ impl Network {
             timeout_of_several: Mutex::new(TIMEOUT_OF_SEVERAL),
         });
         let oracle = {
-            let (master, relays) = (master.clone(), relays.to_vec());
-            let first = rand::random_range(0..relays.len().max(1));
+            let (master, relays) = (master.clone(), Relays::new(relays));
             let place = move || {
                 let (master, relays) = (master.clone(), relays.clone());
                 async move {
                     let oracles = v1::DirectoryRequest { oracles_only: true };
                     let directory = master.directory(oracles, None).await;
                     let directory = directory.map_err(crate::router::master_message)?;
-                    let oracles = crate::oracle::places(&directory);
-                    oracles
-                        .map(|oracles| relays::before(&relays, first, oracles))
+                    crate::oracle::places(&directory)
+                        .map(|oracles| relays.before(oracles))
                         .ok_or_else(|| "no oracle has reported to the master yet".into())
                 }
                 .boxed()

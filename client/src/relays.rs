@@ -42,16 +42,33 @@ impl Client {
     }
 }
 
-/// Whom to ask: one of the relays, then the others, then the oracles. `first`: which one, so that clients spread over them.
-pub(crate) fn before(relays: &[String], first: usize, oracles: Place) -> Place {
-    let oracle = std::iter::once(oracles.address).chain(oracles.others);
-    let relays = relays.iter().cycle().skip(first).take(relays.len());
-    let mut addresses = relays.cloned().chain(oracle);
-    Place {
-        // There is the oracle's at least.
-        address: addresses.next().unwrap_or_default(),
-        others: addresses.collect(),
-        cluster_id: oracles.cluster_id,
+/// Relays, and which of them is asked first: clients spread over them.
+#[derive(Clone)]
+pub(crate) struct Relays {
+    addresses: Vec<String>,
+    first: usize,
+}
+
+impl Relays {
+    pub(crate) fn new(addresses: &[String]) -> Self {
+        Self {
+            addresses: addresses.to_vec(),
+            first: rand::random_range(0..addresses.len().max(1)),
+        }
+    }
+
+    /// Whom to ask: one of the relays, then the others, then the oracles.
+    pub(crate) fn before(&self, oracles: Place) -> Place {
+        let oracle = std::iter::once(oracles.address).chain(oracles.others);
+        let relays = self.addresses.iter().cycle().skip(self.first);
+        let relays = relays.take(self.addresses.len()).cloned();
+        let mut addresses = relays.chain(oracle);
+        Place {
+            // There is the oracle's at least.
+            address: addresses.next().unwrap_or_default(),
+            others: addresses.collect(),
+            cluster_id: oracles.cluster_id,
+        }
     }
 }
 
@@ -66,9 +83,13 @@ mod tests {
             cluster_id: "c".to_owned(),
             others: vec!["p:1".to_owned()],
         };
-        assert_eq!(before(&[], 0, oracles()), oracles());
-        let relays = ["a:1", "b:1", "c:1"].map(str::to_owned);
-        let place = before(&relays, 1, oracles());
+        assert_eq!(Relays::new(&[]).before(oracles()), oracles());
+        let addresses = ["a:1", "b:1", "c:1"].map(str::to_owned).to_vec();
+        let relays = Relays {
+            addresses,
+            first: 1,
+        };
+        let place = relays.before(oracles());
         assert_eq!(place.address, "b:1");
         assert_eq!(place.others, ["c:1", "a:1", "o:1", "p:1"]);
         assert_eq!(place.cluster_id, "c");
