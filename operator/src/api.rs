@@ -29,6 +29,13 @@ const ASKED_AT_A_TIME: usize = 16;
 /// How long a server may take to say why it isn't ready: it may be nowhere near.
 const WORDS_WITHIN: Duration = Duration::from_secs(1);
 
+/// Where to look: in each of these namespaces, or in all at once (`None`) if none is named.
+pub(crate) fn scopes(namespaces: &[String]) -> impl Iterator<Item = Option<&str>> {
+    let all = namespaces.is_empty().then_some(None);
+    all.into_iter()
+        .chain(namespaces.iter().map(|name| Some(name.as_str())))
+}
+
 /// Why a server isn't ready, as it says it; none if it doesn't answer, or is ready by now.
 async fn words(address: &str) -> Option<String> {
     let answer = tokio::time::timeout(WORDS_WITHIN, endpoint::get(address, "/readyz")).await;

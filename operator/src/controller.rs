@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
-use crate::api::{Objects, is_of_ending_namespace};
+use crate::api::{Objects, is_of_ending_namespace, scopes};
 use crate::cluster::{
     self, Altered, CLUSTER_LABEL, Decision, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal,
     Settings, full_name,
@@ -167,12 +167,8 @@ pub(crate) async fn run(
     })
     .await;
     let controllers = FuturesUnordered::new();
-    if namespaces.is_empty() {
-        controllers.push(watch(shared.clone(), None, shutdown));
-    } else {
-        for namespace in namespaces {
-            controllers.push(watch(shared.clone(), Some(namespace), shutdown.clone()));
-        }
+    for namespace in scopes(namespaces) {
+        controllers.push(watch(shared.clone(), namespace, shutdown.clone()));
     }
     tokio::select! {
         () = controllers.collect::<()>() => {}
@@ -207,11 +203,7 @@ async fn generations<'a>(
     namespaces: &'a [String],
 ) -> (BTreeMap<String, i64>, Vec<Option<&'a str>>) {
     let (mut found, mut unknown) = (BTreeMap::new(), Vec::new());
-    let all: Vec<Option<&str>> = match namespaces {
-        [] => vec![None],
-        names => names.iter().map(|name| Some(name.as_str())).collect(),
-    };
-    for namespace in all {
+    for namespace in scopes(namespaces) {
         let api = match namespace {
             None => Api::all(client.clone()),
             Some(name) => Api::namespaced(client.clone(), name),
@@ -245,11 +237,11 @@ async fn generations_of(api: &Api<ClusterObject>) -> kube::Result<BTreeMap<Strin
 
 async fn watch(
     shared: Arc<Shared>,
-    namespace: Option<&String>,
+    namespace: Option<&str>,
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let client = &shared.client;
-    fn api<K>(client: &Client, namespace: Option<&String>) -> Api<KnownObject<K>>
+    fn api<K>(client: &Client, namespace: Option<&str>) -> Api<KnownObject<K>>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
             + DeserializeOwned,
@@ -268,10 +260,7 @@ async fn watch(
         "app.kubernetes.io/managed-by={MANAGER},!{REGISTER_LABEL}"
     ));
     let of_servers = pages.clone().labels(CLUSTER_LABEL);
-    let clusters: Api<KnownObject<ClusterObject>> = match namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
-    };
+    let clusters = api::<ClusterObject>(client, namespace);
     let config = Config::default().concurrency(CONCURRENCY).debounce(GATHER);
     let metrics = shared.metrics.clone();
     let controller = Controller::new(clusters, pages);

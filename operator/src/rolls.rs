@@ -10,6 +10,7 @@ use percolator_api::ClusterObject;
 use serde::Deserialize as _;
 use serde_json::json;
 
+use crate::api::scopes;
 use crate::cluster::{self, CLUSTER_LABEL, MANAGER};
 
 /// So many are named.
@@ -80,11 +81,7 @@ const LISTED_AT_A_TIME: u32 = 100;
 /// Finds the clusters of these namespaces, or of all if none is named, whose servers are being changed: they count before any other
 /// changes its own. Those of which the API server tells nothing now count from the first look at them on.
 pub(crate) async fn find(client: &Client, namespaces: &[String], mut note: impl FnMut(&str)) {
-    let all: Vec<Option<&str>> = match namespaces {
-        [] => vec![None],
-        names => names.iter().map(|name| Some(name.as_str())).collect(),
-    };
-    for namespace in all {
+    for namespace in scopes(namespaces) {
         if let Err(error) = find_in(client, namespace, &mut note).await {
             tracing::warn!(%error, namespace, "cannot list the clusters whose servers change");
         }
