@@ -17,7 +17,6 @@ use percolator_wire::v1::oracle_server::OracleServer;
 use tokio::net::TcpListener;
 use tonic::body::Body;
 use tonic::codegen::{Service as HttpService, http};
-use tonic::server::NamedService as _;
 
 use crate::grpc::Service;
 use crate::metrics::Metrics;
@@ -146,13 +145,14 @@ impl Server {
         let wrong = |error: tonic_reflection::server::Error| Error::Reflection(error.to_string());
         let service = Beside::new(service, reflection().build_v1().map_err(wrong)?);
         let service = Beside::new(service, reflection().build_v1alpha().map_err(wrong)?);
-        let relay = OracleServer::new(Relay(shared.clone()));
-        let relay = relay.max_decoding_message_size(RELAY_MESSAGE_BYTES_MAX);
-        let service = Beside::new(service, relay);
         let doors = Doors {
             grpc: service,
             shared: shared.clone(),
         };
+        // Outside of them: one stream has any number of small requests, none of which is kept.
+        let relay = OracleServer::new(Relay(shared.clone()));
+        let relay = relay.max_decoding_message_size(RELAY_MESSAGE_BYTES_MAX);
+        let service = Beside::new(doors, relay);
         let asked = shared.clone();
         let passes = move |probe| match probe {
             Probe::Ready => asked.ready().is_ok(),
@@ -163,7 +163,7 @@ impl Server {
         let mut connecting = pin!(connect(&options.master, &shared).fuse());
         let (mut expiring, grace) = (pin!(shared.expire()), options.grace);
         tracing::info!(%address, master = options.master, "the proxy serves");
-        serve_also_http1(listener, doors, passes, LAST_ANSWERS, async {
+        serve_also_http1(listener, service, passes, LAST_ANSWERS, async {
             loop {
                 tokio::select! {
                     () = &mut shutdown => break,
@@ -251,13 +251,7 @@ where
         let client = client_of(request.extensions());
         let is_json = request.uri().path().starts_with(json::PREFIX);
         let transit = self.shared.transit.clone();
-        let path = request.uri().path().strip_prefix('/');
-        let name = path.and_then(|path| path.split('/').next());
-        let request = match name {
-            // One stream has any number of small requests, none of which is kept.
-            Some(name) if name == OracleServer::<Relay>::NAME => request,
-            _ => request.map(|body| transit.received(client, body)),
-        };
+        let request = request.map(|body| transit.received(client, body));
         let answer = if is_json {
             let shared = self.shared.clone();
             async move { Ok(json::answer(shared, request).await) }.boxed()

@@ -198,7 +198,7 @@ pub(crate) async fn run(
         memory.extend(outcome.memory);
     }
     if args.what == Benchmark::Proxy {
-        let outcome = proxy::measure(client, args.smoke, duration, output).await?;
+        let outcome = proxy::measure(cluster, client, args.smoke, duration, output).await?;
         figures.extend(outcome.figures);
         memory.extend(outcome.memory);
     }

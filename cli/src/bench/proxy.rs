@@ -20,8 +20,6 @@ const ADDRESS: &str = "PERCOLATOR_PROXY";
 const TABLE: &str = "bench_proxy";
 const COLUMN: &str = "balance";
 const CLIENTS: [usize; 2] = [1, 16];
-/// Where the master is: as with [`ADDRESS`].
-const MASTER: &str = "PERCOLATOR_CLUSTER";
 /// Clients with a connection each, which ask for one timestamp at a time.
 const TIMESTAMP_CLIENTS: usize = 64;
 
@@ -31,7 +29,9 @@ pub(super) struct ProxyFigures {
     pub(super) memory: Vec<(String, Vec<Process>)>,
 }
 
+/// `master`: where it is.
 pub(super) async fn measure(
+    master: &str,
     client: &Client,
     smoke: bool,
     duration: Duration,
@@ -77,7 +77,7 @@ pub(super) async fn measure(
     output.note(&format!(
         "timestamps, {TIMESTAMP_CLIENTS} clients with a connection each, from the oracle and by the proxy ..."
     ));
-    figures.extend(relayed(&address, duration).await?);
+    figures.extend(relayed(master, &address, duration).await?);
     let sessions = if smoke { 100 } else { 10_000 };
     let mut memory = vec![memory::now("without idle sessions")];
     let mut idle = grpc;
@@ -95,9 +95,7 @@ pub(super) async fn measure(
 }
 
 /// Timestamps from the oracle itself, and by the proxy as a relay.
-async fn relayed(proxy: &str, duration: Duration) -> anyhow::Result<Vec<Figure>> {
-    let master = std::env::var(MASTER);
-    let master = master.with_context(|| format!("{MASTER} doesn't say where the master is"))?;
+async fn relayed(master: &str, proxy: &str, duration: Duration) -> anyhow::Result<Vec<Figure>> {
     let mut figures: Vec<Figure> = Vec::new();
     for (name, relays) in [
         ("timestamps from the oracle", Vec::new()),
@@ -105,7 +103,7 @@ async fn relayed(proxy: &str, duration: Duration) -> anyhow::Result<Vec<Figure>>
     ] {
         let mut clients = Vec::new();
         for _ in 0..TIMESTAMP_CLIENTS {
-            clients.push(Client::connect_through(&master, &relays, Options::default()).await?);
+            clients.push(Client::connect_through(master, &relays, Options::default()).await?);
         }
         let call = move |number: usize| {
             let client = clients[number].clone();

@@ -23,9 +23,7 @@ impl Transactions {
     pub(crate) async fn get(&self, session: &str, cell: &CellAt) -> Result<Values, Failure> {
         let (txn, call) = self.call(session)?;
         let result = txn.txn.get(&cell.table, &cell.row, &cell.column).await;
-        let mut read = Values::default();
-        call.add(&mut read, result.map(|value| vec![value]))?;
-        Ok(read)
+        call.one(result)
     }
 
     pub(crate) async fn get_for_update(
@@ -40,9 +38,7 @@ impl Transactions {
             .get_for_update(&cell.table, &cell.row, &cell.column)
             .await;
         self.written(session, txn);
-        let mut read = Values::default();
-        call.add(&mut read, result.map(|value| vec![value]))?;
-        Ok(read)
+        call.one(result)
     }
 
     pub(crate) async fn batch_get(
@@ -87,6 +83,13 @@ pub(super) struct CallGuard<'a> {
 }
 
 impl CallGuard<'_> {
+    /// The value of the only cell that was read, for the client's answer.
+    fn one(&self, result: Result<Option<Bytes>, Error>) -> Result<Values, Failure> {
+        let mut read = Values::default();
+        self.add(&mut read, result.map(|value| vec![value]))?;
+        Ok(read)
+    }
+
     /// Adds to what the client is answered, if there is room for it on the way.
     fn add(
         &self,
