@@ -541,49 +541,22 @@ fn the_program_of_the_docs_counts_words() {
     let cluster = Cluster::threads();
     cluster.run(&["table", "create", "documents"]).ok();
     cluster.run(&["table", "observe", "documents", "text"]).ok();
-    let text = "the quick brown fox";
-    cluster
-        .run(&["put", "documents", "doc1", "text", text])
-        .ok();
-    let run = [
-        "observe",
-        "run",
-        "documents",
-        "text",
-        "--exec",
-        &counts,
-        "--until-idle",
-    ];
-    cluster.run(&run).ok();
-    assert_eq!(
-        cluster
-            .run(&["get", "documents", "doc1", "words"])
-            .ok()
-            .trim(),
-        "4"
-    );
+    let put = ["put", "documents", "doc1", "text", "the quick brown fox"];
+    let run = ["observe", "run", "documents", "text", "--until-idle"];
+    cluster.run(&put).ok();
+    cluster.run(&[&run[..], &["--exec", &counts]].concat()).ok();
+    let words = cluster.run(&["get", "documents", "doc1", "words"]).ok();
+    assert_eq!(words.trim(), "4");
     // One that reads to the end of its input hears that this doesn't come.
-    cluster
-        .run(&["put", "documents", "doc1", "text", text])
-        .ok();
-    let run = [
-        "observe",
-        "run",
-        "documents",
-        "text",
-        "--exec",
-        "cat >/dev/null",
-        "--timeout",
-        "300ms",
-    ];
-    let ended = cluster.run(&[&run[..], &["--attempts", "1", "--until-idle"]].concat());
+    cluster.run(&put).ok();
+    let waits = ["--exec", "cat >/dev/null", "--timeout", "300ms"];
+    let ended = cluster.run(&[&run[..], &waits, &["--attempts", "1"]].concat());
     assert!(
         format!("{ended:?}").contains("to the end of its input"),
         "{ended:?}"
     );
-    cluster
-        .run(&["observe", "discard", "documents", "text"])
-        .ok();
-    let nothing = cluster.run(&["observe", "discard", "documents", "text"]);
+    let discard = ["observe", "discard", "documents", "text"];
+    cluster.run(&discard).ok();
+    let nothing = cluster.run(&discard);
     assert_eq!(nothing.code(), 7, "{nothing:?}");
 }

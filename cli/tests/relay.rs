@@ -8,6 +8,7 @@ use percolator_client::{Client, Options, Timestamp};
 use percolator_wire::of_cluster;
 use percolator_wire::v1::TimestampsRequest;
 use percolator_wire::v1::oracle_client::OracleClient;
+use support::sessions::shown;
 use support::{Cluster, block_on, signal};
 use tonic::Code;
 
@@ -20,16 +21,10 @@ async fn through(cluster: &Cluster, relays: &[String]) -> Client {
 }
 
 /// How many timestamps the proxy has taken for others.
-fn relayed(cluster: &Cluster) -> u64 {
-    let page = support::http::Http::new(&cluster.metrics_address("proxy-0"))
-        .get("/metrics")
-        .1;
-    let mut lines = page.lines();
-    let value =
-        lines.find_map(|line| line.strip_prefix("percolator_proxy_relayed_timestamps_total "));
-    value
-        .and_then(|value| value.parse().ok())
-        .expect("a number")
+async fn relayed(cluster: &Cluster) -> f64 {
+    let metrics = cluster.metrics_address("proxy-0");
+    let value = shown(&metrics, "percolator_proxy_relayed_timestamps_total").await;
+    value.expect("a number")
 }
 
 /// A relay that had some in store would hand out one that is lower than one that the oracle handed out before.
@@ -52,7 +47,8 @@ fn a_relay_asks_for_each_timestamp_when_it_is_asked() {
                 last = timestamp;
             }
         }
-        assert!(relayed(&cluster) >= ROUNDS.into(), "they came by the relay");
+        let relayed = relayed(&cluster).await;
+        assert!(relayed >= ROUNDS.into(), "they came by the relay");
         // Many at a time, in one range each.
         let granted = by_relay.timestamps(1000).await.expect("timestamps");
         assert!(granted.first > last);
@@ -115,7 +111,7 @@ fn clients_go_on_when_their_relay_is_killed_or_stands_still() {
     block_on(async {
         let client = through(&cluster, &relays).await;
         let mut last = client.timestamp().await.expect("a timestamp");
-        assert!(relayed(&cluster) > 0, "they came by the relay");
+        assert!(relayed(&cluster).await > 0.0, "they came by the relay");
         let pid = cluster.pid("proxy-0");
         for how in ["STOP", "KILL"] {
             signal(pid, how);

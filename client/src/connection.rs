@@ -439,6 +439,7 @@ pub(crate) fn cause(error: &dyn std::error::Error) -> String {
     }
     innermost.to_string()
 }
+
 /// Whether a status is not a server's, but says why there is none.
 pub(crate) fn is_of_the_way(status: &tonic::Status) -> bool {
     std::error::Error::source(status).is_some()

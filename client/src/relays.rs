@@ -57,7 +57,7 @@ impl Relays {
         }
     }
 
-    /// Whom to ask: one of the relays, then the others, then the oracles.
+    /// Where to ask: at one of the relays, then at the others, then at the oracles.
     pub(crate) fn before(&self, oracles: Place) -> Place {
         let oracle = std::iter::once(oracles.address).chain(oracles.others);
         let relays = self.addresses.iter().cycle().skip(self.first);

@@ -1,6 +1,6 @@
 //! What clients share: of each thing that a proxy has a bounded number of, no client gets more than is left for the others.
 //!
-//! So a client alone gets half of it, and whoever comes next half of the rest: what some take leaves something for others. A client is
+//! So a client alone gets half of it, and the next one half of the rest: what some take leaves something for others. A client is
 //! an address: whatever is behind it counts as one.
 
 use std::collections::HashMap;

@@ -20,7 +20,7 @@ use tonic::transport::server::TcpConnectInfo;
 use crate::failure::{Failure, Reason};
 use crate::pool::{Full, Pool};
 
-/// What a request has beside values, which doesn't count: whoever has too much on the way can end what it has.
+/// What a request has beside values, which doesn't count: a client that has too much on the way can end what it has.
 const UNCOUNTED_BYTES: usize = 4 << 10;
 
 /// The address that a request came from.

@@ -97,8 +97,8 @@ pub(crate) struct StatusArgs {
 /// Run a program for each change, or call a URL, until it is interrupted.
 ///
 /// The program is started for each change. On its standard input it has one line, a JSON object: table, row, column, value
-/// (null: it was deleted), changed_at, start_ts. It reads that line, and not to the end of its input, which stays open. What it prints are JSON objects, one a line, that belong to the transaction of the
-/// run:
+/// (null: it was deleted), changed_at, start_ts. It reads that line, and not to the end of its input, which stays open. What it
+/// prints are JSON objects, one a line, that belong to the transaction of the run:
 ///   {"put": {"table": "t", "row": "r", "column": "c", "value": "v"}}
 ///   {"delete": {"table": "t", "row": "r", "column": "c"}}
 ///   {"get": {"table": "t", "row": "r", "column": "c"}}

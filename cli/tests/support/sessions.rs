@@ -73,9 +73,7 @@ impl Proxy {
 
     /// The value of this series now.
     pub(crate) fn shows(&self, series: &str) -> Option<f64> {
-        let page = block_on(endpoint::get(&self.metrics, "/metrics")).ok()?;
-        let mut lines = page.body.lines();
-        lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+        block_on(shown(&self.metrics, series))
     }
 
     pub(crate) fn tell_to_stop(&mut self) {
@@ -255,4 +253,11 @@ impl Session {
         let answer = answer.into_inner();
         Ok((answer.outcome(), answer.commit_ts))
     }
+}
+
+/// The value of this series at this address of metrics.
+pub(crate) async fn shown(metrics: &str, series: &str) -> Option<f64> {
+    let page = endpoint::get(metrics, "/metrics").await.ok()?;
+    let mut lines = page.body.lines();
+    lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
 }
