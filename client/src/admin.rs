@@ -248,6 +248,17 @@ impl Admin {
         })
     }
 
+    /// Says that a proxy serves at `address`, or that it ends: `percolator status` and `top` find it by that. To be repeated
+    /// every 2 s.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]; [`Error::Invalid`]: the master refuses the name, or has too many.
+    #[doc(hidden)]
+    pub async fn introduce_proxy(&self, request: v1::IntroduceProxyRequest) -> Result<(), Error> {
+        let introduced = self.network.introduce_proxy(request).await;
+        introduced.map(drop).map_err(error)
+    }
+
     /// A session as clients hold one, for measurements.
     #[doc(hidden)]
     pub async fn session(&self, request: v1::SessionRequest) -> Result<v1::SessionResponse, Error> {

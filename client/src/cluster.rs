@@ -22,6 +22,8 @@ pub struct Cluster {
     pub master_takeover: Option<Duration>,
     /// The other masters, as far as the one that leads has heard of them.
     pub standby_masters: Vec<v1::StandbyMaster>,
+    /// The proxies that have introduced themselves to the master lately, by name.
+    pub proxies: Vec<v1::ProxyInfo>,
     /// How many masters the manifest has; 0: the master was not told.
     pub masters_expected: u32,
     /// The same of oracles.
@@ -98,6 +100,7 @@ impl Cluster {
             master_term: listing.master_term,
             master_takeover: listing.master_takeover_ms.map(Duration::from_millis),
             standby_masters: listing.standby_masters,
+            proxies: listing.proxies,
             masters_expected: listing.masters_expected,
             oracles_expected: listing.oracles_expected,
             master_metrics_address: listing.master_metrics_address,

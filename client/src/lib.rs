@@ -59,6 +59,7 @@ mod large;
 mod locate;
 mod lock_resolver;
 mod locks;
+mod master;
 mod metrics;
 mod network;
 mod observer;

@@ -170,6 +170,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         master_metrics_address: String::new(),
         master_term: 0,
         standby_masters: Vec::new(),
+        proxies: directory.proxies.list(now),
         master_takeover_ms: None,
         masters_expected: directory.manifest.masters_expected(),
         oracles_expected: directory.manifest.oracles_expected(),
@@ -379,6 +380,7 @@ impl From<Refusal> for Status {
             | Refusal::TooManyCuts { .. }
             | Refusal::Cut { .. }
             | Refusal::Session { .. }
+            | Refusal::Proxy { .. }
             | Refusal::TooManyToLocate { .. }
             | Refusal::Retention { .. }
             | Refusal::HoldMax { .. } => Code::InvalidArgument,

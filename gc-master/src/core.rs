@@ -19,6 +19,7 @@ use crate::merges::MERGE_AFTER;
 use crate::placements::Placements;
 use crate::rebuild::Reports;
 use crate::refusal::Refusal;
+use crate::proxies::Proxies;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
 use crate::state::{DirectoryState, Drain, Role, Server, StateError, TableState};
@@ -60,6 +61,7 @@ pub struct Directory {
     pub(crate) dirty: bool,
     pub(crate) effects: Effects,
     pub(crate) sessions: Sessions,
+    pub(crate) proxies: Proxies,
     pub(crate) collection: Collection,
     pub(crate) balancer: Balancer,
     pub(crate) settings: Settings,
@@ -135,6 +137,7 @@ impl Directory {
             dirty: false,
             effects: Effects::default(),
             sessions: Sessions::default(),
+            proxies: Proxies::default(),
             collection: Collection::default(),
             balancer: Balancer::default(),
             settings,

@@ -39,6 +39,7 @@ mod placements;
 pub mod program;
 mod progress;
 mod promising;
+mod proxies;
 mod rebuild;
 mod refusal;
 mod reports;

@@ -78,5 +78,6 @@ measured! {
     merge_table: MergeTableRequest => MergeTableResponse;
     move_tablet: MoveTabletRequest => MoveTabletResponse;
     drain_servers: DrainServersRequest => DrainServersResponse;
+    introduce_proxy: IntroduceProxyRequest => IntroduceProxyResponse;
     rebuild: RebuildRequest => RebuildResponse;
 }

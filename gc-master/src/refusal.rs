@@ -131,6 +131,9 @@ pub enum Refusal {
     /// A session breaks the documented form, or a limit.
     #[error("the session is refused: {wrong}")]
     Session { wrong: String },
+    /// An introduction of a proxy breaks the documented form, or a limit.
+    #[error("the proxy is refused: {wrong}")]
+    Proxy { wrong: String },
     #[error(
         "a retention of {} is refused: it may be from {}s to {} days", format_duration(*.asked),
         RETENTION_MIN.as_secs(), RETENTION_MAX.as_secs() / DAY

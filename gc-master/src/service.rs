@@ -162,6 +162,16 @@ impl Master for Service {
         Ok(Response::new(set.await??))
     }
 
+    async fn introduce_proxy(
+        &self,
+        request: Request<v1::IntroduceProxyRequest>,
+    ) -> Result<Response<v1::IntroduceProxyResponse>, Status> {
+        let request = request.into_inner();
+        let runner = self.runner()?;
+        let introduced = runner.step(|directory, now| directory.introduce_proxy(now, request));
+        Ok(Response::new(introduced.await??))
+    }
+
     async fn rebuild(
         &self,
         request: Request<v1::RebuildRequest>,

@@ -6,6 +6,7 @@
 mod error;
 pub mod failure;
 mod grpc;
+mod introduction;
 mod json;
 mod metrics;
 mod named_bytes;

@@ -19,6 +19,7 @@ use tonic::body::Body;
 use tonic::codegen::{Service as HttpService, http};
 
 use crate::grpc::Service;
+use crate::introduction::Introduction;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
 use crate::sessions::Limits;
@@ -82,6 +83,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     metrics: Option<endpoint::Listener>,
+    introduction: Introduction,
     shared: Arc<Transactions>,
 }
 
@@ -89,13 +91,16 @@ impl Server {
     /// Listens.
     ///
     /// # Errors
-    /// [`Error::Server`]: the address is taken. [`Error::Metrics`].
+    /// [`Error::Server`]: the address is taken. [`Error::Metrics`]. [`Error::Master`].
     pub fn bind(options: Options) -> Result<Self, Error> {
         let (listener, address) = listen(options.listen)?;
         let metrics = options.metrics_listen.map(endpoint::listen).transpose()?;
         let counters = Metrics::new().map_err(endpoint::Error::Metrics)?;
-        let server = match &options.advertise {
-            Some(given) => advertised(Some(given), address)?,
+        let reached = advertised(options.advertise.as_deref(), address)?;
+        let shown = metrics.as_ref().map(endpoint::Listener::address);
+        let introduction = Introduction::new(&options, reached.clone(), shown)?;
+        let server = match options.advertise {
+            Some(_) => reached,
             None => options.server.clone(),
         };
         let (limits, peers) = (options.limits, options.peers.clone());
@@ -106,6 +111,7 @@ impl Server {
             listener,
             address,
             metrics,
+            introduction,
             shared: Arc::new(shared),
         })
     }
@@ -131,6 +137,7 @@ impl Server {
             listener,
             address,
             metrics,
+            introduction,
             shared,
         } = self;
         let pages = pages(shared.clone());
@@ -164,10 +171,12 @@ impl Server {
         let (mut expiring, grace) = (pin!(shared.expire()), options.grace);
         tracing::info!(%address, master = options.master, "the proxy serves");
         serve_also_http1(listener, service, passes, LAST_ANSWERS, async {
+            let mut introducing = pin!(introduction.repeat());
             loop {
                 tokio::select! {
                     () = &mut shutdown => break,
                     () = &mut expiring => break,
+                    () = &mut introducing => break,
                     connected = &mut connecting => if let Err(error) = connected {
                         failed = Some(error);
                         break;
@@ -176,7 +185,7 @@ impl Server {
             }
             // Sessions go on to expire meanwhile.
             tokio::select! {
-                () = shared.stop(grace) => {}
+                ((), ()) = async { tokio::join!(shared.stop(grace), introduction.leave()) } => {}
                 () = &mut expiring => {}
             }
         })

@@ -11,7 +11,8 @@ use percolator_wire::v1::master_server::{Master, MasterServer};
 use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
     DirectoryRequest, DirectoryResponse, DrainServersRequest, DrainServersResponse,
-    GcStatusRequest, GcStatusResponse, HeartbeatRequest, HeartbeatResponse, LocateRequest,
+    GcStatusRequest, GcStatusResponse, HeartbeatRequest, HeartbeatResponse,
+    IntroduceProxyRequest, IntroduceProxyResponse, LocateRequest,
     LocateResponse, MergeTableRequest, MergeTableResponse, MoveTabletRequest, MoveTabletResponse,
     RebuildRequest, RebuildResponse, ReleaseGcLockRequest, ReleaseGcLockResponse, Role,
     SessionRequest, SessionResponse, SetGcRequest, SetGcResponse, SplitTableRequest,
@@ -86,6 +87,13 @@ impl Master for FakeMaster {
         &self,
         _: Request<DrainServersRequest>,
     ) -> Result<Response<DrainServersResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn introduce_proxy(
+        &self,
+        _: Request<IntroduceProxyRequest>,
+    ) -> Result<Response<IntroduceProxyResponse>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod metrics;
 mod missing;
 mod page;
 mod problems;
+mod proxies;
 mod redact;
 pub(crate) mod status;
 pub(crate) mod survey;

@@ -113,6 +113,9 @@ pub(crate) fn state(survey: &Survey, server: &Server) -> String {
     if server.role == "oracle" && server.alive && survey.oracle.is_err() {
         state += ", no timestamp was got from here";
     }
+    if let Some(sessions) = server.sessions {
+        state += &format!(", {sessions} sessions");
+    }
     if !server.lost.is_empty() {
         state += &format!(", has lost {} tablets", server.lost.len());
     }
@@ -168,6 +171,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "lost_tablets": server.lost,
             "disk_stalled_ms": millis(server.disk_stalled),
             "disk_failures": server.failed.as_ref().map_or(0, |failed| failed.times),
+            "sessions": server.sessions,
         })
     });
     let tables = survey.tables.iter().map(|table| {
@@ -307,6 +311,23 @@ sessions             0"
         assert_eq!(of("takeover_ms")[2], 3_049);
         let standbys = [true, false, false, true, false, false];
         assert_eq!(of("standby"), standbys.map(serde_json::Value::from));
+    }
+
+    #[test]
+    fn a_proxy_is_a_server_with_sessions() {
+        let mut survey = tests::well();
+        survey.servers.push(tests::server("proxy", "proxy-0", 7490));
+        let line = |survey: &super::Survey| {
+            let page = super::text(survey, &[], &[]);
+            let line = page.lines().find(|it| it.starts_with("proxy "));
+            line.unwrap_or_default().to_owned()
+        };
+        assert_eq!(line(&survey), "proxy    proxy-0       127.0.0.1:7490   up");
+        let page = super::super::metrics::Page::parse("percolator_proxy_sessions 12\n");
+        survey.add_shown(&[("proxy-0".to_owned(), page)].into());
+        let expected = "proxy    proxy-0       127.0.0.1:7490   up, 12 sessions";
+        assert_eq!(line(&survey), expected);
+        assert_eq!(super::json(&survey, &[], &[])["servers"][3]["sessions"], 12);
     }
 
     #[test]

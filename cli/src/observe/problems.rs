@@ -7,8 +7,8 @@ use percolator_client::Table;
 use serde_json::{Value, json};
 
 use super::metrics::Page;
-use super::missing;
-use super::survey::{Failed, GIVEN_UP_MAX, Server, Survey};
+use super::{missing, proxies};
+use super::survey::{Failed, GIVEN_UP_MAX, PROXY, Server, Survey};
 use crate::gc;
 
 /// The oracle's machine may be so far behind its timestamps, in seconds: clocks are set by that now and then. And behind a
@@ -18,7 +18,7 @@ const CLOCK_MAX: f64 = 1.0;
 /// Something that isn't well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// For programs: `server-down`, `servers-missing`, `standby-missing`, `oracle`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
+    /// For programs: `server-down`, `servers-missing`, `standby-missing`, `proxy-name`, `oracle`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
     /// `table-deleting`, `given-up`, or what `gc why-blocked` calls it.
     pub(crate) kind: &'static str,
     /// What it is about: a server, a table, a point.
@@ -63,7 +63,7 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
             action,
         });
     }
-    let missed = |it: &&Server| !it.alive && !it.drained;
+    let missed = |it: &&Server| !it.alive && !it.drained && it.role != PROXY;
     for server in survey.servers.iter().filter(missed) {
         found.push(down(survey, server));
     }
@@ -76,6 +76,7 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
         });
     }
     found.extend(missing::find(survey));
+    found.extend(proxies::find(survey));
     let lost = survey.servers.iter().filter(|it| !it.lost.is_empty());
     found.extend(lost.map(lost_tablets));
     let stalled = |it: &&Server| it.alive && !it.disk_stalled.is_zero();
@@ -325,10 +326,18 @@ fn down(survey: &Survey, server: &Server) -> Problem {
         what: format!("{name} at {} was not heard {since}{lacks}", server.address),
         action: format!(
             "start it again under the same name with the same folder: `percolator up` and Kubernetes do so by \
-             themselves, and where it ends again its log says why (logs/{name}.log in the data folder of \
-             `percolator up --processes`, or `kubectl logs --previous` of its pod)"
+             themselves, and where it ends again {}",
+            log_of(name)
         ),
     }
+}
+
+/// Where its last words are.
+pub(super) fn log_of(server: &str) -> String {
+    format!(
+        "its log says why (logs/{server}.log in the data folder of `percolator up --processes`, or `kubectl logs --previous` of \
+         its pod)"
+    )
 }
 
 #[cfg(test)]
@@ -358,6 +367,7 @@ pub(crate) mod tests {
             failed: None,
             draining: false,
             drained: false,
+            sessions: None,
         }
     }
 

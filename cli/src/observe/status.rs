@@ -34,9 +34,10 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let (client, admin) = connect(cluster, args.patience).await?;
-    let survey = Survey::take(&client, &admin).await?;
+    let mut survey = Survey::take(&client, &admin).await?;
     let places = args.places.find(cluster).with(&survey.metrics);
     let pages = places.reached().await;
+    survey.add_shown(&pages);
     let problems = problems::find(&survey, &pages);
     let unseen = problems::unseen(&survey, &pages);
     output.result(

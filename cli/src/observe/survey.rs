@@ -7,6 +7,11 @@ use std::time::{Duration, Instant};
 use percolator_client::{Admin, Client, Cluster, DEAD_LETTERS, GcStatus, Table, Timestamp};
 use percolator_wire::v1::{self, Role};
 
+use super::metrics::Page;
+
+/// The role of a proxy.
+pub(crate) const PROXY: &str = "proxy";
+
 /// A cluster at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Survey {
@@ -59,6 +64,8 @@ pub(crate) struct Server {
     pub(crate) draining: bool,
     /// It has none since then: nobody misses it.
     pub(crate) drained: bool,
+    /// Of a proxy: its open sessions, where its metrics are reached.
+    pub(crate) sessions: Option<u64>,
 }
 
 /// Starts of a server that have ended because its disk failed, or what it has stored is damaged.
@@ -125,8 +132,9 @@ impl Survey {
         let master = admin.master_address();
         let metrics = metrics(&cluster, &master);
         let standbys = cluster.standby_masters.into_iter().map(standby_master);
+        let proxies = cluster.proxies.into_iter().map(proxy);
         let mut servers: Vec<Server> = cluster.servers.into_iter().map(server).collect();
-        servers.extend(standbys);
+        servers.extend(standbys.chain(proxies));
         servers.sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
         Ok(Self {
             master,
@@ -144,6 +152,17 @@ impl Survey {
             given_up,
             oracle,
         })
+    }
+
+    /// Adds what only the servers' metrics say.
+    pub(crate) fn add_shown(&mut self, pages: &BTreeMap<String, Page>) {
+        let proxies = self.servers.iter_mut().filter(|it| it.role == PROXY);
+        for proxy in proxies {
+            let page = pages.get(&proxy.name);
+            let sessions = page.and_then(|page| page.sum("percolator_proxy_sessions", &[]));
+            // A gauge of whole numbers.
+            proxy.sessions = sessions.map(|sessions| sessions as u64);
+        }
     }
 
     /// The term in which an oracle leads that is one of several; none if it is a standby, or alone.
@@ -219,8 +238,12 @@ pub(crate) fn metrics(cluster: &Cluster, master: &str) -> BTreeMap<String, Strin
     let master = master.split(',').next().unwrap_or_default();
     let servers = cluster.servers.iter();
     let servers = servers.map(|it| (&it.server, &*it.address, &it.metrics_address));
+    // One that is down was replaced by another one elsewhere, and is gone for good.
+    let proxies = cluster.proxies.iter().filter(|it| it.alive);
+    let proxies = proxies.map(|it| (&it.server, &*it.address, &it.metrics_address));
     std::iter::once((&cluster.master, master, &cluster.master_metrics_address))
         .chain(servers)
+        .chain(proxies)
         .filter_map(|(name, address, shown)| Some((name.clone(), reached(address, shown)?)))
         .collect()
 }
@@ -257,23 +280,42 @@ fn server(info: v1::ServerInfo) -> Server {
         }),
         draining: info.draining,
         drained: info.drained,
+        sessions: None,
     }
 }
 
 fn standby_master(master: v1::StandbyMaster) -> Server {
+    let silence = Duration::from_millis(master.silent_ms);
+    without_tablets("master", master.server, master.address, master.alive, silence)
+}
+
+fn proxy(proxy: v1::ProxyInfo) -> Server {
+    let silence = Duration::from_millis(proxy.silent_ms);
+    without_tablets(PROXY, proxy.server, proxy.address, proxy.alive, silence)
+}
+
+/// Of which the master knows whether it is up, and no more.
+fn without_tablets(
+    role: &'static str,
+    name: String,
+    address: String,
+    alive: bool,
+    silence: Duration,
+) -> Server {
     Server {
-        role: "master",
-        name: master.server,
-        address: master.address,
-        alive: master.alive,
+        role,
+        name,
+        address,
+        alive,
         leads_term: 0,
         takeover: None,
-        silence: Some(Duration::from_millis(master.silent_ms)),
+        silence: Some(silence),
         lost: BTreeSet::new(),
         disk_stalled: Duration::ZERO,
         failed: None,
         draining: false,
         drained: false,
+        sessions: None,
     }
 }
 

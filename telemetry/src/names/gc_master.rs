@@ -19,6 +19,7 @@ pub const METHODS: &[&str] = &[
     "merge_table",
     "move_tablet",
     "drain_servers",
+    "introduce_proxy",
     "rebuild",
 ];
 /// What holds collection back.

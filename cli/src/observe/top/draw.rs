@@ -390,6 +390,36 @@ mod tests {
     }
 
     #[test]
+    fn a_proxy_has_a_load_of_its_own() {
+        let mut survey = tests::well();
+        let proxy = tests::server("proxy", "proxy-0", 7490);
+        survey.servers.push(proxy);
+        let mut top = Top::default();
+        for (at, calls) in [(0, 0), (2, 400)] {
+            let page = format!(
+                "percolator_proxy_requests_total{{method=\"get\",code=\"ok\"}} {calls}\n\
+                 percolator_proxy_request_duration_seconds_bucket{{method=\"get\",le=\"0.005\"}} {calls}\n\
+                 percolator_proxy_request_duration_seconds_bucket{{method=\"get\",le=\"+Inf\"}} {calls}\n\
+                 percolator_proxy_sessions_ended_total{{end=\"committed\"}} {calls}\n\
+                 percolator_proxy_sessions_ended_total{{end=\"idle\"}} 9{calls}\n\
+                 percolator_proxy_sessions 7\n"
+            );
+            let mut seen = seen(at, survey.clone(), Some(at * 50));
+            seen.pages.insert("proxy-0".into(), Ok(Page::parse(&page)));
+            top.take(seen);
+        }
+        let drawn = frame(&mut top);
+        let line = drawn.lines().find(|line| line.starts_with("proxy "));
+        let line = line.unwrap_or_default();
+        assert!(line.contains("up, 7 sessions") && line.contains(" 200 "), "{drawn}");
+        assert!(line.contains("5.0 ms"), "{drawn}");
+        let load = &top.json()["load_of"]["proxy-0"];
+        assert_eq!(load["transactions_per_second"], 200.0, "{load}");
+        // What clients do at the tablet servers has it already.
+        assert_eq!(top.json()["load"]["requests_per_second"], 50.0);
+    }
+
+    #[test]
     fn without_metrics_it_says_so_and_problems_are_below() {
         let mut top = Top::default();
         assert!(frame(&mut top).contains("asking the master"));

@@ -6,18 +6,46 @@ use serde::Serialize;
 
 use super::super::metrics::{Page, quantile};
 
-const REQUESTS: &str = "percolator_tablet_requests_total";
-const DURATION: &str = "percolator_tablet_request_duration_seconds";
-const READS: &[(&str, &[&str])] = &[("method", &["get", "scan"])];
-const WRITES: &[(&str, &[&str])] = &[("method", &["prewrite", "commit"])];
-const TRANSACTIONS: &str = "percolator_tablet_transactions_committed_total";
+/// Series of metrics that have one of these values of a label.
+type Selected = (&'static str, &'static [(&'static str, &'static [&'static str])]);
 
-/// What the tablet servers have done, a second.
+/// Which metrics of a role say what it does.
+pub(crate) struct Shown {
+    /// Every process of the role has it.
+    pub(crate) requests: &'static str,
+    transactions: Selected,
+    duration: &'static str,
+    reads: &'static [&'static str],
+    writes: &'static [&'static str],
+}
+
+/// Tablet servers'.
+pub(crate) const TABLETS: Shown = Shown {
+    requests: "percolator_tablet_requests_total",
+    transactions: ("percolator_tablet_transactions_committed_total", &[]),
+    duration: "percolator_tablet_request_duration_seconds",
+    reads: &["get", "scan"],
+    writes: &["prewrite", "commit"],
+};
+
+/// Proxies'.
+pub(crate) const PROXIES: Shown = Shown {
+    requests: "percolator_proxy_requests_total",
+    transactions: (
+        "percolator_proxy_sessions_ended_total",
+        &[("end", &["committed"])],
+    ),
+    duration: "percolator_proxy_request_duration_seconds",
+    reads: &["get", "batch_get", "get_for_update", "scan"],
+    writes: &["commit"],
+};
+
+/// What servers of a role have done, a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Load {
     /// Requests that were answered.
     pub(crate) requests_per_second: f64,
-    /// Transactions that were committed, each counted once: on the server of its primary.
+    /// Transactions that were committed, each counted once: on the server of its primary, or by its proxy.
     pub(crate) transactions_per_second: f64,
     /// The bound of the bucket that it lies in. `None`: there was none.
     pub(crate) read_p99_seconds: Option<f64>,
@@ -28,7 +56,7 @@ pub(crate) struct Load {
 }
 
 /// Of these servers together: what each showed then and shows now, so many seconds later.
-pub(crate) fn between(pages: &[(&Page, &Page)], seconds: f64) -> Load {
+pub(crate) fn between(shown: &Shown, pages: &[(&Page, &Page)], seconds: f64) -> Load {
     let more = |name: &str, labels: &[(&str, &[&str])]| -> f64 {
         let each = pages.iter().map(|(before, after)| {
             let now = after.sum(name, labels).unwrap_or(0.0);
@@ -38,14 +66,15 @@ pub(crate) fn between(pages: &[(&Page, &Page)], seconds: f64) -> Load {
         });
         each.sum::<f64>() / seconds.max(0.001)
     };
+    let p99 = |methods| quantile(0.99, pages, shown.duration, &[("method", methods)]);
     let locks = pages
         .iter()
         .map(|(_, page)| page.sum("percolator_tablet_locks", &[]));
     Load {
-        requests_per_second: more(REQUESTS, &[]),
-        transactions_per_second: more(TRANSACTIONS, &[]),
-        read_p99_seconds: quantile(0.99, pages, DURATION, READS),
-        write_p99_seconds: quantile(0.99, pages, DURATION, WRITES),
+        requests_per_second: more(shown.requests, &[]),
+        transactions_per_second: more(shown.transactions.0, shown.transactions.1),
+        read_p99_seconds: p99(shown.reads),
+        write_p99_seconds: p99(shown.writes),
         locks: locks.flatten().sum(),
     }
 }

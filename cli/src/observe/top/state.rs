@@ -10,7 +10,7 @@ use super::super::metrics::Page;
 use super::super::page;
 use super::super::problems::{self, Problem};
 use super::super::survey::Survey;
-use super::load::{Load, TabletLoad, between, of_tablets};
+use super::load::{Load, PROXIES, Shown, TABLETS, TabletLoad, between, of_tablets};
 use super::scroll::Scroll;
 
 /// Loads that are kept for the sparklines.
@@ -84,16 +84,6 @@ pub(crate) struct Top {
 
 impl Top {
     pub(crate) fn take(&mut self, seen: Sample) {
-        match seen.survey {
-            Ok(survey) => {
-                let last = survey.servers.len().saturating_sub(1);
-                self.servers.chosen = self.servers.chosen.min(last);
-                self.survey = Some(survey);
-                self.failure = None;
-            }
-            Err(why) => self.failure = Some(why),
-        }
-        let seconds = seen.at.saturating_sub(self.at).as_secs_f64();
         let mut pages = BTreeMap::new();
         self.unreached.clear();
         for (server, page) in seen.pages {
@@ -102,19 +92,37 @@ impl Top {
                 Err(why) => drop(self.unreached.insert(server, why)),
             }
         }
+        match seen.survey {
+            Ok(mut survey) => {
+                survey.add_shown(&pages);
+                let last = survey.servers.len().saturating_sub(1);
+                self.servers.chosen = self.servers.chosen.min(last);
+                self.survey = Some(survey);
+                self.failure = None;
+            }
+            Err(why) => self.failure = Some(why),
+        }
+        let seconds = seen.at.saturating_sub(self.at).as_secs_f64();
         if let (Some(survey), None) = (&self.survey, &self.failure) {
             self.problems = problems::find(survey, &pages);
             self.unseen = problems::unseen(survey, &pages);
         }
-        let tablets = pages.iter().filter_map(|(server, now)| {
-            let before = self.pages.get(server)?;
-            now.sum("percolator_tablet_requests_total", &[])?;
-            Some((server.clone(), (before, now)))
-        });
-        let tablets: BTreeMap<String, (&Page, &Page)> = tablets.collect();
-        let each = tablets.iter();
-        self.loads = each
-            .map(|(server, both)| (server.clone(), between(&[*both], seconds)))
+        let of = |shown: &Shown| -> BTreeMap<String, (&Page, &Page)> {
+            let both = pages.iter().filter_map(|(server, now)| {
+                let before = self.pages.get(server)?;
+                now.sum(shown.requests, &[])?;
+                Some((server.clone(), (before, now)))
+            });
+            both.collect()
+        };
+        let tablets = of(&TABLETS);
+        self.loads = [(&TABLETS, tablets.clone()), (&PROXIES, of(&PROXIES))]
+            .into_iter()
+            .flat_map(|(shown, pages)| {
+                pages
+                    .into_iter()
+                    .map(move |(server, both)| (server, between(shown, &[both], seconds)))
+            })
             .collect();
         self.loads_of_tablets = tablets
             .values()
@@ -122,7 +130,7 @@ impl Top {
             .collect();
         if !tablets.is_empty() {
             let all: Vec<_> = tablets.into_values().collect();
-            self.past.push_back(between(&all, seconds));
+            self.past.push_back(between(&TABLETS, &all, seconds));
             if self.past.len() > KEPT {
                 self.past.pop_front();
             }

@@ -1,0 +1,183 @@
+//! The proxies, for people and tools: those that introduce themselves. Nothing is durable here, and nothing is decided by it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use percolator_wire::{is_address, v1};
+
+use crate::core::Directory;
+use crate::refusal::Refusal;
+
+/// Of which one knows at a time.
+pub(crate) const PROXIES_MAX: usize = 1_000;
+/// A proxy that was silent for longer counts as down: three introductions are missing.
+const SILENCE_MAX: Duration = Duration::from_secs(6);
+/// One that was silent for so long is forgotten: proxies come and go with the load, and one that ends by force can't say so.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+/// A pod's name has at most so many bytes.
+const NAME_BYTES_MAX: usize = 253;
+
+/// The proxies, by name and address: of two with one name, which is a mistake, both are listed.
+#[derive(Debug, Default)]
+pub(crate) struct Proxies(BTreeMap<(String, String), KnownProxy>);
+
+#[derive(Debug)]
+struct KnownProxy {
+    metrics_address: Option<SocketAddr>,
+    /// When it introduced itself last, since the master's start.
+    heard: Duration,
+}
+
+impl Proxies {
+    fn introduced(&mut self, now: Duration, proxy: v1::IntroduceProxyRequest) -> Result<(), String> {
+        let is_shown = |text: &str| !text.is_empty() && !text.chars().any(char::is_control);
+        if !is_shown(&proxy.server) || proxy.server.len() > NAME_BYTES_MAX {
+            return Err(format!(
+                "the name {:?} has not 1 to {NAME_BYTES_MAX} bytes that can be shown",
+                proxy.server
+            ));
+        }
+        if !is_shown(&proxy.address) || !is_address(&proxy.address) {
+            return Err(format!("{:?} is not HOST:PORT", proxy.address));
+        }
+        let metrics_address = match &*proxy.metrics_address {
+            "" => None,
+            text => Some(
+                text.parse()
+                    .map_err(|_| format!("its metrics at {text:?}: that is not IP:PORT"))?,
+            ),
+        };
+        self.forget(now);
+        let place = (proxy.server, proxy.address);
+        if proxy.leaving {
+            self.0.remove(&place);
+            return Ok(());
+        }
+        if !self.0.contains_key(&place) && self.0.len() >= PROXIES_MAX {
+            return Err(format!("there are {PROXIES_MAX} proxies already"));
+        }
+        let known = KnownProxy {
+            metrics_address,
+            heard: now,
+        };
+        self.0.insert(place, known);
+        Ok(())
+    }
+
+    fn forget(&mut self, now: Duration) {
+        self.0
+            .retain(|_, known| now.saturating_sub(known.heard) < FORGOTTEN_AFTER);
+    }
+
+    /// Those that were heard lately, by name and address.
+    pub(crate) fn list(&self, now: Duration) -> Vec<v1::ProxyInfo> {
+        let silence = |known: &KnownProxy| now.saturating_sub(known.heard);
+        let known = self.0.iter();
+        known
+            .filter(|(_, known)| silence(known) < FORGOTTEN_AFTER)
+            .map(|((server, address), known)| v1::ProxyInfo {
+                server: server.clone(),
+                address: address.clone(),
+                metrics_address: crate::convert::text(known.metrics_address),
+                alive: silence(known) < SILENCE_MAX,
+                silent_ms: u64::try_from(silence(known).as_millis()).unwrap_or(u64::MAX),
+            })
+            .collect()
+    }
+}
+
+impl Directory {
+    /// A proxy says that it serves, or that it ends.
+    ///
+    /// # Errors
+    /// [`Refusal::Proxy`].
+    pub fn introduce_proxy(
+        &mut self,
+        now: Duration,
+        proxy: v1::IntroduceProxyRequest,
+    ) -> Result<v1::IntroduceProxyResponse, Refusal> {
+        self.proxies
+            .introduced(now, proxy)
+            .map_err(|wrong| Refusal::Proxy { wrong })?;
+        Ok(v1::IntroduceProxyResponse {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxy(server: &str, address: &str) -> v1::IntroduceProxyRequest {
+        v1::IntroduceProxyRequest {
+            server: server.to_owned(),
+            address: address.to_owned(),
+            metrics_address: "0.0.0.0:9090".to_owned(),
+            leaving: false,
+        }
+    }
+
+    fn listed(proxies: &Proxies, seconds: u64) -> Vec<(String, bool)> {
+        let list = proxies.list(Duration::from_secs(seconds)).into_iter();
+        list.map(|it| (format!("{} {}", it.server, it.address), it.alive))
+            .collect()
+    }
+
+    #[test]
+    fn a_proxy_is_listed_while_it_introduces_itself_then_as_down_then_not_at_all() {
+        let mut proxies = Proxies::default();
+        let at = Duration::from_secs;
+        proxies.introduced(at(1), proxy("b", "h:2")).unwrap();
+        proxies.introduced(at(1), proxy("a", "h:1")).unwrap();
+        proxies.introduced(at(5), proxy("a", "h:1")).unwrap();
+        let both = |a, b| vec![("a h:1".to_owned(), a), ("b h:2".to_owned(), b)];
+        assert_eq!(listed(&proxies, 6), both(true, true));
+        assert_eq!(listed(&proxies, 7), both(true, false));
+        assert_eq!(listed(&proxies, 61), both(false, false)[..1]);
+        assert_eq!(listed(&proxies, 65), []);
+        let known = &proxies.list(at(6))[1];
+        assert_eq!((known.silent_ms, &*known.metrics_address), (5_000, "0.0.0.0:9090"));
+    }
+
+    #[test]
+    fn one_that_ends_is_forgotten_at_once_and_two_of_a_name_are_both_there() {
+        let mut proxies = Proxies::default();
+        let mut ends = proxy("a", "h:1");
+        for address in ["h:1", "h:2"] {
+            proxies.introduced(Duration::ZERO, proxy("a", address)).unwrap();
+        }
+        assert_eq!(listed(&proxies, 0).len(), 2);
+        ends.leaving = true;
+        proxies.introduced(Duration::ZERO, ends).unwrap();
+        assert_eq!(listed(&proxies, 0), [("a h:2".to_owned(), true)]);
+    }
+
+    #[test]
+    fn what_cannot_be_shown_or_is_too_much_is_refused() {
+        let mut proxies = Proxies::default();
+        let mut metrics = proxy("a", "h:1");
+        metrics.metrics_address = "host:9090".to_owned();
+        for (wrong, says) in [
+            (proxy("", "h:1"), "name"),
+            (proxy("a\u{1b}[2J", "h:1"), "name"),
+            (proxy(&"a".repeat(254), "h:1"), "253"),
+            (proxy("a", "h"), "HOST:PORT"),
+            (proxy("a", "h\n:1"), "HOST:PORT"),
+            (metrics, "IP:PORT"),
+        ] {
+            let error = proxies.introduced(Duration::ZERO, wrong).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+        for number in 0..PROXIES_MAX {
+            let one = proxy("a", &format!("h:{number}"));
+            proxies.introduced(Duration::ZERO, one).unwrap();
+        }
+        let error = proxies.introduced(Duration::ZERO, proxy("a", "h:9999"));
+        assert!(error.unwrap_err().contains("1000 proxies"));
+        // Those that are known stay, and there is room again when they have gone.
+        proxies.introduced(Duration::ZERO, proxy("a", "h:0")).unwrap();
+        let later = Duration::from_secs(60);
+        proxies.introduced(later, proxy("a", "h:9999")).unwrap();
+        assert_eq!(proxies.0.len(), 1);
+    }
+}
