@@ -181,7 +181,7 @@ fn status_and_top_see_everything_from_any_folder() {
         assert_eq!(top["metrics_not_reached"], serde_json::json!({}), "{top}");
         let load_of = top["load_of"].as_object().expect("loads");
         let names: Vec<&String> = load_of.keys().collect();
-        assert_eq!(names, ["tablet-0", "tablet-1", "tablet-2"]);
+        assert_eq!(names, ["proxy-0", "tablet-0", "tablet-1", "tablet-2"]);
     }
 }
 

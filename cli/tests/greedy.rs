@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use support::http::json;
 use support::server::resident_kib;
+use support::sessions::shown;
 use support::{Cluster, block_on, wait_for};
 
 /// What the sessions' client asks for.
@@ -269,6 +270,32 @@ impl Drop for SetWhenDropped<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn a_client_with_many_connections_leaves_some_for_others() {
+    let variables = [("PERCOLATOR_PROXY_CONNECTIONS_MAX", "64")];
+    let cluster = Cluster::start_with(&[], &variables);
+    let proxy = cluster.proxy();
+    let mut open = Vec::new();
+    let begun = |client| Connection::new(client, &proxy).call("begin", "{}");
+    // A connection that is refused is closed before it answers anything.
+    while open.len() < 64 {
+        let mut connection = Connection::new(2, &proxy);
+        if connection.call("begin", "{}").is_err() {
+            break;
+        }
+        open.push(connection);
+    }
+    assert_eq!(open.len(), 32, "half of them");
+    let (status, _) = begun(3).expect("another client");
+    assert_eq!(status, 200);
+    let metrics = cluster.metrics_address("proxy-0");
+    let refused = "percolator_proxy_refused_connections_total";
+    let refused = block_on(shown(&metrics, refused));
+    assert_eq!(refused, Some(1.0));
+    drop(open);
+    wait_for("room for the first client", || begun(2).ok());
 }
 
 #[test]

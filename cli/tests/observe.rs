@@ -39,10 +39,22 @@ fn a_cluster_says_that_it_is_well_and_which_server_is_not() {
             "p",
         ])
         .ok();
-    let (code, well) = status(&cluster);
-    assert_eq!((code, kinds(&well)), (0, vec![]), "{well}");
+    let well = wait_for("the proxy in the status", || {
+        let (code, well) = status(&cluster);
+        assert_eq!((code, kinds(&well)), (0, vec![]), "{well}");
+        (well["servers"].as_array().map(Vec::len) == Some(5)).then_some(well)
+    });
     assert_eq!(well["healthy"], true);
-    assert_eq!(well["servers"].as_array().map(Vec::len), Some(4), "{well}");
+    let proxy = &well["servers"][1];
+    assert_eq!(
+        (&proxy["role"], &proxy["server"]),
+        (&"proxy".into(), &"proxy-0".into())
+    );
+    assert_eq!(
+        (&proxy["up"], &proxy["sessions"]),
+        (&true.into(), &0.into()),
+        "{well}"
+    );
     assert_eq!(well["tables"][0]["ready"], 3, "{well}");
     let page = cluster.run(&["status"]).ok();
     assert!(page.contains(": healthy\n"), "{page}");

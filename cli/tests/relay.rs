@@ -50,7 +50,7 @@ fn a_relay_asks_for_each_timestamp_when_it_is_asked() {
         let relayed = relayed(&cluster).await;
         assert!(relayed >= ROUNDS.into(), "they came by the relay");
         // Many at a time, in one range each.
-        let granted = by_relay.timestamps(1000).await.expect("timestamps");
+        let granted = by_relay.timestamps(1000, &[]).await.expect("timestamps");
         assert!(granted.first > last);
         let next = direct.timestamp().await.expect("a timestamp");
         assert!(next.as_u64() >= granted.first.as_u64() + 1000);

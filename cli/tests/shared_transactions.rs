@@ -2,16 +2,17 @@
 
 mod support;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
-use support::sessions::{Grpc, Proxy, Session, connect, is, reason, refused, with_table};
-use support::{Cluster, PERCOLATOR, block_on, has_go};
+use support::sessions::{
+    Grpc, Proxy, ProxyProcess, Session, connect, is, reason, refused, with_table,
+};
+use support::{Cluster, block_on, has_go};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -41,43 +42,6 @@ impl Two {
             connect(&self.a.address).await,
             connect(&self.b.address).await,
         )
-    }
-}
-
-/// A process, which is killed when it is dropped.
-struct Process {
-    child: Child,
-    address: String,
-}
-
-impl Process {
-    fn start(cluster: &Cluster, arguments: &[&str]) -> Self {
-        let mut child = Command::new(Path::new(PERCOLATOR).with_file_name("percolator-proxy"))
-            .args(["--master", &cluster.master])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the workspace's programs are built");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("a line");
-        let address = line.trim().strip_prefix("listening on ");
-        Self {
-            address: address.expect("an address").to_owned(),
-            child,
-        }
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("gone");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -267,12 +231,12 @@ fn a_table_that_is_made_anew_is_another_one() {
 fn a_proxy_that_is_killed_ends_what_was_shared_with_it() {
     let cluster = with_table();
     let advertised = ["--advertise", "127.0.0.1", "--idle-max", "2s"];
-    let mut first = Process::start(&cluster, &advertised);
+    let mut first = ProxyProcess::start(&cluster, &advertised);
     let peers = ["--server", "b", "--peers", &first.address.clone()];
     block_on(async {
         let a = connect(&first.address).await;
         let mut manager = begin(&a).await;
-        let mut second = Process::start(&cluster, &peers);
+        let mut second = ProxyProcess::start(&cluster, &peers);
         let b = connect(&second.address).await;
         begin(&b).await;
         manager.join(&b).await.expect("joined");
@@ -285,7 +249,7 @@ fn a_proxy_that_is_killed_ends_what_was_shared_with_it() {
         is_rolled_back(&mut idle).await;
 
         // The manager's.
-        let second = Process::start(&cluster, &peers);
+        let second = ProxyProcess::start(&cluster, &peers);
         let b = connect(&second.address).await;
         begin(&b).await;
         let manager = Session::begin(&a).await;

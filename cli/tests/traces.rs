@@ -12,8 +12,11 @@ use collector::{Collector, Span};
 use opentelemetry::trace::{Link, SpanKind, TraceId, TraceState, TracerProvider};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SamplingDecision, SamplingResult, SdkTracerProvider, ShouldSample};
-use percolator_client::{Client, Error};
+use percolator_client::{Client, Error, Options};
 use percolator_telemetry::otlp::{Exporter, Settings};
+use serde_json::json;
+use support::http::Http;
+use support::sessions::shown;
 use support::{Cluster, block_on, output_of, wait_for};
 
 /// What no span may tell.
@@ -194,6 +197,105 @@ fn a_transactions_trace_shows_the_steps_of_its_path_on_every_server() {
         );
     }
     assert!(!collector.has(ROW) && !collector.has(VALUE) && !collector.has("balance"));
+}
+
+/// What a client of a proxy samples is told of in its trace: its calls, the transaction, and what servers did for that. What it
+/// doesn't sample begins no trace.
+#[test]
+fn a_session_of_a_proxy_is_a_part_of_the_trace_that_its_calls_are_in() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const CALLER: &str = "00f067aa0ba902b7";
+    let collector = Collector::start();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+    ];
+    let cluster = Cluster::start_with(&["--processes"], &variables);
+    cluster.run(&["table", "create", "bank"]).ok();
+    let proxy = Http::new(&cluster.proxy());
+    let cell = json!({"table": "bank", "row": ROW, "column": "balance"});
+    let transfer = |traceparent: &str| {
+        let call = |method, body| proxy.post_in_trace(method, traceparent, &body);
+        let begun = call("begin", json!({"cells": [cell]}));
+        let session = &begun["session"];
+        let mut write = cell.clone();
+        write["value"] = VALUE.into();
+        call("commit", json!({"session": session, "writes": [write]}));
+        begun["start_ts"].as_str().expect("a timestamp").to_owned()
+    };
+    for unsampled in ["", "nonsense", &format!("00-{TRACE}-{CALLER}-00")] {
+        transfer(unsampled);
+    }
+    let start_ts = transfer(&format!("00-{TRACE}-{CALLER}-01"));
+
+    let mut seen = Vec::new();
+    wait_for("the spans of a session and of the servers", || {
+        seen = collector.spans();
+        let of = |role: &str, name: &str| {
+            let mut all = seen.iter();
+            all.any(|span| span.role == role && span.name == name)
+        };
+        let all = [
+            ("proxy", "commit"),
+            ("proxy", "transaction"),
+            ("tablet", "get"),
+            ("tablet", "prewrite"),
+            ("tso", "timestamps"),
+        ];
+        // Those of the proxy and of the servers come apart from each other.
+        let has_parent =
+            |span: &Span| span.parent == CALLER || seen.iter().any(|it| it.id == span.parent);
+        let is_whole = seen.iter().all(has_parent);
+        (is_whole && all.iter().all(|(role, name)| of(role, name))).then_some(())
+    });
+    let others: Vec<&Span> = seen.iter().filter(|span| span.trace != TRACE).collect();
+    assert_eq!(others.len(), 0, "{others:#?}");
+    let below_caller = seen.iter().filter(|span| span.parent == CALLER);
+    let mut below_caller: Vec<&Span> = below_caller.collect();
+    below_caller.sort_by_key(|span| &span.name);
+    let names: Vec<&str> = below_caller.iter().map(|span| span.name.as_str()).collect();
+    assert_eq!(names, ["begin", "commit", "transaction"], "{seen:#?}");
+    assert_eq!(below_caller[1].says["result"], "ok");
+    let transaction = below_caller[2];
+    assert_eq!(transaction.says["start_ts"], start_ts);
+    assert_eq!(transaction.says["result"], "committed");
+    // Every other span lies below the transaction, through one of its steps.
+    let below_call = |span: &&Span| below_caller[..2].iter().any(|it| it.id == span.parent);
+    assert!(seen.iter().find(below_call).is_none(), "{seen:#?}");
+    assert!(!collector.has(ROW) && !collector.has(VALUE));
+}
+
+/// The oracle hears of the traces for which a relay takes timestamps.
+#[test]
+fn timestamps_by_a_relay_are_parts_of_the_traces_that_they_are_for() {
+    let collector = Collector::start();
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str());
+    let cluster = Cluster::start_with(&["--processes"], &[endpoint]);
+    cluster.run(&["table", "create", "bank"]).ok();
+    let settings = Settings::of(Some(collector.endpoint.clone()), 1.0).expect("an endpoint");
+    let exporter = Exporter::of_client(&settings).expect("an endpoint");
+    block_on(async {
+        let relays = [cluster.proxy()];
+        let client = Client::connect_through(&cluster.master, &relays, Options::default());
+        let client = client.await.expect("connected");
+        assert!(client.trace(exporter.provider()));
+        client.begin().await.expect("begun").rollback();
+        client.settle().await;
+    });
+    drop(exporter);
+    let metrics = cluster.metrics_address("proxy-0");
+    let relayed = block_on(shown(&metrics, "percolator_proxy_relayed_timestamps_total"));
+    assert!(relayed.is_some_and(|relayed| relayed >= 1.0), "{relayed:?}");
+    wait_for("the oracle's part of the trace", || {
+        let spans = collector.spans();
+        let begin = spans.iter().find(|span| span.name == "begin")?;
+        let timestamps = spans.iter().find(|span| span.parent == begin.id)?;
+        assert_eq!(
+            (&*timestamps.role, &*timestamps.name),
+            ("tso", "timestamps")
+        );
+        Some(())
+    });
 }
 
 /// The writer, the run of its observer, and what that causes are one trace.

@@ -13,6 +13,7 @@ use crate::Error;
 use crate::cluster::{Cluster, Table};
 use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router, master_message};
+use crate::trace::Cause;
 use crate::transport::{BoxFuture, MasterError, Transport};
 use crate::txn::Txn;
 
@@ -66,6 +67,8 @@ impl Options {
 pub struct Client {
     pub(crate) router: Arc<Router>,
     pub(crate) options: Options,
+    /// Why its transactions begin, where that is another process' span.
+    pub(crate) cause: Option<Cause>,
 }
 
 /// What became of a transaction.
@@ -116,6 +119,7 @@ impl Client {
         Self {
             router: Arc::new(Router::new(transport)),
             options,
+            cause: None,
         }
     }
 
@@ -129,7 +133,7 @@ impl Client {
     /// # Errors
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn begin(&self) -> Result<Txn, Error> {
-        if let Some(traced) = self.router.traced(self.options.slow_transaction, None) {
+        if let Some(traced) = self.traced() {
             // In a box, so that the usual call's future stays small.
             return Box::pin(self.begin_on(traced, self.deadline())).await;
         }
@@ -143,7 +147,7 @@ impl Client {
 
     /// [`Self::begin`], for a run of an observer: a part of the trace in which the change was written.
     pub(crate) async fn begin_for(&self, chain: &Chain) -> Result<Txn, Error> {
-        let cause = chain.trace;
+        let cause = chain.trace.map(Cause::Change);
         let slow = self.options.slow_transaction;
         match cause.and_then(|_| self.router.traced(slow, cause)) {
             Some(traced) => self.begin_on(traced, self.deadline()).await,
@@ -154,8 +158,7 @@ impl Client {
     /// [`Self::begin`], by a deadline that began earlier.
     pub(crate) async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
         let deadline = deadline.or_after(&*self.router.transport, self.options.patience);
-        let traced = self.router.traced(self.options.slow_transaction, None);
-        let router = traced.unwrap_or_else(|| self.router.clone());
+        let router = self.traced().unwrap_or_else(|| self.router.clone());
         self.begin_on(router, deadline).await
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use percolator_protocol::oracle::Granted;
+use percolator_wire::v1::TraceContext;
 
 use crate::network::Network;
 use crate::oracle::{OracleError, Place};
@@ -25,13 +26,18 @@ impl Client {
         client.reached().await.map(|()| client)
     }
 
-    /// `count` timestamps in a row, all higher than any that was granted before this call began: what a relay hands on.
+    /// `count` timestamps in a row, all higher than any that was granted before this call began: what a relay hands on. `traces`:
+    /// those of the callers for whom they are, the first few of which the oracle hears.
     ///
     /// # Errors
     /// [`OracleError`].
-    pub async fn timestamps(&self, count: u32) -> Result<Granted, OracleError> {
+    pub async fn timestamps(
+        &self,
+        count: u32,
+        traces: &[TraceContext],
+    ) -> Result<Granted, OracleError> {
         match self.router.transport.oracle() {
-            Some(oracle) => oracle.timestamps(count).await,
+            Some(oracle) => oracle.timestamps_for(count, traces).await,
             None => Err(OracleError::Stopped),
         }
     }

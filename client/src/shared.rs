@@ -108,8 +108,7 @@ impl Client {
         } else if snapshot > now {
             format!("it lies in the future: the oracle is at {now}")
         } else {
-            let traced = self.router.traced(self.options.slow_transaction, None);
-            let router = traced.unwrap_or_else(|| self.router.clone());
+            let router = self.traced().unwrap_or_else(|| self.router.clone());
             if let Some(trace) = &router.trace {
                 trace.begun(snapshot);
             }

@@ -85,20 +85,31 @@ impl Busy {
     }
 }
 
+/// The span of another process because of which a transaction begins, and in whose trace it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cause {
+    /// Of the transaction that made the change that an observer runs for.
+    Change(TraceParent),
+    /// Of the call that it is made for; `None`: that one isn't sampled.
+    Call(Option<TraceParent>),
+}
+
+fn remote(TraceParent { trace_id, span_id }: TraceParent) -> Remote {
+    Remote { trace_id, span_id }
+}
+
 impl Trace {
-    /// Of a transaction that is about to begin. `None`: there is nothing to tell of it. `cause`: see [`Router::traced`].
+    /// Of a transaction that is about to begin. `None`: there is nothing to tell of it.
     fn begin(
         transport: &Arc<dyn Transport>,
         tracer: Option<&Arc<Tracer>>,
         slow: Option<Duration>,
-        cause: Option<TraceParent>,
+        cause: Option<Cause>,
     ) -> Option<Self> {
         let sampled = tracer.and_then(|tracer| {
             let span = match cause {
-                Some(TraceParent { trace_id, span_id }) => {
-                    let parent = Remote { trace_id, span_id };
-                    tracer.following(TRANSACTION, parent)?
-                }
+                Some(Cause::Change(change)) => tracer.following(TRANSACTION, remote(change))?,
+                Some(Cause::Call(call)) => tracer.called(TRANSACTION, remote(call?))?,
                 None => tracer.root(TRANSACTION)?,
             };
             Some((tracer.clone(), span))
@@ -359,13 +370,8 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 impl Router {
-    /// This one, for a transaction of which something is told. `None`: there is nothing to tell. `cause`: it is a run of an
-    /// observer, for a change by the transaction of this span, and a part of its trace.
-    pub(crate) fn traced(
-        &self,
-        slow: Option<Duration>,
-        cause: Option<TraceParent>,
-    ) -> Option<Arc<Self>> {
+    /// This one, for a transaction of which something is told. `None`: there is nothing to tell.
+    pub(crate) fn traced(&self, slow: Option<Duration>, cause: Option<Cause>) -> Option<Arc<Self>> {
         let tracer = self.tracer.get();
         if tracer.is_none() && slow.is_none() {
             return None;
@@ -402,6 +408,23 @@ impl Client {
     {
         let tracer = Arc::new(Tracer::of(provider));
         self.router.tracer.set(tracer).is_ok()
+    }
+
+    /// This client, for a transaction that is made because of a call of another process: with [`Self::trace`], it is a part of the
+    /// trace that the call is in. `traceparent`: what the call says of that in its W3C header; one that samples nothing, or is none,
+    /// has nothing told of the transaction.
+    pub fn in_trace(&self, traceparent: &str) -> Self {
+        let call = v1::TraceContext::of_header(traceparent);
+        Self {
+            cause: Some(Cause::Call(call.as_ref().map(TraceParent::from))),
+            ..self.clone()
+        }
+    }
+
+    /// The way of a transaction that begins now, if something is told of it.
+    pub(crate) fn traced(&self) -> Option<Arc<Router>> {
+        self.router
+            .traced(self.options.slow_transaction, self.cause)
     }
 }
 

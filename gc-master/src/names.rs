@@ -11,8 +11,13 @@ pub const NAME_BYTES_MAX: usize = 64;
 
 /// 1 to 64 of a-z, 0-9, '_', '.' and '-', starting with a letter or digit.
 pub(crate) fn is_name(name: &str) -> bool {
+    is_name_of_at_most(NAME_BYTES_MAX, name)
+}
+
+/// The same with another number of bytes at the most.
+pub(crate) fn is_name_of_at_most(bytes: usize, name: &str) -> bool {
     let outer = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    (1..=NAME_BYTES_MAX).contains(&name.len())
+    (1..=bytes).contains(&name.len())
         && name.bytes().next().is_some_and(outer)
         && name.bytes().all(|b| outer(b) || b"_.-".contains(&b))
 }

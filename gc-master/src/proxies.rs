@@ -7,6 +7,7 @@ use std::time::Duration;
 use percolator_wire::{is_address, v1};
 
 use crate::core::Directory;
+use crate::names::is_name_of_at_most;
 use crate::refusal::Refusal;
 
 /// Of which one knows at a time.
@@ -15,8 +16,9 @@ pub(crate) const PROXIES_MAX: usize = 1_000;
 const SILENCE_MAX: Duration = Duration::from_secs(6);
 /// One that was silent for so long is forgotten: proxies come and go with the load, and one that ends by force can't say so.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
-/// A pod's name has at most so many bytes.
+/// A pod's name has at most so many bytes, and so has a host's, with 6 for a port.
 const NAME_BYTES_MAX: usize = 253;
+const ADDRESS_BYTES_MAX: usize = NAME_BYTES_MAX + 6;
 
 /// The proxies, by name and address: of two with one name, which is a mistake, both are listed.
 #[derive(Debug, Default)]
@@ -25,27 +27,38 @@ pub(crate) struct Proxies(BTreeMap<(String, String), KnownProxy>);
 #[derive(Debug)]
 struct KnownProxy {
     metrics_address: Option<SocketAddr>,
-    /// When it introduced itself last, since the master's start.
+    /// When it introduced itself first, since the master's start.
+    since: Duration,
+    /// When it did so last.
     heard: Duration,
 }
 
 impl Proxies {
-    fn introduced(&mut self, now: Duration, proxy: v1::IntroduceProxyRequest) -> Result<(), String> {
-        let is_shown = |text: &str| !text.is_empty() && !text.chars().any(char::is_control);
-        if !is_shown(&proxy.server) || proxy.server.len() > NAME_BYTES_MAX {
+    fn introduced(
+        &mut self,
+        now: Duration,
+        proxy: v1::IntroduceProxyRequest,
+    ) -> Result<(), String> {
+        // What is refused isn't repeated: it may be long.
+        if !is_name_of_at_most(NAME_BYTES_MAX, &proxy.server) {
             return Err(format!(
-                "the name {:?} has not 1 to {NAME_BYTES_MAX} bytes that can be shown",
-                proxy.server
+                "its name is not 1 to {NAME_BYTES_MAX} of a-z, 0-9, '_', '.' and '-', starting with a letter or digit"
             ));
         }
-        if !is_shown(&proxy.address) || !is_address(&proxy.address) {
-            return Err(format!("{:?} is not HOST:PORT", proxy.address));
+        let address = &proxy.address;
+        let is_shown = address.len() <= ADDRESS_BYTES_MAX
+            && address.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_shown || !is_address(address) {
+            return Err(format!(
+                "the address of {} is not HOST:PORT of at most {ADDRESS_BYTES_MAX} bytes",
+                proxy.server
+            ));
         }
         let metrics_address = match &*proxy.metrics_address {
             "" => None,
             text => Some(
                 text.parse()
-                    .map_err(|_| format!("its metrics at {text:?}: that is not IP:PORT"))?,
+                    .map_err(|_| format!("the metrics of {} are not at IP:PORT", proxy.server))?,
             ),
         };
         self.forget(now);
@@ -54,11 +67,13 @@ impl Proxies {
             self.0.remove(&place);
             return Ok(());
         }
-        if !self.0.contains_key(&place) && self.0.len() >= PROXIES_MAX {
+        let before = self.0.get(&place);
+        if before.is_none() && self.0.len() >= PROXIES_MAX {
             return Err(format!("there are {PROXIES_MAX} proxies already"));
         }
         let known = KnownProxy {
             metrics_address,
+            since: before.map_or(now, |before| before.since),
             heard: now,
         };
         self.0.insert(place, known);
@@ -73,6 +88,7 @@ impl Proxies {
     /// Those that were heard lately, by name and address.
     pub(crate) fn list(&self, now: Duration) -> Vec<v1::ProxyInfo> {
         let silence = |known: &KnownProxy| now.saturating_sub(known.heard);
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let known = self.0.iter();
         known
             .filter(|(_, known)| silence(known) < FORGOTTEN_AFTER)
@@ -81,7 +97,8 @@ impl Proxies {
                 address: address.clone(),
                 metrics_address: crate::convert::text(known.metrics_address),
                 alive: silence(known) < SILENCE_MAX,
-                silent_ms: u64::try_from(silence(known).as_millis()).unwrap_or(u64::MAX),
+                silent_ms: millis(silence(known)),
+                known_ms: millis(now.saturating_sub(known.since)),
             })
             .collect()
     }
@@ -136,7 +153,12 @@ mod tests {
         assert_eq!(listed(&proxies, 61), both(false, false)[..1]);
         assert_eq!(listed(&proxies, 65), []);
         let known = &proxies.list(at(6))[1];
-        assert_eq!((known.silent_ms, &*known.metrics_address), (5_000, "0.0.0.0:9090"));
+        assert_eq!(
+            (known.silent_ms, &*known.metrics_address),
+            (5_000, "0.0.0.0:9090")
+        );
+        let known = &proxies.list(at(6))[0];
+        assert_eq!((known.silent_ms, known.known_ms), (1_000, 5_000));
     }
 
     #[test]
@@ -144,7 +166,9 @@ mod tests {
         let mut proxies = Proxies::default();
         let mut ends = proxy("a", "h:1");
         for address in ["h:1", "h:2"] {
-            proxies.introduced(Duration::ZERO, proxy("a", address)).unwrap();
+            proxies
+                .introduced(Duration::ZERO, proxy("a", address))
+                .unwrap();
         }
         assert_eq!(listed(&proxies, 0).len(), 2);
         ends.leaving = true;
@@ -163,19 +187,27 @@ mod tests {
             (proxy(&"a".repeat(254), "h:1"), "253"),
             (proxy("a", "h"), "HOST:PORT"),
             (proxy("a", "h\n:1"), "HOST:PORT"),
+            (proxy("a", "\u{202e}:1"), "HOST:PORT"),
+            (
+                proxy("a", &format!("{}:1", "h".repeat(60 << 20))),
+                "HOST:PORT",
+            ),
+            (proxy("../a", "h:1"), "name"),
             (metrics, "IP:PORT"),
         ] {
             let error = proxies.introduced(Duration::ZERO, wrong).unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(says) && error.len() < 400, "{error}");
         }
-        for number in 0..PROXIES_MAX {
+        for number in 1..=PROXIES_MAX {
             let one = proxy("a", &format!("h:{number}"));
             proxies.introduced(Duration::ZERO, one).unwrap();
         }
         let error = proxies.introduced(Duration::ZERO, proxy("a", "h:9999"));
         assert!(error.unwrap_err().contains("1000 proxies"));
         // Those that are known stay, and there is room again when they have gone.
-        proxies.introduced(Duration::ZERO, proxy("a", "h:0")).unwrap();
+        proxies
+            .introduced(Duration::ZERO, proxy("a", "h:1"))
+            .unwrap();
         let later = Duration::from_secs(60);
         proxies.introduced(later, proxy("a", "h:9999")).unwrap();
         assert_eq!(proxies.0.len(), 1);

@@ -9,6 +9,9 @@ pub enum Error {
     /// Metrics can't be shown.
     #[error(transparent)]
     Metrics(#[from] percolator_telemetry::endpoint::Error),
+    /// Traces can't be sent.
+    #[error(transparent)]
+    Traces(#[from] percolator_telemetry::otlp::Error),
     /// The address of the master is none.
     #[error("the cluster can't be reached by --master {master}: {cause}")]
     Master {

@@ -13,10 +13,10 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::caller::Caller;
 use crate::failure::{Failure, Reason};
 use crate::ranges;
 use crate::transactions::{CellAt, CellChange, CellWrite, KnownOutcome, Transactions, Values};
-use crate::transit::client_of;
 
 /// The service.
 #[derive(Clone)]
@@ -29,9 +29,10 @@ impl Service {
     async fn answer<T>(
         &self,
         method: &'static str,
+        caller: &Caller,
         call: impl Future<Output = Result<T, Failure>>,
     ) -> Answer<T> {
-        let counted = self.0.metrics.call(method);
+        let counted = self.0.metrics.call(method, caller);
         let result = call.await;
         counted.ended(&result);
         match result {
@@ -44,12 +45,12 @@ impl Service {
 #[tonic::async_trait]
 impl v1::transactions_server::Transactions for Service {
     async fn begin(&self, request: Request<v1::BeginRequest>) -> Answer<v1::BeginResponse> {
-        let from = client_of(request.extensions());
+        let caller = Caller::of(&request);
         let v1::BeginRequest { snapshot, cells } = request.into_inner();
         let snapshot = (snapshot != 0).then(|| Timestamp::from_u64(snapshot));
         let cells: Vec<CellAt> = cells.into_iter().map(CellAt::from).collect();
         let call = async {
-            let begun = self.0.begin(from, snapshot, &cells).await?;
+            let begun = self.0.begin(&caller, snapshot, &cells).await?;
             let values = begun.read.values.into_iter();
             Ok(v1::BeginResponse {
                 session: begun.session,
@@ -57,31 +58,34 @@ impl v1::transactions_server::Transactions for Service {
                 values: values.map(|value| v1::GetResponse { value }).collect(),
             })
         };
-        self.answer("begin", call).await
+        self.answer("begin", &caller, call).await
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
+        let caller = Caller::of(&request);
         let (session, cell) = split(request.into_inner());
         let call = async {
             let read = self.0.get(&session, &cell).await?;
             Ok(one(read))
         };
-        self.answer("get", call).await
+        self.answer("get", &caller, call).await
     }
 
     async fn get_for_update(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
+        let caller = Caller::of(&request);
         let (session, cell) = split(request.into_inner());
         let call = async {
             let read = self.0.get_for_update(&session, &cell).await?;
             Ok(one(read))
         };
-        self.answer("get_for_update", call).await
+        self.answer("get_for_update", &caller, call).await
     }
 
     async fn batch_get(
         &self,
         request: Request<v1::BatchGetRequest>,
     ) -> Answer<v1::BatchGetResponse> {
+        let caller = Caller::of(&request);
         let request = request.into_inner();
         let cells: Vec<CellAt> = request.cells.into_iter().map(CellAt::from).collect();
         let call = async {
@@ -94,18 +98,19 @@ impl v1::transactions_server::Transactions for Service {
                 values: values.collect(),
             })
         };
-        self.answer("batch_get", call).await
+        self.answer("batch_get", &caller, call).await
     }
 
     type ScanStream = Pin<Box<dyn Stream<Item = Result<v1::ScanResponse, Status>> + Send>>;
 
     async fn scan(&self, request: Request<v1::ScanRequest>) -> Answer<Self::ScanStream> {
+        let caller = Caller::of(&request);
         let request = request.into_inner();
         let call = async {
             let range = range(&request)?;
             self.0.scan(&request.session, &request.table, range).await
         };
-        let chunks = self.answer("scan", call).await?.into_inner();
+        let chunks = self.answer("scan", &caller, call).await?.into_inner();
         let answers = ReceiverStream::new(chunks).map(|chunk| match chunk {
             Ok(entries) => Ok(v1::ScanResponse {
                 cells: entries
@@ -124,6 +129,7 @@ impl v1::transactions_server::Transactions for Service {
     }
 
     async fn put(&self, request: Request<v1::PutRequest>) -> Answer<v1::PutResponse> {
+        let caller = Caller::of(&request);
         let request = request.into_inner();
         let write = CellWrite {
             cell: cell(request.table, request.row, request.column),
@@ -133,10 +139,11 @@ impl v1::transactions_server::Transactions for Service {
             self.0.write(&request.session, &[write]).await?;
             Ok(v1::PutResponse {})
         };
-        self.answer("put", call).await
+        self.answer("put", &caller, call).await
     }
 
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
+        let caller = Caller::of(&request);
         let request = request.into_inner();
         let write = CellWrite {
             cell: cell(request.table, request.row, request.column),
@@ -146,43 +153,46 @@ impl v1::transactions_server::Transactions for Service {
             self.0.write(&request.session, &[write]).await?;
             Ok(v1::DeleteResponse {})
         };
-        self.answer("delete", call).await
+        self.answer("delete", &caller, call).await
     }
 
     async fn write(&self, request: Request<v1::WriteRequest>) -> Answer<v1::WriteResponse> {
+        let caller = Caller::of(&request);
         let request = request.into_inner();
         let call = async {
             let writes = writes(request.writes)?;
             self.0.write(&request.session, &writes).await?;
             Ok(v1::WriteResponse {})
         };
-        self.answer("write", call).await
+        self.answer("write", &caller, call).await
     }
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
+        let caller = Caller::of(&request);
         let request = request.into_inner();
         let call = async {
             let writes = writes(request.writes)?;
             let commit_ts = self.0.commit(&request.session, writes).await?.as_u64();
             Ok(v1::CommitResponse { commit_ts })
         };
-        self.answer("commit", call).await
+        self.answer("commit", &caller, call).await
     }
 
     async fn rollback(
         &self,
         request: Request<v1::RollbackRequest>,
     ) -> Answer<v1::RollbackResponse> {
+        let caller = Caller::of(&request);
         let session = request.into_inner().session;
         let call = async {
             self.0.rollback(&session)?;
             Ok(v1::RollbackResponse {})
         };
-        self.answer("rollback", call).await
+        self.answer("rollback", &caller, call).await
     }
 
     async fn join(&self, request: Request<v1::JoinRequest>) -> Answer<v1::JoinResponse> {
-        let from = client_of(request.extensions());
+        let caller = Caller::of(&request);
         let v1::JoinRequest {
             session,
             cells,
@@ -190,7 +200,7 @@ impl v1::transactions_server::Transactions for Service {
         } = request.into_inner();
         let cells: Vec<CellAt> = cells.into_iter().map(CellAt::from).collect();
         let call = async {
-            let joined = self.0.join(from, &session, &cells, passed_on).await?;
+            let joined = self.0.join(&caller, &session, &cells, passed_on).await?;
             let values = joined.read.values.into_iter();
             Ok(v1::JoinResponse {
                 session: joined.session,
@@ -199,10 +209,11 @@ impl v1::transactions_server::Transactions for Service {
                 idle_max_ms: u64::try_from(joined.idle_max.as_millis()).unwrap_or(u64::MAX),
             })
         };
-        self.answer("join", call).await
+        self.answer("join", &caller, call).await
     }
 
     async fn finish(&self, request: Request<v1::FinishRequest>) -> Answer<v1::FinishResponse> {
+        let caller = Caller::of(&request);
         let request = request.into_inner();
         let call = async {
             let writes = writes(request.writes)?;
@@ -213,10 +224,11 @@ impl v1::transactions_server::Transactions for Service {
                 .await?;
             Ok(v1::FinishResponse {})
         };
-        self.answer("finish", call).await
+        self.answer("finish", &caller, call).await
     }
 
     async fn outcome(&self, request: Request<v1::OutcomeRequest>) -> Answer<v1::OutcomeResponse> {
+        let caller = Caller::of(&request);
         let session = request.into_inner().session;
         let call = async {
             let (outcome, commit_ts) = match self.0.outcome(&session).await? {
@@ -230,7 +242,7 @@ impl v1::transactions_server::Transactions for Service {
                 commit_ts,
             })
         };
-        self.answer("outcome", call).await
+        self.answer("outcome", &caller, call).await
     }
 }
 

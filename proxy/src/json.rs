@@ -1,7 +1,6 @@
 //! The door of HTTP and JSON, for `curl` and for languages without gRPC. `openapi.json` describes it.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,9 +15,9 @@ use tonic::codegen::http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use tonic::codegen::http::{Method, Request, Response, StatusCode};
 use tonic::{Code, Status};
 
+use crate::caller::Caller;
 use crate::failure::{DOMAIN, Failure, Reason};
 use crate::transactions::{CellAt, CellChange, CellWrite, Chunk, KnownOutcome, Transactions};
-use crate::transit::client_of;
 use crate::{named_bytes, ranges};
 
 /// What the paths of this door begin with.
@@ -36,7 +35,7 @@ const BODY_BYTES_MAX: usize = limits::VALUE_BYTES_MAX / 3 * 4 + (64 << 10);
 /// Answers a request whose path begins with [`PREFIX`].
 pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
-    let from = client_of(&head.extensions);
+    let caller = Caller::new(&head.extensions, &head.headers);
     let path = head.uri.path().strip_prefix(PREFIX).unwrap_or_default();
     if path == "openapi.json" {
         return text(StatusCode::OK, "application/json", OPENAPI.into());
@@ -59,9 +58,9 @@ pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) ->
         response.headers_mut().insert(ALLOW, post);
         return response;
     }
-    let counted = shared.metrics.call(method);
+    let counted = shared.metrics.call(method, &caller);
     let result = match read(body).await {
-        Ok(fields) => call(&shared, from, method, Fields(fields)).await,
+        Ok(fields) => call(&shared, &caller, method, Fields(fields)).await,
         Err(failure) => Err(failure),
     };
     counted.ended(&result);
@@ -83,12 +82,12 @@ enum Answer {
 
 async fn call(
     shared: &Arc<Transactions>,
-    from: IpAddr,
+    caller: &Caller,
     method: &str,
     mut fields: Fields,
 ) -> Result<Answer, Failure> {
     if method == "begin" {
-        return begin(shared, from, fields).await.map(Answer::Object);
+        return begin(shared, caller, fields).await.map(Answer::Object);
     }
     let session = fields.text("session")?;
     let answer = match method {
@@ -139,7 +138,7 @@ async fn call(
         "join" => {
             let cells = fields.cells()?;
             fields.end()?;
-            join(shared, from, &session, cells.as_deref()).await?
+            join(shared, caller, &session, cells.as_deref()).await?
         }
         "finish" => {
             let writes = fields.writes()?.unwrap_or_default();
@@ -160,12 +159,16 @@ async fn call(
     Ok(Answer::Object(answer))
 }
 
-async fn begin(shared: &Transactions, from: IpAddr, mut fields: Fields) -> Result<Value, Failure> {
+async fn begin(
+    shared: &Transactions,
+    caller: &Caller,
+    mut fields: Fields,
+) -> Result<Value, Failure> {
     let snapshot = fields.timestamp("snapshot")?;
     let cells = fields.cells()?;
     fields.end()?;
     let begun = shared
-        .begin(from, snapshot, cells.as_deref().unwrap_or_default())
+        .begin(caller, snapshot, cells.as_deref().unwrap_or_default())
         .await?;
     let start_ts = begun.start_ts.to_string();
     let mut answer = json!({"session": begun.session, "start_ts": start_ts});
@@ -177,12 +180,12 @@ async fn begin(shared: &Transactions, from: IpAddr, mut fields: Fields) -> Resul
 
 async fn join(
     shared: &Arc<Transactions>,
-    from: IpAddr,
+    caller: &Caller,
     session: &str,
     cells: Option<&[CellAt]>,
 ) -> Result<Value, Failure> {
     let joined = shared
-        .join(from, session, cells.unwrap_or_default(), false)
+        .join(caller, session, cells.unwrap_or_default(), false)
         .await?;
     let mut answer = json!({
         "session": joined.session,

@@ -3,6 +3,8 @@
 //! A session is one transaction, which the proxy holds for its client. [`sessions`] decides about sessions, and knows no
 //! clock and no socket; the calls go through it to the client library. [`Server`] has both doors on one address.
 
+mod caller;
+mod connections;
 mod error;
 pub mod failure;
 mod grpc;

@@ -1,12 +1,14 @@
-//! What the proxy counts.
+//! What the proxy counts, and what it says of calls that are traced.
 
 use std::time::Instant;
 
 use percolator_telemetry::names::proxy as names;
+use percolator_telemetry::trace::{Span, Tracer, key};
 use percolator_telemetry::{Error, HistogramVec, IntCounter, IntCounterVec, IntGauge};
 use percolator_telemetry::{Registry, Set};
 use tonic::Code;
 
+use crate::caller::Caller;
 use crate::failure::Failure;
 use crate::sessions::{Expiry, SessionEnd};
 
@@ -20,11 +22,15 @@ pub(crate) struct Metrics {
     request_seconds: HistogramVec,
     pub(crate) buffered_bytes: IntGauge,
     pub(crate) transit_bytes: IntGauge,
+    pub(crate) refused: IntCounter,
+    pub(crate) connections: IntGauge,
+    pub(crate) connections_refused: IntCounter,
     pub(crate) relayed: IntCounter,
+    tracer: Option<Tracer>,
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Result<Self, Error> {
+    pub(crate) fn new(tracer: Option<Tracer>) -> Result<Self, Error> {
         let registry = Registry::new();
         let set = Set::new(&registry, names::ALL);
         let metrics = Self {
@@ -35,8 +41,12 @@ impl Metrics {
             request_seconds: set.histograms(names::REQUEST_SECONDS)?,
             buffered_bytes: set.gauge(names::BUFFERED_BYTES)?,
             transit_bytes: set.gauge(names::TRANSIT_BYTES)?,
+            refused: set.counter(names::REFUSED)?,
+            connections: set.gauge(names::CONNECTIONS)?,
+            connections_refused: set.counter(names::CONNECTIONS_REFUSED)?,
             relayed: set.counter(names::RELAYED)?,
             registry: registry.clone(),
+            tracer,
         };
         set.finish();
         Ok(metrics)
@@ -60,9 +70,10 @@ impl Metrics {
     }
 
     /// Counts a call from now on to its end.
-    pub(crate) fn call(&self, method: &'static str) -> CountedCall<'_> {
+    pub(crate) fn call(&self, method: &'static str, caller: &Caller) -> CountedCall<'_> {
         CountedCall {
             metrics: self,
+            span: caller.span(self.tracer.as_ref(), method),
             method,
             began: Instant::now(),
             code: "cancelled",
@@ -73,6 +84,7 @@ impl Metrics {
 /// A call that is counted when it ends; if it is dropped, its client gave up.
 pub(crate) struct CountedCall<'a> {
     metrics: &'a Metrics,
+    span: Option<Span>,
     method: &'static str,
     began: Instant,
     code: &'static str,
@@ -90,6 +102,9 @@ impl CountedCall<'_> {
 
 impl Drop for CountedCall<'_> {
     fn drop(&mut self) {
+        if let Some(span) = &self.span {
+            span.say(key::RESULT, self.code);
+        }
         let (metrics, method) = (self.metrics, self.method);
         let labels = [method, self.code];
         metrics.requests.with_label_values(&labels).inc();

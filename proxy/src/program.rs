@@ -11,6 +11,7 @@ use percolator_client::limits::TRANSACTION_BYTES_MAX;
 use percolator_server::{
     announce, exit_code, logs, many_connections, run_on_current_thread, signals,
 };
+use percolator_telemetry::otlp;
 use percolator_telemetry::who::ServerIdentity;
 
 use crate::sessions::Limits;
@@ -48,6 +49,22 @@ struct Flags {
     /// Where to show /metrics, /healthz and /readyz, IP:PORT; port 0 picks a free one. Default: nowhere.
     #[arg(long, value_name = "IP:PORT", env = "PERCOLATOR_PROXY_METRICS_LISTEN")]
     metrics_listen: Option<SocketAddr>,
+
+    /// Where to send the spans of traces, http://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC). Default:
+    /// nowhere.
+    #[arg(long, value_name = "URL", env = otlp::ENDPOINT_VARIABLE)]
+    otlp_endpoint: Option<String>,
+
+    /// Of the traces that clients sample, and name in their calls' `traceparent`, this part is told of, from 0 to 1; the same one on
+    /// every server.
+    #[arg(
+        long,
+        value_name = "RATIO",
+        default_value_t = 1.0,
+        value_parser = otlp::ratio,
+        env = "PERCOLATOR_PROXY_OTLP_SAMPLE_RATIO"
+    )]
+    otlp_sample_ratio: f64,
 
     /// Name of this proxy, which sessions' tokens have. No other proxy of the cluster may have the same one.
     #[arg(
@@ -122,6 +139,15 @@ struct Flags {
     )]
     bytes_max: usize,
 
+    /// Open connections of clients; fewer if the system lets the proxy have fewer open files.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 8_192,
+        env = "PERCOLATOR_PROXY_CONNECTIONS_MAX"
+    )]
+    connections_max: usize,
+
     /// What requests that are being received, and answers that are not sent, may have together, in bytes.
     #[arg(
         long,
@@ -186,6 +212,7 @@ impl Flags {
         Options {
             listen: self.listen,
             metrics_listen: self.metrics_listen,
+            traces: otlp::Settings::of(self.otlp_endpoint, self.otlp_sample_ratio),
             master: self.master,
             server: self.server,
             advertise: self.advertise,
@@ -200,6 +227,7 @@ impl Flags {
                 scans_max: self.scans_max,
                 ..Limits::default()
             },
+            connections_max: self.connections_max,
             transit_bytes_max: self.transit_bytes_max,
             grace: self.grace,
         }

@@ -36,7 +36,7 @@ impl Oracle for Relay {
         let answers = request.into_inner().then(move |request| {
             let (shared, client) = (shared.clone(), client.clone());
             async move {
-                let granted = relay(&client, request?.count).await?;
+                let granted = relay(&client, request?).await?;
                 shared.metrics.relayed.inc_by(granted.count.into());
                 Ok(granted)
             }
@@ -45,8 +45,8 @@ impl Oracle for Relay {
     }
 }
 
-async fn relay(client: &Client, count: u32) -> Result<TimestampsResponse, Status> {
-    match client.timestamps(count).await {
+async fn relay(client: &Client, request: TimestampsRequest) -> Result<TimestampsResponse, Status> {
+    match client.timestamps(request.count, &request.traces).await {
         Ok(granted) => Ok(TimestampsResponse {
             first: granted.first.as_u64(),
             count: granted.count,

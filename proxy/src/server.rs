@@ -11,6 +11,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use percolator_client::{Client, limits};
 use percolator_server::{Beside, Probe, advertised, listen, serve_also_http1};
 use percolator_telemetry::endpoint::{self, Pages};
+use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::proxy::DESCRIPTORS;
 use percolator_wire::proxy::v1::transactions_server::TransactionsServer;
 use percolator_wire::v1::oracle_server::OracleServer;
@@ -18,6 +19,7 @@ use tokio::net::TcpListener;
 use tonic::body::Body;
 use tonic::codegen::{Service as HttpService, http};
 
+use crate::connections::Connections;
 use crate::grpc::Service;
 use crate::introduction::Introduction;
 use crate::metrics::Metrics;
@@ -43,6 +45,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
     pub metrics_listen: Option<SocketAddr>,
+    /// Where to send the spans of traces; without it, nowhere.
+    pub traces: Option<otlp::Settings>,
     /// Where the master is, HOST:PORT, or several of these with commas between.
     pub master: String,
     /// Its name, which tokens have, unless `advertise` is set.
@@ -54,6 +58,8 @@ pub struct Options {
     pub peers: Vec<String>,
     /// What clients may have.
     pub limits: Limits,
+    /// Open connections of clients.
+    pub connections_max: usize,
     /// What requests that are being received, and answers that are not sent, may have together, in bytes.
     pub transit_bytes_max: usize,
     /// How long sessions may go on when the proxy is to stop.
@@ -66,11 +72,13 @@ impl Options {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             metrics_listen: None,
+            traces: None,
             master: master.into(),
             server: "proxy-0".to_owned(),
             advertise: None,
             peers: Vec::new(),
             limits: Limits::default(),
+            connections_max: 8_192,
             transit_bytes_max: 256 << 20,
             grace: Duration::from_secs(10),
         }
@@ -83,7 +91,9 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     metrics: Option<endpoint::Listener>,
+    exporter: Option<Exporter>,
     introduction: Introduction,
+    connections: Arc<Connections>,
     shared: Arc<Transactions>,
 }
 
@@ -91,11 +101,15 @@ impl Server {
     /// Listens.
     ///
     /// # Errors
-    /// [`Error::Server`]: the address is taken. [`Error::Metrics`]. [`Error::Master`].
+    /// [`Error::Server`]: the address is taken. [`Error::Metrics`]. [`Error::Traces`].
+    /// [`Error::Master`].
     pub fn bind(options: Options) -> Result<Self, Error> {
         let (listener, address) = listen(options.listen)?;
         let metrics = options.metrics_listen.map(endpoint::listen).transpose()?;
-        let counters = Metrics::new().map_err(endpoint::Error::Metrics)?;
+        let export = |traces| Exporter::of_server(traces, "proxy", &options.server);
+        let exporter = options.traces.as_ref().map(export).transpose()?;
+        let tracer = exporter.as_ref().map(Exporter::tracer);
+        let counters = Metrics::new(tracer).map_err(endpoint::Error::Metrics)?;
         let reached = advertised(options.advertise.as_deref(), address)?;
         let shown = metrics.as_ref().map(endpoint::Listener::address);
         let introduction = Introduction::new(&options, reached.clone(), shown)?;
@@ -104,14 +118,21 @@ impl Server {
             None => options.server.clone(),
         };
         let (limits, peers) = (options.limits, options.peers.clone());
-        let transit = Transit::new(options.transit_bytes_max);
+        let transit = Transit::new(options.transit_bytes_max, counters.refused.clone());
+        let connections = Connections::new(
+            options.connections_max,
+            counters.connections.clone(),
+            counters.connections_refused.clone(),
+        );
         let shared = Transactions::new(server, limits, peers, transit, counters);
         Ok(Self {
             options,
             listener,
             address,
             metrics,
+            exporter,
             introduction,
+            connections,
             shared: Arc::new(shared),
         })
     }
@@ -137,7 +158,9 @@ impl Server {
             listener,
             address,
             metrics,
+            exporter,
             introduction,
+            connections,
             shared,
         } = self;
         let pages = pages(shared.clone());
@@ -167,10 +190,11 @@ impl Server {
         };
         let mut failed = None;
         let mut shutdown = pin!(shutdown);
-        let mut connecting = pin!(connect(&options.master, &shared).fuse());
+        let mut connecting = pin!(connect(&options.master, &shared, exporter.as_ref()).fuse());
         let (mut expiring, grace) = (pin!(shared.expire()), options.grace);
         tracing::info!(%address, master = options.master, "the proxy serves");
-        serve_also_http1(listener, service, passes, LAST_ANSWERS, async {
+        let admit = move |client| connections.admit(client);
+        serve_also_http1(listener, service, passes, admit, LAST_ANSWERS, async {
             let mut introducing = pin!(introduction.repeat());
             loop {
                 tokio::select! {
@@ -195,7 +219,11 @@ impl Server {
 }
 
 /// Reaches the cluster, whenever that is.
-async fn connect(master: &str, shared: &Transactions) -> Result<(), Error> {
+async fn connect(
+    master: &str,
+    shared: &Transactions,
+    exporter: Option<&Exporter>,
+) -> Result<(), Error> {
     let limits = shared.limits();
     let options = percolator_client::Options {
         // Nothing is flushed before the commit: what a session may write is less.
@@ -209,6 +237,9 @@ async fn connect(master: &str, shared: &Transactions) -> Result<(), Error> {
                 // The registry is the proxy's own, and has no other client.
                 if let Err(error) = client.measure(&shared.metrics.registry) {
                     tracing::warn!(%error, "the client library's metrics are not shown");
+                }
+                if let Some(exporter) = exporter {
+                    client.trace(exporter.provider());
                 }
                 shared.connected(client);
                 return Ok(());
@@ -226,13 +257,13 @@ async fn connect(master: &str, shared: &Transactions) -> Result<(), Error> {
 }
 
 fn pages(shared: Arc<Transactions>) -> Pages {
-    let asked = shared.clone();
+    let (asked, alive) = (shared.clone(), shared.clone());
     Pages {
         registry: shared.metrics.registry.clone(),
         role: "proxy",
         refresh: Box::new(move || shared.show()),
         ready: Box::new(move || asked.ready()),
-        healthy: Box::new(|| Ok(())),
+        healthy: Box::new(move || alive.lives()),
     }
 }
 

@@ -5,7 +5,7 @@ mod calls;
 mod scans;
 mod shared;
 
-use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use percolator_client::{Client, Error, Outcome, Range, Timestamp, Txn, limits};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use crate::caller::Caller;
 use crate::failure::{Failure, Reason};
 use crate::metrics::Metrics;
 use crate::peers::Peers;
@@ -26,6 +27,9 @@ pub(crate) use calls::Values;
 pub(crate) use scans::Chunk;
 use scans::ScanGuard;
 use shared::{Given, Upstream};
+
+/// A proxy that hasn't looked for what has expired for so long does nothing else either.
+const STANDS_STILL: Duration = Duration::from_secs(30);
 
 /// Cells of one BatchGet, and of one Write.
 pub(crate) const BATCH_CELLS_MAX: usize = 256;
@@ -123,6 +127,8 @@ pub(crate) struct Transactions {
     pub(crate) metrics: Metrics,
     pub(crate) transit: Arc<Transit>,
     began: Instant,
+    /// When it was last looked for what has expired, which happens several times a second: after [`Self::began`].
+    expired_ms: AtomicU64,
     /// A session has ended.
     ended: Notify,
     peers: Peers,
@@ -144,6 +150,7 @@ impl Transactions {
             metrics,
             transit,
             began: Instant::now(),
+            expired_ms: AtomicU64::new(0),
             ended: Notify::new(),
         }
     }
@@ -170,6 +177,19 @@ impl Transactions {
         }
     }
 
+    /// Why nothing goes on here: what carries out the calls stands still.
+    pub(crate) fn lives(&self) -> Result<(), String> {
+        let last = Duration::from_millis(self.expired_ms.load(Ordering::Relaxed));
+        let silence = self.now().saturating_sub(last);
+        if silence < STANDS_STILL {
+            return Ok(());
+        }
+        Err(format!(
+            "the proxy has stood still for {} s",
+            silence.as_secs()
+        ))
+    }
+
     /// Brings the gauges up to date.
     pub(crate) fn show(&self) {
         let sessions = self.sessions.lock();
@@ -182,12 +202,13 @@ impl Transactions {
     /// Begins a session of a client, and reads these cells.
     pub(crate) async fn begin(
         &self,
-        from: IpAddr,
+        caller: &Caller,
         snapshot: Option<Timestamp>,
         cells: &[CellAt],
     ) -> Result<Begun, Failure> {
         check_count(cells.len())?;
-        let client = self.client()?;
+        let client = caller.client(self.client()?);
+        let from = caller.address;
         self.sessions.lock().begin(from)?;
         let mut beginning = Beginning {
             of: self,
@@ -387,7 +408,10 @@ impl Transactions {
         let every = every.clamp(Duration::from_millis(10), Duration::from_millis(250));
         loop {
             tokio::time::sleep(every).await;
-            let expired = self.sessions.lock().expire(self.now());
+            let now = self.now();
+            let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+            self.expired_ms.store(now_ms, Ordering::Relaxed);
+            let expired = self.sessions.lock().expire(now);
             for (txn, end) in expired {
                 self.roll_back(txn, &end);
             }

@@ -12,6 +12,7 @@ use futures_util::FutureExt as _;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
+use percolator_telemetry::IntCounter;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::Extensions;
@@ -32,7 +33,7 @@ pub(crate) fn client_of(request: &Extensions) -> IpAddr {
 }
 
 /// The address by which a client counts: a machine has all those of a network of IPv6.
-fn one_client(address: IpAddr) -> IpAddr {
+pub(crate) fn one_client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let mut octets = address.octets();
@@ -45,16 +46,23 @@ fn one_client(address: IpAddr) -> IpAddr {
 
 /// The bytes of all that is on its way.
 #[derive(Debug)]
-pub(crate) struct Transit(Mutex<Pool>);
+pub(crate) struct Transit {
+    bytes: Mutex<Pool>,
+    /// Requests that were not received to their end.
+    refused: IntCounter,
+}
 
 impl Transit {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Pool::new(most))))
+    pub(crate) fn new(most: usize, refused: IntCounter) -> Arc<Self> {
+        Arc::new(Self {
+            bytes: Mutex::new(Pool::new(most)),
+            refused,
+        })
     }
 
     /// All that is on its way.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.lock().taken()
+        self.bytes.lock().taken()
     }
 
     /// The same body of a request, whose bytes beyond the first count from when they come to when it is dropped. Beyond the bound it
@@ -127,21 +135,21 @@ impl Counted {
         if bytes == 0 {
             return Ok(());
         }
-        let taken = self.of.0.lock().take(self.client, bytes);
+        let taken = self.of.bytes.lock().take(self.client, bytes);
         taken.map_err(refused)?;
         self.bytes += bytes;
         Ok(())
     }
 
     fn add(&mut self, bytes: usize) {
-        self.of.0.lock().add(self.client, bytes);
+        self.of.bytes.lock().add(self.client, bytes);
         self.bytes += bytes;
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.of.0.lock().give_back(self.client, self.bytes);
+        self.of.bytes.lock().give_back(self.client, self.bytes);
     }
 }
 
@@ -170,7 +178,10 @@ impl HttpBody for ReceivedBody {
         this.uncounted -= uncounted;
         match this.counted.take(bytes - uncounted) {
             Ok(()) => Poll::Ready(frame),
-            Err(failure) => Poll::Ready(Some(Err(failure.status()))),
+            Err(failure) => {
+                this.counted.of.refused.inc();
+                Poll::Ready(Some(Err(failure.status())))
+            }
         }
     }
 
@@ -247,13 +258,18 @@ mod tests {
         IpAddr::from([10, 0, 0, number])
     }
 
+    fn refused_requests() -> IntCounter {
+        IntCounter::new("refused", "Refused.").unwrap()
+    }
+
     fn body(bytes: usize) -> Body {
         Body::new(FullBody::new(Bytes::from(vec![b'x'; bytes])))
     }
 
     #[tokio::test]
     async fn requests_count_together_until_they_are_gone() {
-        let transit = Transit::new(150);
+        let refused = refused_requests();
+        let transit = Transit::new(150, refused.clone());
         let receive = |client, bytes| transit.received(client, body(UNCOUNTED_BYTES + bytes));
         let mut first = receive(client(1), 60);
         first.frame().await.unwrap().unwrap();
@@ -263,6 +279,7 @@ mod tests {
         let failure = Failure::of(&status);
         assert_eq!(failure.reason, Reason::Bytes);
         assert_eq!(failure.metadata["client"], "10.0.0.1");
+        assert_eq!(refused.get(), 1);
         // What says no more than what to do comes through.
         receive(client(1), 0).collect().await.unwrap();
         receive(client(2), 60).collect().await.unwrap();
@@ -275,7 +292,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_counts_until_it_is_sent() {
-        let transit = Transit::new(100);
+        let transit = Transit::new(100, refused_requests());
         let mut answer = transit.answered(client(1), body(60));
         assert_eq!(answer.size_hint().exact(), Some(60));
         assert_eq!(transit.bytes(), 60);

@@ -31,7 +31,9 @@ pub use listen::{advertised, announce, listen};
 pub use percolator_telemetry::logs;
 pub use recovering::while_recovering;
 pub use register_location::{RegisterLocation, RegisterPart, load_when_available};
-pub use runtime::{exit_code, many_connections, run_on_current_thread, small_pages};
+pub use runtime::{
+    exit_code, many_connections, open_files_max, run_on_current_thread, small_pages,
+};
 pub use schedule::Schedule;
 pub use serve::{GrpcService, serve, serve_also_http1, serve_when};
 pub use small_file::{DurableValue, SmallFile};

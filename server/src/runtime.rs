@@ -45,6 +45,15 @@ pub fn many_connections() {
     let _ = setrlimit(Resource::Nofile, all);
 }
 
+/// How many files and connections the system lets this process have open at a time.
+pub fn open_files_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    // None: there is no limit.
+    limit.map_or(usize::MAX, |limit| {
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    })
+}
+
 /// Has the system give this process memory in small pages, and those that it starts. A large one takes its room whole, and
 /// is cleared at once, for milliseconds in which its thread answers nobody. Where the system can't, nothing is worse.
 pub fn small_pages() {

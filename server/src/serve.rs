@@ -4,12 +4,13 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::{Sleep, sleep};
 use tonic::body::Body;
 use tonic::codegen::tokio_stream::{Stream, StreamExt};
 use tonic::codegen::{Service, http};
@@ -28,6 +29,9 @@ const STREAMS_MAX: u32 = 512;
 /// A silent connection is asked for a sign of life, and closed without one.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection on which something is to be sent, and whose peer takes none of it, is closed after so long: what is kept for
+/// it is freed. One of HTTP/2 is closed before, for want of a sign of life.
+const UNTAKEN_MAX: Duration = Duration::from_secs(60);
 /// After connections were cut, how long their tasks may take to notice.
 const CUT: Duration = Duration::from_secs(5);
 
@@ -67,19 +71,24 @@ pub async fn serve(
     serve_when(listener, service, |_| true, grace, shutdown).await
 }
 
-/// [`serve_when`], for a service that answers requests of HTTP/1.1 as well.
+/// [`serve_when`], for a service that answers requests of HTTP/1.1 as well, and that many may reach. `admit` is asked about
+/// each connection, by the address that it comes from: without an answer it is closed, and the answer is kept until it ends.
 ///
 /// # Errors
 /// As [`serve`].
-pub async fn serve_also_http1(
+pub async fn serve_also_http1<A>(
     listener: TcpListener,
     service: impl GrpcService,
     passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
+    admit: impl Fn(SocketAddr) -> Option<A>,
     grace: Duration,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), Error> {
+) -> Result<(), Error>
+where
+    A: Send + Unpin + 'static,
+{
     let transport = transport().accept_http1(true);
-    serve_over(transport, listener, service, passes, grace, shutdown).await
+    serve_over(transport, listener, service, passes, admit, grace, shutdown).await
 }
 
 /// [`serve`], for a server that answers from the start, but does not always serve: `passes` answers each check of its
@@ -94,7 +103,17 @@ pub async fn serve_when(
     grace: Duration,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    serve_over(transport(), listener, service, passes, grace, shutdown).await
+    let admit = |_| Some(());
+    serve_over(
+        transport(),
+        listener,
+        service,
+        passes,
+        admit,
+        grace,
+        shutdown,
+    )
+    .await
 }
 
 fn transport() -> tonic::transport::Server {
@@ -106,14 +125,18 @@ fn transport() -> tonic::transport::Server {
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
 }
 
-async fn serve_over(
+async fn serve_over<A>(
     transport: tonic::transport::Server,
     listener: TcpListener,
     service: impl GrpcService,
     passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
+    admit: impl Fn(SocketAddr) -> Option<A>,
     grace: Duration,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), Error> {
+) -> Result<(), Error>
+where
+    A: Send + Unpin + 'static,
+{
     let service = Beside::new(service, health(passes));
     let address = listener
         .local_addr()
@@ -125,7 +148,7 @@ async fn serve_over(
         .with_keepalive(Some(KEEPALIVE_INTERVAL));
     let mut serving = pin!(transport.serve_with_incoming_shutdown(
         service,
-        cuttable(incoming, is_cut),
+        cuttable(incoming, admit, is_cut),
         async move {
             shutdown.await;
             drop(stopping);
@@ -152,30 +175,60 @@ async fn serve_over(
     }
 }
 
-fn cuttable(
+fn cuttable<A>(
     incoming: TcpIncoming,
+    admit: impl Fn(SocketAddr) -> Option<A>,
     cut: watch::Receiver<bool>,
-) -> impl Stream<Item = io::Result<Cuttable>> {
-    incoming.map(move |stream| {
+) -> impl Stream<Item = io::Result<Cuttable<A>>> {
+    incoming.filter_map(move |stream| {
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => return Some(Err(error)),
+        };
+        // One that is closed already has no address.
+        let admitted = admit(stream.peer_addr().ok()?)?;
         let mut cut = cut.clone();
-        stream.map(|stream| Cuttable {
+        Some(Ok(Cuttable {
             stream,
             cut: Some(Box::pin(async move {
                 // An error means that the server is gone: that cuts as well.
                 let _ = cut.wait_for(|cut| *cut).await;
             })),
-        })
+            untaken: None,
+            _admitted: admitted,
+        }))
     })
 }
 
-/// A connection that reads as closed once it is cut.
-struct Cuttable {
+/// A connection that reads as closed once it is cut, and that fails if its peer takes nothing.
+struct Cuttable<A> {
     stream: TcpStream,
     /// Ends when the connection is to be cut; none after that.
     cut: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// While the peer takes nothing: ends when it has had enough time.
+    untaken: Option<Pin<Box<Sleep>>>,
+    _admitted: A,
 }
 
-impl Connected for Cuttable {
+impl<A> Cuttable<A> {
+    /// What became of a write.
+    fn written(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.untaken = None;
+            return written;
+        }
+        let untaken = &mut self.untaken;
+        let untaken = untaken.get_or_insert_with(|| Box::pin(sleep(UNTAKEN_MAX)));
+        ready!(untaken.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<A: Unpin> Connected for Cuttable<A> {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
@@ -183,7 +236,7 @@ impl Connected for Cuttable {
     }
 }
 
-impl AsyncRead for Cuttable {
+impl<A: Unpin> AsyncRead for Cuttable<A> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -201,13 +254,14 @@ impl AsyncRead for Cuttable {
     }
 }
 
-impl AsyncWrite for Cuttable {
+impl<A: Unpin> AsyncWrite for Cuttable<A> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.written(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -223,7 +277,8 @@ impl AsyncWrite for Cuttable {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.written(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

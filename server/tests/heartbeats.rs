@@ -11,12 +11,11 @@ use percolator_wire::v1::master_server::{Master, MasterServer};
 use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
     DirectoryRequest, DirectoryResponse, DrainServersRequest, DrainServersResponse,
-    GcStatusRequest, GcStatusResponse, HeartbeatRequest, HeartbeatResponse,
-    IntroduceProxyRequest, IntroduceProxyResponse, LocateRequest,
-    LocateResponse, MergeTableRequest, MergeTableResponse, MoveTabletRequest, MoveTabletResponse,
-    RebuildRequest, RebuildResponse, ReleaseGcLockRequest, ReleaseGcLockResponse, Role,
-    SessionRequest, SessionResponse, SetGcRequest, SetGcResponse, SplitTableRequest,
-    SplitTableResponse, TabletInfo, TransactionsRequest, TransactionsResponse,
+    GcStatusRequest, GcStatusResponse, HeartbeatRequest, HeartbeatResponse, IntroduceProxyRequest,
+    IntroduceProxyResponse, LocateRequest, LocateResponse, MergeTableRequest, MergeTableResponse,
+    MoveTabletRequest, MoveTabletResponse, RebuildRequest, RebuildResponse, ReleaseGcLockRequest,
+    ReleaseGcLockResponse, Role, SessionRequest, SessionResponse, SetGcRequest, SetGcResponse,
+    SplitTableRequest, SplitTableResponse, TabletInfo, TransactionsRequest, TransactionsResponse,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};

@@ -1,15 +1,23 @@
 //! Stopping a server that has endless streams open.
 
+use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use percolator_server::{Probe, listen, serve, serve_when, while_recovering};
+use percolator_server::{Probe, listen, serve, serve_also_http1, serve_when, while_recovering};
 use percolator_wire::v1::oracle_client::OracleClient;
 use percolator_wire::v1::oracle_server::{Oracle, OracleServer};
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
-use tokio::sync::{mpsc, oneshot};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -41,7 +49,6 @@ impl Oracle for Echo {
 
 #[tokio::test]
 async fn a_probe_is_told_whether_the_server_serves() {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -186,6 +193,96 @@ async fn an_open_stream_does_not_keep_a_server_from_stopping() {
     // Nothing is left of it: the address is free.
     let again: SocketAddr = address;
     listen(again).unwrap();
+}
+
+/// Answers each request with more than a connection takes at a time.
+#[derive(Clone)]
+struct Large;
+
+impl Service<http::Request<Body>> for Large {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Request<Body>) -> Self::Future {
+        ready(Ok(http::Response::new(Body::new("x".repeat(64 << 20)))))
+    }
+}
+
+/// Serves [`Large`] to so many connections at a time, and says when one has ended.
+fn serve_large(connections: usize) -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
+    /// Says so when it is dropped.
+    struct Ends(
+        mpsc::UnboundedSender<()>,
+        #[allow(dead_code)] OwnedSemaphorePermit,
+    );
+
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+
+    let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (ends, ended) = mpsc::unbounded_channel();
+    let room = Arc::new(Semaphore::new(connections));
+    let admit = move |_| {
+        let permit = room.clone().try_acquire_owned().ok()?;
+        Some(Ends(ends.clone(), permit))
+    };
+    let never = std::future::pending();
+    tokio::spawn(serve_also_http1(
+        listener,
+        Large,
+        |_| true,
+        admit,
+        Duration::ZERO,
+        never,
+    ));
+    (address, ended)
+}
+
+async fn ask(address: SocketAddr) -> TcpStream {
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let request = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+    connection.write_all(request).await.unwrap();
+    connection
+}
+
+#[tokio::test]
+async fn a_connection_whose_peer_takes_nothing_ends() {
+    let (address, mut ended) = serve_large(1);
+    let mut connection = ask(address).await;
+    let mut first = [0; 1];
+    connection.read_exact(&mut first).await.unwrap();
+    // From here on the clock goes on whenever nothing else does.
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    ended.recv().await.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(60));
+    // What was on its way comes, and not all of it.
+    let mut rest = Vec::new();
+    let _ = connection.read_to_end(&mut rest).await;
+    assert!(rest.len() < 64 << 20, "{}", rest.len());
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_admitted_is_closed() {
+    let (address, mut ended) = serve_large(1);
+    let mut first = ask(address).await;
+    first.read_exact(&mut [0; 1]).await.unwrap();
+    let mut second = ask(address).await;
+    let mut nothing = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, second.read_to_end(&mut nothing));
+    // It may be reset.
+    assert!(!matches!(read.await.unwrap(), Ok(bytes) if bytes > 0));
+    drop(first);
+    ended.recv().await.unwrap();
+    ask(address).await.read_exact(&mut [0; 1]).await.unwrap();
 }
 
 #[tokio::test]

@@ -312,7 +312,10 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Reads a page of an endpoint.
+/// More of a page isn't read: what answers may be anything.
+const PAGE_BYTES_MAX: u64 = 64 << 20;
+
+/// Reads a page of an endpoint, up to 64 MiB of it.
 ///
 /// # Errors
 /// Nobody answers there, or not in HTTP.
@@ -322,7 +325,10 @@ pub async fn get(address: &str, path: &str) -> io::Result<Answer> {
         .write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
         .await?;
     let mut text = String::new();
-    stream.read_to_string(&mut text).await?;
+    stream
+        .take(PAGE_BYTES_MAX)
+        .read_to_string(&mut text)
+        .await?;
     let answer = text.split_once("\r\n\r\n").and_then(|(head, body)| {
         Some(Answer {
             status: head.split(' ').nth(1)?.parse().ok()?,

@@ -6,10 +6,14 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use opentelemetry::KeyValue;
+use opentelemetry::trace::{Link, SpanKind, TraceContextExt, TraceId};
+use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, TracerProviderBuilder};
+use opentelemetry_sdk::trace::{
+    Sampler, SamplingDecision, SamplingResult, SdkTracerProvider, ShouldSample,
+    TracerProviderBuilder,
+};
 use tokio::sync::oneshot;
 
 use crate::trace::{Tracer, key};
@@ -93,8 +97,8 @@ impl Exporter {
     /// # Errors
     /// [`Error`]; a collector that is not there is none.
     pub fn of_server(settings: &Settings, role: &'static str, server: &str) -> Result<Self, Error> {
-        let provider =
-            SdkTracerProvider::builder().with_sampler(Sampler::TraceIdRatioBased(settings.ratio));
+        let sampler = OfClients(Sampler::TraceIdRatioBased(settings.ratio));
+        let provider = SdkTracerProvider::builder().with_sampler(sampler);
         let about = [
             KeyValue::new("service.instance.id", server.to_owned()),
             KeyValue::new(key::SERVER, server.to_owned()),
@@ -177,6 +181,31 @@ impl Exporter {
     }
 }
 
+/// Samples, of the traces that clients have begun, those that this one samples. A server begins none.
+#[derive(Clone, Debug)]
+struct OfClients(Sampler);
+
+impl ShouldSample for OfClients {
+    fn should_sample(
+        &self,
+        parent: Option<&Context>,
+        trace: TraceId,
+        name: &str,
+        kind: &SpanKind,
+        attributes: &[KeyValue],
+        links: &[Link],
+    ) -> SamplingResult {
+        let mut sampled = self
+            .0
+            .should_sample(parent, trace, name, kind, attributes, links);
+        let is_begun = |parent: &Context| parent.span().span_context().is_valid();
+        if !parent.is_some_and(is_begun) {
+            sampled.decision = SamplingDecision::Drop;
+        }
+        sampled
+    }
+}
+
 impl Drop for Exporter {
     fn drop(&mut self) {
         // What could not be sent is lost with the process.
@@ -191,6 +220,7 @@ impl Drop for Exporter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::Remote;
 
     #[test]
     fn what_is_no_address_of_a_collector_is_refused_with_the_setting() {
@@ -205,7 +235,29 @@ mod tests {
     #[test]
     fn a_collector_that_is_not_there_is_no_error() {
         let settings = Settings::of(Some("http://127.0.0.1:9".into()), 1.0).unwrap();
-        let exporter = Exporter::of_server(&settings, "tso", "tso-0").unwrap();
+        let exporter = Exporter::of_client(&settings).unwrap();
         assert!(exporter.tracer().root("transaction").is_some());
+    }
+
+    #[test]
+    fn a_server_goes_on_with_traces_and_begins_none() {
+        let exporter = |ratio| {
+            let settings = Settings::of(Some("http://127.0.0.1:9".into()), ratio).unwrap();
+            Exporter::of_server(&settings, "proxy", "proxy-0").unwrap()
+        };
+        let call = Remote {
+            trace_id: 7,
+            span_id: 8,
+        };
+        let all = exporter(1.0);
+        assert!(all.tracer().root("transaction").is_none());
+        assert!(all.tracer().called("transaction", call).is_some());
+        let none = Remote {
+            trace_id: 0,
+            span_id: 0,
+        };
+        assert!(all.tracer().called("transaction", none).is_none());
+        let none = exporter(0.0);
+        assert!(none.tracer().called("transaction", call).is_none());
     }
 }

@@ -18,7 +18,7 @@ pub mod key {
     pub const TABLE: &str = "table";
     /// Numbers of tablets, the first few.
     pub const TABLET: &str = "tablet";
-    /// What the process is: client, tso, tablet, gc-master or operator.
+    /// What the process is: client, tso, tablet, gc-master, proxy or operator.
     pub const ROLE: &str = "role";
     /// The server's stable name; of a client, whom it asks: HOST:PORT.
     pub const SERVER: &str = "server";
@@ -87,6 +87,12 @@ impl Tracer {
     pub fn following(&self, name: &'static str, parent: Remote) -> Option<Span> {
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Consumer);
         let span = self.build(builder, &parent.context());
+        span.0.span().span_context().is_sampled().then_some(span)
+    }
+
+    /// What goes on from now on because of a call, whose span this is. `None`: it isn't sampled here.
+    pub fn called(&self, name: &'static str, caller: Remote) -> Option<Span> {
+        let span = self.build(SpanBuilder::from_name(name), &caller.context());
         span.0.span().span_context().is_sampled().then_some(span)
     }
 

@@ -357,7 +357,7 @@ async fn ready(
 
 /// What the servers of a cluster whose master answers still wait for.
 async fn waits_for(client: &Client, running: &[Running]) -> anyhow::Result<Option<String>> {
-    // A proxy reports to nobody.
+    // A proxy introduces itself when it has reached the master, and serves when it can.
     let reporting = |server: &&Running| !server.is_master() && !server.is_proxy();
     let servers = running.iter().filter(reporting).count();
     let listed = client.servers().await?;

@@ -147,12 +147,13 @@ async fn ask(
     let (client, admin) = status::connect(cluster, args.patience).await?;
     let survey = Survey::take(&client, &admin).await?;
     put_json(files, "tablets.json", &tablets(&survey, args.with_keys))?;
-    let survey = if args.with_keys {
+    let mut survey = if args.with_keys {
         survey
     } else {
         survey.without_keys()
     };
     let pages = places.clone().with(&survey.metrics).reached().await;
+    survey.add_shown(&pages);
     let problems = problems::find(&survey, &pages);
     let unseen = problems::unseen(&survey, &pages);
     let text = page::text(&survey, &problems, &unseen);

@@ -94,6 +94,11 @@ fn is_standby(survey: &Survey, server: &Server) -> bool {
     is_one_of_several && server.alive && survey.leads(server).is_none()
 }
 
+/// Of a proxy, where that is known.
+fn sessions(server: &Server) -> Option<u64> {
+    server.proxy?.sessions
+}
+
 pub(crate) fn state(survey: &Survey, server: &Server) -> String {
     let mut state = match (server.alive, server.silence) {
         (true, _) => "up".to_owned(),
@@ -113,7 +118,7 @@ pub(crate) fn state(survey: &Survey, server: &Server) -> String {
     if server.role == "oracle" && server.alive && survey.oracle.is_err() {
         state += ", no timestamp was got from here";
     }
-    if let Some(sessions) = server.sessions {
+    if let Some(sessions) = sessions(server) {
         state += &format!(", {sessions} sessions");
     }
     if !server.lost.is_empty() {
@@ -171,7 +176,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "lost_tablets": server.lost,
             "disk_stalled_ms": millis(server.disk_stalled),
             "disk_failures": server.failed.as_ref().map_or(0, |failed| failed.times),
-            "sessions": server.sessions,
+            "sessions": sessions(server),
         })
     });
     let tables = survey.tables.iter().map(|table| {
@@ -316,7 +321,9 @@ sessions             0"
     #[test]
     fn a_proxy_is_a_server_with_sessions() {
         let mut survey = tests::well();
-        survey.servers.push(tests::server("proxy", "proxy-0", 7490));
+        survey
+            .servers
+            .push(super::super::proxies::tests::proxy("proxy-0", 7490));
         let line = |survey: &super::Survey| {
             let page = super::text(survey, &[], &[]);
             let line = page.lines().find(|it| it.starts_with("proxy "));

@@ -7,8 +7,8 @@ use percolator_client::Table;
 use serde_json::{Value, json};
 
 use super::metrics::Page;
-use super::{missing, proxies};
 use super::survey::{Failed, GIVEN_UP_MAX, PROXY, Server, Survey};
+use super::{missing, proxies};
 use crate::gc;
 
 /// The oracle's machine may be so far behind its timestamps, in seconds: clocks are set by that now and then. And behind a
@@ -367,7 +367,7 @@ pub(crate) mod tests {
             failed: None,
             draining: false,
             drained: false,
-            sessions: None,
+            proxy: None,
         }
     }
 

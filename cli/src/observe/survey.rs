@@ -64,7 +64,16 @@ pub(crate) struct Server {
     pub(crate) draining: bool,
     /// It has none since then: nobody misses it.
     pub(crate) drained: bool,
-    /// Of a proxy: its open sessions, where its metrics are reached.
+    /// Of a proxy.
+    pub(crate) proxy: Option<ProxyState>,
+}
+
+/// What is known of a proxy alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProxyState {
+    /// How long ago it introduced itself first.
+    pub(crate) known: Duration,
+    /// Its open sessions, where its metrics are reached.
     pub(crate) sessions: Option<u64>,
 }
 
@@ -156,12 +165,24 @@ impl Survey {
 
     /// Adds what only the servers' metrics say.
     pub(crate) fn add_shown(&mut self, pages: &BTreeMap<String, Page>) {
-        let proxies = self.servers.iter_mut().filter(|it| it.role == PROXY);
-        for proxy in proxies {
+        let servers = self
+            .servers
+            .iter()
+            .filter(|it| it.role != PROXY || it.alive);
+        let mut by_name: BTreeMap<String, usize> = BTreeMap::new();
+        for server in servers {
+            *by_name.entry(server.name.clone()).or_default() += 1;
+        }
+        // Of several with one name it isn't known whose page it is.
+        let is_one = |proxy: &Server| proxy.alive && by_name.get(&proxy.name) == Some(&1);
+        let proxies = self.servers.iter_mut();
+        for proxy in proxies.filter(|it| it.role == PROXY && is_one(it)) {
             let page = pages.get(&proxy.name);
             let sessions = page.and_then(|page| page.sum("percolator_proxy_sessions", &[]));
-            // A gauge of whole numbers.
-            proxy.sessions = sessions.map(|sessions| sessions as u64);
+            if let Some(state) = &mut proxy.proxy {
+                // A gauge of whole numbers.
+                state.sessions = sessions.map(|sessions| sessions as u64);
+            }
         }
     }
 
@@ -238,14 +259,18 @@ pub(crate) fn metrics(cluster: &Cluster, master: &str) -> BTreeMap<String, Strin
     let master = master.split(',').next().unwrap_or_default();
     let servers = cluster.servers.iter();
     let servers = servers.map(|it| (&it.server, &*it.address, &it.metrics_address));
-    // One that is down was replaced by another one elsewhere, and is gone for good.
-    let proxies = cluster.proxies.iter().filter(|it| it.alive);
-    let proxies = proxies.map(|it| (&it.server, &*it.address, &it.metrics_address));
-    std::iter::once((&cluster.master, master, &cluster.master_metrics_address))
-        .chain(servers)
-        .chain(proxies)
-        .filter_map(|(name, address, shown)| Some((name.clone(), reached(address, shown)?)))
-        .collect()
+    let mut metrics: BTreeMap<String, String> =
+        std::iter::once((&cluster.master, master, &cluster.master_metrics_address))
+            .chain(servers)
+            .filter_map(|(name, address, shown)| Some((name.clone(), reached(address, shown)?)))
+            .collect();
+    // One that is down was replaced by another one elsewhere. Anything may call itself a proxy: it takes no server's place.
+    for proxy in cluster.proxies.iter().filter(|it| it.alive) {
+        if let Some(shown) = reached(&proxy.address, &proxy.metrics_address) {
+            metrics.entry(proxy.server.clone()).or_insert(shown);
+        }
+    }
+    metrics
 }
 
 /// Where metrics are reached that a server shows where it listens: an unspecified address stands for its host.
@@ -253,6 +278,12 @@ fn reached(address: &str, shown: &str) -> Option<String> {
     let shown: SocketAddr = shown.parse().ok()?;
     if !shown.ip().is_unspecified() {
         return Some(shown.to_string());
+    }
+    if let Ok(listens) = address.parse::<SocketAddr>()
+        && listens.ip().is_unspecified()
+    {
+        // It listens on some machine, and doesn't say on which.
+        return None;
     }
     let (host, _) = address.rsplit_once(':')?;
     Some(format!("{host}:{}", shown.port()))
@@ -280,18 +311,31 @@ fn server(info: v1::ServerInfo) -> Server {
         }),
         draining: info.draining,
         drained: info.drained,
-        sessions: None,
+        proxy: None,
     }
 }
 
 fn standby_master(master: v1::StandbyMaster) -> Server {
     let silence = Duration::from_millis(master.silent_ms);
-    without_tablets("master", master.server, master.address, master.alive, silence)
+    without_tablets(
+        "master",
+        master.server,
+        master.address,
+        master.alive,
+        silence,
+    )
 }
 
 fn proxy(proxy: v1::ProxyInfo) -> Server {
     let silence = Duration::from_millis(proxy.silent_ms);
-    without_tablets(PROXY, proxy.server, proxy.address, proxy.alive, silence)
+    let state = ProxyState {
+        known: Duration::from_millis(proxy.known_ms),
+        sessions: None,
+    };
+    Server {
+        proxy: Some(state),
+        ..without_tablets(PROXY, proxy.server, proxy.address, proxy.alive, silence)
+    }
 }
 
 /// Of which the master knows whether it is up, and no more.
@@ -315,7 +359,7 @@ fn without_tablets(
         failed: None,
         draining: false,
         drained: false,
-        sessions: None,
+        proxy: None,
     }
 }
 
@@ -337,5 +381,6 @@ mod tests {
             some("127.0.0.1:9090")
         );
         assert_eq!(at("10.0.0.1:7402", ""), None);
+        assert_eq!(at("[::]:7490", "[::]:9090"), None);
     }
 }

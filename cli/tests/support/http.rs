@@ -35,6 +35,19 @@ impl Http {
         self.ask(&head, body)
     }
 
+    /// Calls a method in a trace: the JSON value of the answer.
+    #[allow(dead_code, reason = "not in every test")]
+    pub(crate) fn post_in_trace(&self, method: &str, traceparent: &str, body: &Value) -> Value {
+        let body = body.to_string();
+        let length = body.len();
+        let head = format!(
+            "POST /v1/{method} HTTP/1.1\r\nContent-Length: {length}\r\ntraceparent: {traceparent}\r\n"
+        );
+        let (status, text) = self.ask(&head, &body);
+        assert_eq!(status, 200, "{text}");
+        json(&text)
+    }
+
     /// Reads a page.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         self.ask(&format!("GET {path} HTTP/1.1\r\n"), "")

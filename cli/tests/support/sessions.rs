@@ -1,6 +1,9 @@
 //! Sessions of a proxy, as a client of gRPC has them, and proxies of a test's own.
 
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,7 +17,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use super::{Cluster, block_on, wait_for};
+use super::{Cluster, PERCOLATOR, block_on, signal, wait_for};
 
 pub(crate) type Grpc = TransactionsClient<Channel>;
 
@@ -29,6 +32,50 @@ pub(crate) fn with_table() -> Cluster {
     let create = ["table", "create", "t", "--split-at", "m"];
     cluster.run(&create).ok();
     cluster
+}
+
+/// A proxy that is a process of its own, which is killed when it is dropped.
+pub(crate) struct ProxyProcess {
+    child: Child,
+    pub(crate) address: String,
+}
+
+impl ProxyProcess {
+    /// Of a cluster.
+    pub(crate) fn start(cluster: &Cluster, arguments: &[&str]) -> Self {
+        let mut child = Command::new(Path::new(PERCOLATOR).with_file_name("percolator-proxy"))
+            .args(["--master", &cluster.master])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the workspace's programs are built");
+        let stdout = child.stdout.take().expect("a pipe");
+        // Where it shows metrics it says so before.
+        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        let address = lines.find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()));
+        Self {
+            address: address.expect("an address"),
+            child,
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    /// Tells it to end, and waits until it has.
+    pub(crate) fn end(&mut self) {
+        signal(self.child.id(), "TERM");
+        assert!(self.child.wait().expect("ended").success());
+    }
+}
+
+impl Drop for ProxyProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// A proxy of the test's own, on a thread.

@@ -60,7 +60,7 @@ impl Queue {
         &self,
         waker: &Waker,
         count: u32,
-        trace: Option<TraceContext>,
+        traces: &[TraceContext],
     ) -> Result<Joined, OracleError> {
         let mut state = self.state.lock();
         let State {
@@ -89,8 +89,8 @@ impl Queue {
                 ticket
             }
         };
-        if let Some(trace) = trace {
-            ticket.batch.callers.lock().trace(trace);
+        if !traces.is_empty() {
+            ticket.batch.callers.lock().trace(traces);
         }
         *waiting += count;
         let new_driver = (state.driver == 0).then(|| {
@@ -185,10 +185,9 @@ struct Callers {
 }
 
 impl Callers {
-    fn trace(&mut self, trace: TraceContext) {
-        if self.traces.len() < TRACES_MAX {
-            self.traces.push(trace);
-        }
+    fn trace(&mut self, traces: &[TraceContext]) {
+        let room = TRACES_MAX.saturating_sub(self.traces.len());
+        self.traces.extend(traces.iter().take(room));
     }
 }
 

@@ -166,7 +166,7 @@ impl OracleClient {
     /// # Errors
     /// [`OracleError`].
     pub async fn timestamp(&self) -> Result<Timestamp, OracleError> {
-        Ok(self.granted(1, None).await?.first)
+        Ok(self.granted(1, &[]).await?.first)
     }
 
     /// [`Self::timestamp`], for a transaction in this trace.
@@ -174,7 +174,7 @@ impl OracleClient {
         &self,
         trace: Option<TraceContext>,
     ) -> Result<Timestamp, OracleError> {
-        Ok(self.granted(1, trace).await?.first)
+        Ok(self.granted(1, trace.as_slice()).await?.first)
     }
 
     /// `count` timestamps in a row, all higher than any that was granted before this call began.
@@ -182,26 +182,31 @@ impl OracleClient {
     /// # Errors
     /// [`OracleError::Count`] if `count` is 0 or more than [`COUNT_MAX`], and others.
     pub async fn timestamps(&self, count: u32) -> Result<Granted, OracleError> {
+        self.timestamps_for(count, &[]).await
+    }
+
+    /// [`Self::timestamps`], for callers in these traces.
+    pub(crate) async fn timestamps_for(
+        &self,
+        count: u32,
+        traces: &[TraceContext],
+    ) -> Result<Granted, OracleError> {
         if !(1..=COUNT_MAX).contains(&count) {
             return Err(OracleError::Count { count });
         }
-        self.granted(count, None).await
+        self.granted(count, traces).await
     }
 
-    async fn granted(
-        &self,
-        count: u32,
-        trace: Option<TraceContext>,
-    ) -> Result<Granted, OracleError> {
+    async fn granted(&self, count: u32, traces: &[TraceContext]) -> Result<Granted, OracleError> {
         let mut ticket = None;
-        poll_fn(|cx| self.poll_granted(cx, count, trace, &mut ticket)).await
+        poll_fn(|cx| self.poll_granted(cx, count, traces, &mut ticket)).await
     }
 
     fn poll_granted(
         &self,
         cx: &mut Context<'_>,
         count: u32,
-        trace: Option<TraceContext>,
+        traces: &[TraceContext],
         ticket: &mut Option<Ticket>,
     ) -> Poll<Result<Granted, OracleError>> {
         let shared = &self.handle.shared;
@@ -214,7 +219,7 @@ impl OracleClient {
                 Poll::Ready(Ok(None)) => {}
             }
         }
-        let joined = match shared.queue.join(cx.waker(), count, trace) {
+        let joined = match shared.queue.join(cx.waker(), count, traces) {
             Ok(joined) => joined,
             Err(error) => return Poll::Ready(Err(error)),
         };

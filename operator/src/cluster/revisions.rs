@@ -15,11 +15,13 @@ struct Revision {
 }
 
 /// All that this operator makes: the first is revision 1, and the last the newest.
-const REVISIONS: [Revision; 3] = [
+const REVISIONS: [Revision; 4] = [
     Revision { servers: [0, 1, 0] },
     // Tablet servers move their tablets off before they stop.
     Revision { servers: [0, 1, 0] },
     // Proxies know each other.
+    Revision { servers: [0, 1, 0] },
+    // Proxies are probed where they show metrics.
     Revision { servers: [0, 1, 0] },
 ];
 /// As all were before there was another.
@@ -28,6 +30,8 @@ pub(crate) const FIRST: u32 = 1;
 pub(crate) const DRAIN_ON_STOP: u32 = 2;
 /// From here on, a client of one proxy may join a transaction of another one.
 pub(crate) const PROXY_PEERS: u32 = 3;
+/// From here on, clients that take all connections of a proxy are not in the way of its probes.
+pub(crate) const PROXY_PROBES: u32 = 4;
 pub(crate) const NEWEST: u32 = REVISIONS.len() as u32;
 
 /// The revision that the cluster's pods are made by.

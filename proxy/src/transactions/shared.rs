@@ -1,7 +1,6 @@
 //! Transactions that several clients share: who joins, at this proxy or at another one, and how what they have written comes to
 //! the session that commits it.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use tonic::transport::Channel;
 
 use super::beginning::Beginning;
 use super::{BATCH_CELLS_MAX, CellAt, CellWrite, SessionTxn, Transactions, Values};
+use crate::caller::Caller;
 use crate::failure::{Failure, Reason};
 use crate::sessions::{FinishStep, Refusal, SessionEnd};
 use crate::token;
@@ -119,7 +119,7 @@ impl Transactions {
     /// Joins the transaction of a session for a client, and reads these cells.
     pub(crate) async fn join(
         self: &Arc<Self>,
-        from: IpAddr,
+        caller: &Caller,
         manager: &str,
         cells: &[CellAt],
         passed_on: bool,
@@ -129,8 +129,8 @@ impl Transactions {
         // A made-up token may name what all proxies are behind: it would go round for ever.
         let elsewhere = elsewhere.filter(|_| !passed_on);
         let (session, txn) = match elsewhere {
-            Some(token) => self.join_elsewhere(from, manager, token.proxy).await?,
-            None => self.join_here(from, manager).await?,
+            Some(token) => self.join_elsewhere(caller, manager, token.proxy).await?,
+            None => self.join_here(caller, manager).await?,
         };
         self.metrics.begun.inc();
         Ok(Joined {
@@ -143,10 +143,11 @@ impl Transactions {
 
     async fn join_here(
         &self,
-        from: IpAddr,
+        caller: &Caller,
         manager: &str,
     ) -> Result<(String, SessionTxn), Failure> {
-        let client = self.client()?;
+        let client = caller.client(self.client()?);
+        let from = caller.address;
         let joined = self.sessions.lock().join(self.now(), from, manager);
         let of = joined.map_err(|refusal| self.refused(manager, refusal))?;
         let mut beginning = Beginning {
@@ -173,14 +174,15 @@ impl Transactions {
     /// At the proxy with this address: what is written here goes there in the end.
     async fn join_elsewhere(
         self: &Arc<Self>,
-        from: IpAddr,
+        caller: &Caller,
         manager: &str,
         address: &str,
     ) -> Result<(String, SessionTxn), Failure> {
         let Some(channel) = self.peers.reach(address).await else {
             return Err(self.refused(manager, Refusal::Unknown));
         };
-        let client = self.client()?;
+        let client = caller.client(self.client()?);
+        let from = caller.address;
         self.sessions.lock().begin(from)?;
         let mut beginning = Beginning {
             of: self,
@@ -193,7 +195,7 @@ impl Transactions {
             cells: Vec::new(),
             passed_on: true,
         };
-        let joined = there.join(request).await;
+        let joined = there.join(caller.pass_on(request)).await;
         let joined = joined.map_err(|status| Failure::of(&status))?.into_inner();
         let upstream = Arc::new(Upstream {
             client: there,

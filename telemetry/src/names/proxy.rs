@@ -83,6 +83,18 @@ declarations! {
         "percolator_proxy_transit_bytes",
         "Requests that are being received, and answers that their clients have not taken, in bytes.",
     );
+    REFUSED: Metric::counter(
+        "percolator_proxy_refused_requests_total",
+        "Requests that were refused before they were received to their end, because too many bytes were on their way. Of gRPC, percolator_proxy_requests_total has none of these.",
+    );
+    CONNECTIONS: Metric::gauge(
+        "percolator_proxy_connections",
+        "Open connections of clients.",
+    );
+    CONNECTIONS_REFUSED: Metric::counter(
+        "percolator_proxy_refused_connections_total",
+        "Connections that were closed at once, because their client, or all together, have too many.",
+    );
     RELAYED: Metric::counter(
         "percolator_proxy_relayed_timestamps_total",
         "Timestamps that were taken from the oracle for clients of the relay.",

@@ -318,6 +318,7 @@ mod tests {
 
     use super::super::super::metrics::Page;
     use super::super::super::problems::tests;
+    use super::super::super::proxies::tests::proxy;
     use super::super::state::Sample;
     use super::*;
 
@@ -392,8 +393,7 @@ mod tests {
     #[test]
     fn a_proxy_has_a_load_of_its_own() {
         let mut survey = tests::well();
-        let proxy = tests::server("proxy", "proxy-0", 7490);
-        survey.servers.push(proxy);
+        survey.servers.push(proxy("proxy-0", 7490));
         let mut top = Top::default();
         for (at, calls) in [(0, 0), (2, 400)] {
             let page = format!(
@@ -411,7 +411,10 @@ mod tests {
         let drawn = frame(&mut top);
         let line = drawn.lines().find(|line| line.starts_with("proxy "));
         let line = line.unwrap_or_default();
-        assert!(line.contains("up, 7 sessions") && line.contains(" 200 "), "{drawn}");
+        assert!(
+            line.contains("up, 7 sessions") && line.contains(" 200 "),
+            "{drawn}"
+        );
         assert!(line.contains("5.0 ms"), "{drawn}");
         let load = &top.json()["load_of"]["proxy-0"];
         assert_eq!(load["transactions_per_second"], 200.0, "{load}");

@@ -7,7 +7,10 @@ use serde::Serialize;
 use super::super::metrics::{Page, quantile};
 
 /// Series of metrics that have one of these values of a label.
-type Selected = (&'static str, &'static [(&'static str, &'static [&'static str])]);
+type Selected = (
+    &'static str,
+    &'static [(&'static str, &'static [&'static str])],
+);
 
 /// Which metrics of a role say what it does.
 pub(crate) struct Shown {

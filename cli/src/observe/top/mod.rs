@@ -5,6 +5,7 @@ mod load;
 mod scroll;
 mod state;
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -55,7 +56,10 @@ pub(crate) struct Args {
 struct Looker {
     client: Client,
     admin: Admin,
-    places: Mutex<Places>,
+    /// Those that are known without the master.
+    places: Places,
+    /// Those that it has named last.
+    named: Mutex<BTreeMap<String, String>>,
     began: Instant,
 }
 
@@ -63,11 +67,11 @@ impl Looker {
     async fn look(&self) -> Sample {
         let survey = Survey::take(&self.client, &self.admin).await;
         let places = {
-            let mut places = self.places.lock();
+            let mut named = self.named.lock();
             if let Ok(survey) = &survey {
-                *places = places.clone().with(&survey.metrics);
+                named.clone_from(&survey.metrics);
             }
-            places.clone()
+            self.places.clone().with(&named)
         };
         let pages = places.pages().await;
         Sample {
@@ -91,7 +95,8 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
     let looker = Looker {
         client,
         admin,
-        places: Mutex::new(args.places.find(cluster)),
+        places: args.places.find(cluster),
+        named: Mutex::default(),
         began: Instant::now(),
     };
     let mut top = Top::default();

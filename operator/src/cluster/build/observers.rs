@@ -91,18 +91,7 @@ impl Builder<'_> {
         if !observer.env_from.is_empty() {
             container["envFrom"] = json!(observer.env_from);
         }
-        for (probe, path) in [
-            ("startupProbe", "/healthz"),
-            ("readinessProbe", "/readyz"),
-            ("livenessProbe", "/healthz"),
-        ] {
-            let probe = container[probe].as_object_mut();
-            let by_http = json!({"port": METRICS_PORT, "path": path});
-            probe.into_iter().for_each(|it| {
-                it.remove("grpc");
-                it.insert("httpGet".into(), by_http.clone());
-            });
-        }
+        Self::probe_by_http(&mut container);
         container
     }
 

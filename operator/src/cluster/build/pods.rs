@@ -258,6 +258,21 @@ impl Builder<'_> {
         json!({"name": CONFIG_VOLUME, "mountPath": CONFIG, "readOnly": true})
     }
 
+    /// Has a container probed where it shows metrics.
+    pub(super) fn probe_by_http(container: &mut Value) {
+        for (probe, path) in [
+            ("startupProbe", "/healthz"),
+            ("readinessProbe", "/readyz"),
+            ("livenessProbe", "/healthz"),
+        ] {
+            let by_http = json!({"port": METRICS_PORT, "path": path});
+            if let Some(probe) = container[probe].as_object_mut() {
+                probe.remove("grpc");
+                probe.insert("httpGet".into(), by_http);
+            }
+        }
+    }
+
     pub(super) fn server_container(&self, parts: ContainerParts<'_>) -> Value {
         let (spec, pod) = (&self.cluster.spec, parts.pod);
         let image = spec.image.as_deref().unwrap_or(self.default_image);

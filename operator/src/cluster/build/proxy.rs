@@ -77,7 +77,7 @@ impl Builder<'_> {
         let account = pod.service_account_name.as_deref();
         let mut environment = self.variables(true);
         environment.extend(pod.env.iter().map(|variable| json!(variable)));
-        let container = self.server_container(ContainerParts {
+        let mut container = self.server_container(ContainerParts {
             component: PROXY,
             pod,
             needs: proxy.needs(),
@@ -85,6 +85,9 @@ impl Builder<'_> {
             environment,
             mounts: Value::from(vec![Self::config_mount()]),
         });
+        if self.revision >= revisions::PROXY_PROBES {
+            Self::probe_by_http(&mut container);
+        }
         PodParts {
             component: PROXY,
             pod,
