@@ -86,7 +86,7 @@ fn a_fleet_is_upgraded_in_turns() {
         }
         for cluster in CLUSTERS {
             space.is_up_to_date(cluster)?;
-            if revision(&space, cluster)? != 3 {
+            if revision(&space, cluster)? != 4 {
                 return Err(format!("{cluster} has the templates of before"));
             }
         }

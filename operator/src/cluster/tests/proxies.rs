@@ -92,6 +92,28 @@ fn proxies_come_behind_the_servers_and_are_waited_for() {
     assert_eq!(world.step(), (vec![], false));
 }
 
+/// Clients that take all connections of a proxy don't have it restarted: its probes come to another port.
+#[test]
+fn proxies_are_probed_beside_their_clients() {
+    let mut world = World::with_proxies(Some(1));
+    let probes = |world: &mut World| {
+        let container = &world.deployment()["spec"]["template"]["spec"]["containers"][0];
+        ["startupProbe", "readinessProbe", "livenessProbe"].map(|probe| {
+            let by_http = &container[probe]["httpGet"];
+            (by_http["port"].clone(), container[probe]["grpc"].is_null())
+        })
+    };
+    assert_eq!(probes(&mut world), [(); 3].map(|()| (json!(9090), true)));
+    // As they were made before.
+    world.change(|cluster| cluster.spec.template_revision = Some(3));
+    for role in Role::ALL {
+        world.step();
+        world.ready(role);
+    }
+    world.step();
+    assert_eq!(probes(&mut world), [(); 3].map(|()| (Value::Null, false)));
+}
+
 #[test]
 fn a_new_image_comes_to_the_proxies_last() {
     let mut world = World::with_proxies(Some(1));

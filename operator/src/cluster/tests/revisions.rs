@@ -82,10 +82,10 @@ fn a_spec_may_ask_for_a_revision() {
     for (image, asked, words) in [
         (
             "percolator:test",
-            4,
-            "4 must be 1 to 3, which are those of this operator",
+            5,
+            "5 must be 1 to 4, which are those of this operator",
         ),
-        ("percolator:test", 0, "0 must be 1 to 3"),
+        ("percolator:test", 0, "0 must be 1 to 4"),
         (
             "percolator:0.0.1",
             2,
