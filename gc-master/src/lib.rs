@@ -82,5 +82,5 @@ pub use state::{
     DirectoryState, Drain, Gc, Placement, Role, Server as KnownServer, StateError, Table,
     TableState,
 };
-pub use stored::PersistError;
+pub use stored::{PersistError, StateStore, StoreClock, StoreWaits, StoredState};
 pub use tables::STATE_BYTES_MAX;

@@ -427,6 +427,7 @@ mod tests {
     use crate::core::Settings;
     use crate::events::Start;
     use crate::settings::Change;
+    use crate::stored::StoreWaits;
 
     /// A register in memory that swaps when it is allowed to.
     #[derive(Debug)]
@@ -484,7 +485,8 @@ mod tests {
                 values: Mutex::default(),
                 fails,
             });
-            let loaded = StateStore::load(register.clone(), 1, Duration::ZERO).await;
+            let loaded =
+                StateStore::load(register.clone(), 1, StoreWaits::up_to(Duration::ZERO)).await;
             let (mut store, _) = loaded.unwrap();
             let directory = Directory::open(Start::NewCluster, Settings::default(), 1).unwrap();
             let metrics = Arc::new(Metrics::new().unwrap());

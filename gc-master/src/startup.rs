@@ -14,7 +14,7 @@ use crate::events::Start;
 use crate::server::{Error, Options};
 use crate::settings::Manifest;
 use crate::state::{DirectoryState, Drain, StateError};
-use crate::stored::{PersistError, StateStore, StoredState};
+use crate::stored::{PersistError, StateStore, StoreWaits, StoredState};
 
 /// The register of the state of a master that is alone, in its folder.
 const STATE: &str = "directory";
@@ -143,7 +143,8 @@ impl StateLocation {
         (options, folder): (&Options, &Folder),
         copy: Option<(StateNumber, Vec<u8>)>,
     ) -> Result<Opened, Error> {
-        let (store, mut stored) = StateStore::load(self.register.clone(), term, RETRY_MAX).await?;
+        let (store, mut stored) =
+            StateStore::load(self.register.clone(), term, StoreWaits::up_to(RETRY_MAX)).await?;
         let in_register = stored.as_ref().map(|stored| stored.number);
         let in_folder = copy.as_ref().map(|(number, _)| *number);
         let source = StateNumber::take_over(in_register, in_folder);
@@ -209,13 +210,15 @@ pub(crate) async fn begin_shared_state(
     folder: &Folder,
 ) -> Result<(), Error> {
     let own = StateLocation::alone(folder);
-    let (_, own_state) = StateStore::load(own.register.clone(), 0, RETRY_MAX).await?;
+    let (_, own_state) =
+        StateStore::load(own.register.clone(), 0, StoreWaits::up_to(RETRY_MAX)).await?;
     let own_state = own_state.map(|stored| stored.state);
     load_when_available(&*shared.register)
         .await
         .map_err(PersistError::from)?;
     loop {
-        let (mut store, found) = StateStore::load(shared.register.clone(), 0, RETRY_MAX).await?;
+        let (mut store, found) =
+            StateStore::load(shared.register.clone(), 0, StoreWaits::up_to(RETRY_MAX)).await?;
         if let Some(found) = found {
             if let Some(own_state) = &own_state {
                 check_same_state(&own, own_state, shared, &found.state)?;
@@ -308,9 +311,10 @@ mod tests {
         let own = StateLocation::alone(&folder);
         let begun = Directory::open(Start::NewCluster, crate::Settings::default(), 7);
         let state = begun.unwrap().take_effects().persist.unwrap();
-        let (mut store, _) = StateStore::load(own.register.clone(), 0, RETRY_MAX)
-            .await
-            .unwrap();
+        let (mut store, _) =
+            StateStore::load(own.register.clone(), 0, StoreWaits::up_to(RETRY_MAX))
+                .await
+                .unwrap();
         store.store(0, &state).await.unwrap();
 
         let with_room = |bytes_max| {
@@ -333,7 +337,7 @@ mod tests {
         let large = with_room(2 * state.len());
         begin_shared_state(&large, &options, &folder).await.unwrap();
         assert!(!own_file(&folder).exists() && aside(&folder).exists());
-        let (_, stored) = StateStore::load(large.register.clone(), 0, RETRY_MAX)
+        let (_, stored) = StateStore::load(large.register.clone(), 0, StoreWaits::up_to(RETRY_MAX))
             .await
             .unwrap();
         assert_eq!(stored.map(|stored| stored.state), Some(state));

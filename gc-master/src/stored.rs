@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percolator_protocol::election::StateNumber;
 use percolator_register::{
-    LoadError, Register, RegisterVersion, SwapError, VersionedValue, WriteId,
+    BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedValue, WriteId,
 };
 use tokio::time::Instant;
 
@@ -16,18 +16,61 @@ const HEADER_BYTES: usize = 17;
 /// The pause after a request that the register did not carry out.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// The clock of a [`StateStore`]: tokio's, or a simulator's.
+pub trait StoreClock: Send + Sync {
+    /// Since some fixed point; never goes back.
+    fn now(&self) -> Duration;
+    /// Waits.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()>;
+}
+
+/// Tokio's clock, since it was made.
+struct TokioClock(Instant);
+
+impl StoreClock for TokioClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// How a [`StateStore`] waits for its register.
+#[derive(Clone)]
+pub struct StoreWaits {
+    /// By which clock.
+    pub clock: Arc<dyn StoreClock>,
+    /// The pause after a request that the register did not carry out.
+    pub retry: Duration,
+    /// How long a register that doesn't answer is asked again.
+    pub retry_max: Duration,
+}
+
+impl StoreWaits {
+    /// Those of a process, whose register is asked again for so long.
+    pub(crate) fn up_to(retry_max: Duration) -> Self {
+        Self {
+            clock: Arc::new(TokioClock(Instant::now())),
+            retry: RETRY,
+            retry_max,
+        }
+    }
+}
+
 /// A state of the master's cluster, and which one it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StoredState {
+pub struct StoredState {
     /// Its term is that of the leader that wrote it.
-    pub(crate) number: StateNumber,
+    pub number: StateNumber,
     /// As [`DirectoryState`](crate::DirectoryState) encodes it.
-    pub(crate) state: Vec<u8>,
+    pub state: Vec<u8>,
 }
 
 impl StoredState {
     /// The bytes to store: a format byte, term and number (8 bytes each, little endian), the state.
-    pub(crate) fn encode(number: StateNumber, state: &[u8]) -> Vec<u8> {
+    pub fn encode(number: StateNumber, state: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + state.len());
         bytes.push(FORMAT);
         bytes.extend_from_slice(&number.term.to_le_bytes());
@@ -36,7 +79,8 @@ impl StoredState {
         bytes
     }
 
-    pub(crate) fn decode(mut bytes: Vec<u8>) -> Option<Self> {
+    /// Of a stored value; none: it is no state.
+    pub fn decode(mut bytes: Vec<u8>) -> Option<Self> {
         let (&format, numbers) = bytes.get(..HEADER_BYTES)?.split_first()?;
         let ([term, number], []) = numbers.as_chunks::<8>() else {
             return None;
@@ -82,7 +126,7 @@ pub enum PersistError {
 
 impl PersistError {
     /// Whether the same store may succeed later: the register was not reached.
-    pub(crate) fn passes(&self) -> bool {
+    pub fn passes(&self) -> bool {
         match self {
             Self::Swap(error) => !matches!(
                 error,
@@ -95,23 +139,25 @@ impl PersistError {
 }
 
 /// The register of the state, for one leader and one term.
-pub(crate) struct StateStore {
+pub struct StateStore {
     register: Arc<dyn Register>,
     term: u64,
     version: Option<RegisterVersion>,
     /// Swaps that expect `version`, and whose outcome is unknown: their names, and which change each stores.
     undecided: Vec<(WriteId, u64)>,
-    /// How long a register that doesn't answer is asked again.
-    retry_max: Duration,
+    waits: StoreWaits,
 }
 
 impl StateStore {
     /// Reads the register. What it holds is nobody's until [`Self::store`] has succeeded once: from then on, late writes of
     /// earlier leaders are conflicts.
-    pub(crate) async fn load(
+    ///
+    /// # Errors
+    /// [`PersistError::Load`], [`PersistError::NoState`].
+    pub async fn load(
         register: Arc<dyn Register>,
         term: u64,
-        retry_max: Duration,
+        waits: StoreWaits,
     ) -> Result<(Self, Option<StoredState>), PersistError> {
         let found = register.load().await?;
         let version = found.as_ref().map(|found| found.version);
@@ -124,15 +170,19 @@ impl StateStore {
             term,
             version,
             undecided: Vec::new(),
-            retry_max,
+            waits,
         };
         Ok((store, stored.transpose()?))
     }
 
     /// Replaces the state by that after change `number`; it is durable when this returns. After an error it may be or not.
     /// The store is of use after one that [passes](PersistError::passes).
-    pub(crate) async fn store(&mut self, number: u64, state: &[u8]) -> Result<(), PersistError> {
-        let deadline = Instant::now() + self.retry_max;
+    ///
+    /// # Errors
+    /// [`PersistError::Superseded`], and those of the register.
+    pub async fn store(&mut self, number: u64, state: &[u8]) -> Result<(), PersistError> {
+        let waits = self.waits.clone();
+        let deadline = waits.clock.now() + waits.retry_max;
         loop {
             let which = StateNumber {
                 term: self.term,
@@ -152,8 +202,8 @@ impl StateStore {
                 // It may be for a swap of this master whose answer was lost.
                 SwapError::Conflict { .. } if !self.undecided.is_empty() => {}
                 SwapError::Conflict { .. } => return Err(PersistError::Superseded),
-                SwapError::Unavailable { .. } if Instant::now() < deadline => {
-                    tokio::time::sleep(RETRY).await;
+                SwapError::Unavailable { .. } if waits.clock.now() < deadline => {
+                    waits.clock.sleep(waits.retry).await;
                     continue;
                 }
                 SwapError::Unavailable { .. }
@@ -170,21 +220,22 @@ impl StateStore {
     /// Which of the undecided swaps happened. None: none of them has yet, so that a further swap decides.
     async fn decided(
         &mut self,
-        deadline: Instant,
+        deadline: Duration,
         error: SwapError,
     ) -> Result<Option<u64>, PersistError> {
+        let waits = self.waits.clone();
         loop {
             let found = match self.register.load().await {
                 Ok(found) => found,
                 Err(damaged @ LoadError::Damaged { .. }) => return Err(damaged.into()),
-                Err(_) if Instant::now() >= deadline => return Err(error.into()),
+                Err(_) if waits.clock.now() >= deadline => return Err(error.into()),
                 Err(_) => {
-                    tokio::time::sleep(RETRY).await;
+                    waits.clock.sleep(waits.retry).await;
                     continue;
                 }
             };
             if found.as_ref().map(|found| found.version) == self.version {
-                if Instant::now() >= deadline {
+                if waits.clock.now() >= deadline {
                     return Err(error.into());
                 }
                 return Ok(None);
@@ -256,10 +307,12 @@ mod tests {
         }
     }
 
-    const RETRY_MAX: Duration = Duration::from_secs(60);
+    fn waits() -> StoreWaits {
+        StoreWaits::up_to(Duration::from_secs(60))
+    }
 
     async fn read(register: &Arc<FaultyRegister>) -> Option<StoredState> {
-        let loaded = StateStore::load(register.clone(), 9, RETRY_MAX).await;
+        let loaded = StateStore::load(register.clone(), 9, waits()).await;
         loaded.unwrap().1
     }
 
@@ -274,7 +327,7 @@ mod tests {
     async fn lost_requests_and_answers_are_decided() {
         let folder = tempfile::tempdir().unwrap();
         let register = register(&folder);
-        let (mut store, first) = StateStore::load(register.clone(), 1, RETRY_MAX)
+        let (mut store, first) = StateStore::load(register.clone(), 1, waits())
             .await
             .unwrap();
         assert_eq!(first, None);
@@ -301,11 +354,11 @@ mod tests {
         for fault in [None, Some(Fault::RequestLost)] {
             let folder = tempfile::tempdir().unwrap();
             let register = register(&folder);
-            let (mut old, _) = StateStore::load(register.clone(), 1, RETRY_MAX)
+            let (mut old, _) = StateStore::load(register.clone(), 1, waits())
                 .await
                 .unwrap();
             old.store(1, b"one").await.unwrap();
-            let (mut new, found) = StateStore::load(register.clone(), 2, RETRY_MAX)
+            let (mut new, found) = StateStore::load(register.clone(), 2, waits())
                 .await
                 .unwrap();
             let state = found.unwrap().state;
@@ -326,7 +379,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let register = register(&folder);
         register.swap(None, b"{}".to_vec()).await.unwrap();
-        let loaded = StateStore::load(register, 1, RETRY_MAX).await;
+        let loaded = StateStore::load(register, 1, waits()).await;
         let error = loaded.map(|(_, stored)| stored).unwrap_err();
         assert!(
             matches!(error, PersistError::NoState { bytes: 2 }),

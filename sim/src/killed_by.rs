@@ -212,6 +212,10 @@ impl Mutation {
             S::PromisesNotAsked => &[&["liveness: without a register"]],
             S::StandbyAnswers => &[&["one leader", "masters show what is durable"]],
             S::ShownBeforeDurable | S::StateNotSwapped => &[&["masters show what is durable"]],
+            // Servers that know more than the state are refused for good.
+            S::Election(mutant) if mutant.is_of_states() => {
+                &[&["masters show what is durable"], LIVENESS]
+            }
             // Its leader goes on by what the others promise.
             S::Election(mutant) if mutant.is_of_promises() => {
                 &[TIMESTAMPS, &["one leader", "liveness: without a register"]]

@@ -25,6 +25,7 @@ pub mod clock;
 pub mod cluster;
 mod cuts;
 pub mod disk;
+mod elections;
 mod elsewhere;
 pub mod end;
 pub mod export;

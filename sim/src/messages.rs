@@ -1,8 +1,10 @@
 //! What processes say to each other.
 
+use std::sync::Arc;
+
 use percolator_client::transport::MasterError;
 use percolator_gc_master::Done;
-use percolator_protocol::election::{NamedLeader, PromiseRequest};
+use percolator_protocol::election::{CopyRequest, NamedLeader, PromiseRequest};
 use percolator_protocol::oracle::Granted;
 use percolator_server::promises::IntroducedStandby;
 use percolator_tablet::runner::MasterCommand;
@@ -51,6 +53,13 @@ pub enum Ask {
     Order(MasterCommand),
     /// Of a leader, to another replica of its register.
     Promise(PromiseRequest),
+    /// Of a leading master, to another one: to promise, and to keep a copy of a state.
+    KeepCopy {
+        /// Which one.
+        request: CopyRequest,
+        /// The state.
+        state: Arc<Vec<u8>>,
+    },
     /// Of a standby, to the leader of its register.
     Introduce(IntroducedStandby),
     /// Of a replica, to the store of the registers.

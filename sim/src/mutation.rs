@@ -7,6 +7,7 @@ use percolator_protocol::election::mutants::ElectionMutant;
 use percolator_protocol::mutants::Mutant;
 use percolator_tablet::Limits;
 
+use crate::elections;
 use crate::plan::{Fault, Plan};
 use crate::replicas::{Replicas, elect};
 
@@ -84,8 +85,12 @@ impl Mutation {
             // Some of promises need more to coincide than happens in some hundred seeds: the model of the election kills those
             // (`protocol`).
             let election = ElectionMutant::ALL.into_iter();
-            let election = election.filter(|it| !it.is_of_promises() || OF_PROMISES.contains(it));
-            let election = election.map(Self::Election).collect();
+            let election =
+                election.filter(|it| !it.is_of_promises() || elections::OF_PROMISES.contains(it));
+            let election = election
+                .chain(elections::OF_STATES)
+                .map(Self::Election)
+                .collect();
             [all, rules.to_vec(), election].concat()
         };
         all
@@ -108,13 +113,19 @@ impl Mutation {
         };
         match self {
             Self::Election(mutant) => {
-                only(of_election(mutant));
+                only(elections::faults_for(mutant));
                 elect(&mut plan);
                 // A request is late and a leader leads no more: both at a time.
                 plan.often = true;
                 plan.pause = Duration::from_millis(700);
                 // They make up for what is wrong with the rest.
-                plan.replicas.promises = mutant.is_of_promises();
+                plan.replicas.promises = mutant.is_of_promises() || mutant.is_of_states();
+                if mutant.is_of_states() {
+                    plan.replicas.oracles = 1;
+                    plan.replicas.masters = 3;
+                    plan.retention = Duration::from_millis(100);
+                    plan.workloads = vec!["tables"];
+                }
             }
             Self::RegisterAwaitedForEver => {
                 only(&[Fault::Loss]);
@@ -539,39 +550,6 @@ impl Mutation {
     /// The one of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::all().into_iter().find(|one| one.name() == name)
-    }
-}
-
-/// Mutants of promises that whole clusters kill.
-#[cfg(feature = "mutants")]
-const OF_PROMISES: [ElectionMutant; 4] = [
-    ElectionMutant::SomePromises,
-    ElectionMutant::LimitInOneFolder,
-    ElectionMutant::OwnFolderIgnored,
-    ElectionMutant::PromiseBroken,
-];
-
-/// What has to fail for a mutant of the election to show.
-fn of_election(mutant: ElectionMutant) -> &'static [Fault] {
-    use ElectionMutant as E;
-    match mutant {
-        E::HandOverBelowNext | E::GrantsDuringHandOver => &[Fault::HandOver, Fault::RegisterSlow],
-        E::RightFromAnswer => &[Fault::RegisterSlow],
-        E::SeenFromSending => &[Fault::RegisterSlow, Fault::CutLeader],
-        _ if mutant.is_of_promises() => &[
-            Fault::ClockJump,
-            Fault::KillLeader,
-            Fault::PauseLeader,
-            Fault::CutLeader,
-            Fault::RegisterSlow,
-        ],
-        _ => &[
-            Fault::HandOver,
-            Fault::KillLeader,
-            Fault::PauseLeader,
-            Fault::CutLeader,
-            Fault::RegisterSlow,
-        ],
     }
 }
 

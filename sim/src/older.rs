@@ -118,7 +118,7 @@ impl Cluster {
     fn groups_known(&self, server: &str) -> Option<u64> {
         let master = self.master();
         let state = match &master.replicated {
-            Some(replicated) => replicated.store.state()?.1,
+            Some(replicated) => replicated.store.state()?.state,
             None => SmallFile::on(Arc::new(master.disk.copy()), "state")
                 .load()
                 .ok()??,

@@ -33,7 +33,7 @@ pub struct Replicas {
     pub timing: Timing,
     /// A request to a register is given up after this.
     pub timeout: Duration,
-    /// Oracles promise to each other, so that one goes on without the register.
+    /// Oracles promise to each other, and masters, so that one goes on without the register.
     pub promises: bool,
 }
 

@@ -17,6 +17,17 @@ use crate::history::Record;
 use crate::invariants::{self, Invariant, durable};
 use crate::owned::Owned;
 
+/// How far a state of the master is: what only grows in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShownState {
+    /// The barrier, or zero.
+    pub barrier: u64,
+    /// The safe point, or zero.
+    pub safe_point: u64,
+    /// Tables up to and without this one were made.
+    pub next_table: u32,
+}
+
 /// Something that was seen.
 pub enum Seen<'a> {
     /// The oracle hands these out.
@@ -44,6 +55,10 @@ pub enum Seen<'a> {
         /// What it shows.
         missing: &'static str,
     },
+    /// One of several masters has shown this, or a later state.
+    ShownState(ShownState),
+    /// A new leader goes on from this state.
+    OpenedState(ShownState),
     /// A client got a timestamp.
     Received {
         /// The timestamp.
@@ -238,6 +253,8 @@ impl Watch {
             Seen::ShownEarly { server, missing } => {
                 self.tell(|invariant| invariant.shown_early(server, missing))
             }
+            Seen::ShownState(shown) => self.tell(|invariant| invariant.shown_state(*shown)),
+            Seen::OpenedState(opened) => self.tell(|invariant| invariant.opened_state(*opened)),
             Seen::Received { ts, after } => self.tell(|invariant| invariant.received(*ts, *after)),
             Seen::Durable { server, group } => self.durable(server, group),
             Seen::Reopened {

@@ -5,7 +5,6 @@ use percolator_client::transport::MasterError;
 use percolator_protocol::election::Leadership;
 use percolator_protocol::types::TabletState;
 use percolator_tablet::core::TabletCommand;
-use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
 use percolator_wire::v1::commit_response::Result as Committed;
 use percolator_wire::v1::request::Body as B;
@@ -24,6 +23,26 @@ fn heartbeat(beat: &v1::HeartbeatRequest) -> String {
         "heartbeat of {} barrier={} safe_point={} all_resolved_ts={} resolved_ts={}",
         beat.server, beat.barrier, beat.safe_point, beat.all_resolved_ts, beat.resolved_ts
     )
+}
+
+/// What a tablet server is to do.
+fn order(order: &TabletCommand) -> String {
+    match order {
+        TabletCommand::Split {
+            id, row, sibling, ..
+        } => format!("split tablet {id} at {}, into it and {sibling}", text(row)),
+        TabletCommand::Import { tablet, from, .. } => {
+            format!("get tablet {} from {}", tablet.id, from.address)
+        }
+        TabletCommand::Merge { first, second } => {
+            format!("merge tablets {} and {}", first.0, second.0)
+        }
+        TabletCommand::Create { tablet, .. } => {
+            let (id, table) = (tablet.id, tablet.table.0);
+            format!("own tablet {id} of {table}, {}", state(tablet.state))
+        }
+        TabletCommand::Drop { id, table } => format!("forget tablet {id} of {table}"),
+    }
 }
 
 impl Ask {
@@ -62,36 +81,16 @@ impl Ask {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
             Self::Heartbeat(beat) => heartbeat(beat),
-            Self::Order(MasterCommand {
-                order:
-                    TabletCommand::Split {
-                        id, row, sibling, ..
-                    },
-                ..
-            }) => format!("split tablet {id} at {}, into it and {sibling}", text(row)),
-            Self::Order(MasterCommand {
-                order: TabletCommand::Import { tablet, from, .. },
-                ..
-            }) => format!("get tablet {} from {}", tablet.id, from.address),
-            Self::Order(MasterCommand {
-                order: TabletCommand::Merge { first, second },
-                ..
-            }) => format!("merge tablets {} and {}", first.0, second.0),
-            Self::Order(MasterCommand {
-                order: TabletCommand::Create { tablet, .. },
-                ..
-            }) => {
-                let (id, table) = (tablet.id, tablet.table.0);
-                format!("own tablet {id} of {table}, {}", state(tablet.state))
-            }
-            Self::Order(MasterCommand {
-                order: TabletCommand::Drop { id, table },
-                ..
-            }) => {
-                format!("forget tablet {id} of {table}")
-            }
+            Self::Order(command) => order(&command.order),
             Self::Promise(request) => {
                 format!("promise, term {}, limit {}", request.term, request.limit)
+            }
+            Self::KeepCopy { request, state } => {
+                let (which, bytes) = (request.state(), state.len());
+                format!(
+                    "keep state {} of term {}, {bytes} bytes",
+                    which.number, which.term
+                )
             }
             Self::Introduce(standby) => format!("{} is a standby", standby.server),
             Self::Register {

@@ -86,6 +86,23 @@ impl ElectionMutant {
     }
 }
 
+impl ElectionMutant {
+    /// Whether it concerns the states of masters.
+    pub fn is_of_states(self) -> bool {
+        matches!(
+            self,
+            Self::StateInOneFolder
+                | Self::ListChangesWhileAhead
+                | Self::HandOverWhileAhead
+                | Self::OwnCopyIgnored
+                | Self::TermOfStateIgnored
+                | Self::LateCopyTaken
+                | Self::StateBeforeTermKept
+                | Self::CopiesBeforeFirstState
+        )
+    }
+}
+
 /// Whether this thread runs this mutant.
 #[cfg(not(any(test, feature = "mutants")))]
 #[inline(always)]

@@ -63,34 +63,43 @@ pub(crate) fn leader(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     world.failure().is_none()
 }
 
-/// While all oracles are up the one that leads goes on without their register. Several masters would need theirs, as the
-/// simulator has them. Whether the run goes on, as of [`ends`].
+/// While all oracles and masters are up those that lead go on without their registers. Whether the run goes on, as of [`ends`].
 pub(crate) fn outage(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let replicas = &cluster.plan.replicas;
     let store = cluster.store.as_ref();
-    let goes_on_without = replicas.promises && replicas.oracles > 1 && replicas.masters == 1;
-    let Some(store) = store.filter(|_| goes_on_without) else {
+    let Some(store) = store.filter(|_| replicas.promises && replicas.are_several()) else {
         return true;
     };
     // A standby whose disk was slow until now keeps a promise late, and the leader has the last one for some time yet.
     world.run(world.now() + Duration::from_millis(SYNC_LONGEST_MS), || {
         false
     });
+    // The terms of those that are several; 0 of one that is alone.
     let promised = || {
         let mut oracles = cluster.oracles.iter();
-        oracles.find_map(|oracle| oracle.promised_term(world))
+        let oracle = match replicas.oracles {
+            1 => Some(0),
+            _ => oracles.find_map(|oracle| oracle.promised_term(world)),
+        };
+        let mut masters = cluster.masters.iter();
+        let master = match replicas.masters {
+            1 => Some(0),
+            _ => masters.find_map(|master| master.promised_term()),
+        };
+        oracle.zip(master)
     };
     let bound = LEADER_MARGIN + 2 * replicas.takeover();
     if !world.run(world.now() + bound, || promised().is_some()) {
         if world.failure().is_none() {
             let bound = shown(bound);
-            let why = format!("no oracle could go on without the register within {bound}");
+            let why =
+                format!("no oracle or no master could go on without the register within {bound}");
             world.fail(OUTAGE, why);
         }
         return world.failure().is_none();
     }
     let before = promised();
-    world.note(|| "the register is away, and all oracles are up".to_owned());
+    world.note(|| "the register is away, and all oracles and masters are up".to_owned());
     world.kill(store.node, false);
     world.run(world.now() + OUTAGE_TAKEOVERS * replicas.takeover(), || {
         false
@@ -102,8 +111,9 @@ pub(crate) fn outage(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     store.boot_again(world);
     if before != after {
         let terms = format!("{before:?} and {after:?}");
-        let why =
-            format!("the oracle that goes on leads in the terms {terms}, before and in an outage");
+        let why = format!(
+            "the oracle and the master that go on lead in the terms {terms}, before and in an outage"
+        );
         world.fail(OUTAGE, why);
     }
     world.failure().is_none()

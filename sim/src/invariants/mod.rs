@@ -39,7 +39,7 @@ use percolator_tablet::{Limits, Usage};
 use percolator_wire::v1;
 
 use crate::end::End;
-use crate::watch::Change;
+use crate::watch::{Change, ShownState};
 use crate::workloads;
 
 /// Something that must hold. Told of everything that happens, in the order in which it does; a text says
@@ -70,6 +70,16 @@ pub trait Invariant: Send {
 
     /// One of several masters shows what its durable state doesn't have.
     fn shown_early(&mut self, server: &str, missing: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// One of several masters has shown this.
+    fn shown_state(&mut self, shown: ShownState) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// One of several masters leads, and goes on from this state.
+    fn opened_state(&mut self, opened: ShownState) -> Result<(), String> {
         Ok(())
     }
 
@@ -176,7 +186,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
         Box::new(one_leader::OneLeader::default()),
-        Box::new(durable_masters::DurableMasters),
+        Box::new(durable_masters::DurableMasters::default()),
         Box::new(points_go_forward::PointsGoForward::default()),
         Box::new(retention_holds::RetentionHolds::default()),
         Box::new(collected_rightly::CollectedRightly),

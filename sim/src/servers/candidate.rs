@@ -1,5 +1,8 @@
 //! One of several masters: its part in the election, and the directory of the term in which it leads. As
-//! `gc-master/src/leadership.rs`, `server.rs` and `stored.rs` do over a network.
+//! `gc-master/src/leadership.rs`, `server.rs` and `runner.rs` do over a network.
+
+mod promising;
+mod shown;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,41 +10,46 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use percolator_client::transport::MasterError;
-use percolator_gc_master::{DirectoryState, Start};
+use percolator_gc_master::{PersistError, Start, StateStore, StoreClock, StoreWaits};
 use percolator_protocol::election::mutants::{self, ElectionMutant};
 use percolator_protocol::election::{
-    Command, Election, Member, NamedLeader, RoleKind, StoredLeadership, SwapResult,
+    Command, MasterReplica, Member, NamedLeader, RoleKind, StateNumber, StateSource,
+    StoredLeadership, SwapResult,
 };
-use percolator_register::{Register, RegisterVersion, SwapError, SwapOutcome, WriteId};
+use percolator_register::{BoxFuture, Register, SwapError};
 use percolator_server::leadership;
-use percolator_wire::v1;
 use tokio::sync::Notify;
 
 use crate::messages::{Answer, Caller};
 use crate::mutation::Mutation;
 use crate::rng::Rng;
+use crate::servers::copies::CopyFile;
 use crate::servers::master::{Master, address};
+use crate::servers::oracle::WRITE;
+use crate::servers::promises::{PromiseFile, PromisePlace};
 use crate::servers::register::{MASTERS, STATE};
 use crate::servers::replica::Replicated;
 use crate::servers::served::Shared;
 use crate::watch::Seen;
-use crate::world::World;
+use crate::world::{NodeId, World};
 
 /// A leader that finds the state of a later term waits so long to hear that it leads no more.
 const STATE_OF_LATER_TERM: Duration = Duration::from_secs(1);
 /// How long a register of the state that doesn't answer is asked again.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// A state that was read: its version, the term of its writer, and its bytes.
-type Loaded = (RegisterVersion, u64, Vec<u8>);
-
 /// A process's part in the election.
 pub struct Candidate {
     master: Arc<Master>,
     world: Arc<World>,
-    election: Mutex<Election>,
+    replica: Mutex<MasterReplica>,
+    promises: PromisePlace,
+    copies: CopyFile,
+    /// A term of it has begun: its folder is to keep that, and the others are to promise.
+    begun: Notify,
+    begun_term: Mutex<Option<u64>>,
     leadership: Arc<dyn Register>,
     state: Arc<dyn Register>,
     replicated: Replicated,
@@ -52,21 +60,69 @@ pub struct Candidate {
     down: Mutex<Duration>,
 }
 
+/// The clock of a master's process.
+struct NodeClock {
+    world: Arc<World>,
+    node: NodeId,
+}
+
+impl StoreClock for NodeClock {
+    fn now(&self) -> Duration {
+        self.world.mono(self.node)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        self.world.sleep_on(self.node, duration).boxed()
+    }
+}
+
 impl Candidate {
     /// Of a process that has begun.
-    pub(super) fn new(master: &Arc<Master>, world: &Arc<World>, replicated: &Replicated) -> Self {
+    ///
+    /// # Errors
+    /// Its folder can't be read now.
+    pub(super) fn new(
+        master: &Arc<Master>,
+        world: &Arc<World>,
+        replicated: &Replicated,
+    ) -> Result<Self, percolator_server::Error> {
+        let (file, record) = PromiseFile::open(&master.disk, &master.dice)?;
+        let copies = CopyFile::open(&master.disk)?;
         let incarnation = master.dice.of("incarnations", Rng::next).max(1);
         let member = Member {
             name: master.name(),
             address: address(master.number),
             incarnation,
-            replica: 0,
+            // One without a number asks nobody for promises, and gives none.
+            replica: if replicated.promises {
+                record.replica
+            } else {
+                0
+            },
         };
         // The holder of the folder's lock knows that those before are dead.
         let dead = std::mem::replace(&mut *master.before.lock(), vec![incarnation]);
+        let mut replica = MasterReplica::new(member.clone(), dead, replicated.timing);
+        replica.restore(now_ms(world, master.node), record);
+        let takes = {
+            let master = master.clone();
+            move || master.dice.of("records", |rng| rng.about(WRITE))
+        };
+        let promises = PromisePlace {
+            world: world.clone(),
+            node: master.node,
+            timing: replicated.timing,
+            file: Arc::new(file),
+            asks_nobody: replicated.mutation == Some(Mutation::PromisesNotAsked),
+            takes: Arc::new(takes),
+        };
         let register = |name| replicated.register(world, master.node, name, &master.dice);
-        Self {
-            election: Mutex::new(Election::new(member.clone(), dead, replicated.timing)),
+        Ok(Self {
+            replica: Mutex::new(replica),
+            promises,
+            copies,
+            begun: Notify::new(),
+            begun_term: Mutex::default(),
             leadership: register(MASTERS),
             state: register(STATE),
             master: master.clone(),
@@ -76,11 +132,20 @@ impl Candidate {
             current: Mutex::default(),
             stop: Notify::new(),
             down: Mutex::default(),
-        }
+        })
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.world.mono(self.master.node).as_millis()).unwrap_or(u64::MAX)
+        now_ms(&self.world, self.master.node)
+    }
+
+    fn replica(&self) -> MutexGuard<'_, MasterReplica> {
+        self.replica.lock()
+    }
+
+    /// Whether this master may act as the leader now.
+    fn may_act(&self) -> bool {
+        self.replica().leads(self.now_ms())
     }
 
     fn has(&self, mutation: Mutation) -> bool {
@@ -89,10 +154,10 @@ impl Candidate {
 
     /// The term in which this master leads now.
     fn leading_term(&self) -> Option<u64> {
-        let election = self.election.lock();
-        let leads = election.leads(self.now_ms())
-            || election.role() == RoleKind::Leader && mutants::on(ElectionMutant::RightNeverEnds);
-        leads.then(|| election.term())
+        let replica = self.replica();
+        let leads = replica.leads(self.now_ms())
+            || replica.role() == RoleKind::Leader && mutants::on(ElectionMutant::RightNeverEnds);
+        leads.then(|| replica.term())
     }
 
     /// Whether this master answers now.
@@ -100,6 +165,18 @@ impl Candidate {
         let term = self.leading_term();
         let current = self.current.lock();
         term.is_some() && current.as_ref().map(|(term, _)| *term) == term
+    }
+
+    /// The term in which this master serves, if it could go on now without its register.
+    pub(super) fn promised_term(&self) -> Option<u64> {
+        let is_promised = self.replica().is_promised(self.now_ms());
+        self.leading_term().filter(|_| is_promised && self.serves())
+    }
+
+    /// The process is killed.
+    pub(super) fn killed(&self) {
+        self.promises.file.killed();
+        self.copies.killed();
     }
 
     /// The directory to ask, for a request that was read.
@@ -120,8 +197,8 @@ impl Candidate {
             }
             (Some(_), _) => Err(None),
             (None, _) => {
-                let election = self.election.lock();
-                Err(election.named_leader(self.now_ms()))
+                let leader = self.replica().named_leader(self.now_ms());
+                Err(leader)
             }
         }
     }
@@ -129,11 +206,8 @@ impl Candidate {
     fn see_led(&self, term: u64) {
         let (role, server) = ("master", &*self.member.name);
         self.world.see(&Seen::Led { role, server, term });
-        let stored_term = self
-            .replicated
-            .store
-            .state()
-            .map_or(0, |(stored_term, _)| stored_term);
+        let stored = self.replicated.store.state();
+        let stored_term = stored.map_or(0, |stored| stored.number.term);
         self.world.see(&Seen::ServedState { term, stored_term });
     }
 
@@ -148,18 +222,20 @@ impl Candidate {
         {
             let electing = pin!(self.elect());
             let leading = pin!(self.lead_again_and_again());
+            let promising = pin!(self.promises.run(&self));
             let stop = pin!(self.stop.notified());
-            select(select(electing, leading), stop).await;
+            select(select(select(electing, leading), promising), stop).await;
         }
         self.set(None);
         {
-            let mut election = self.election.lock();
-            election.hand_over();
-            election.abandon(self.now_ms());
+            let now_ms = self.now_ms();
+            let mut replica = self.replica();
+            replica.hand_over();
+            replica.abandon(now_ms);
         }
         let node = self.master.node;
         let left = async {
-            while self.election.lock().role() != RoleKind::Left {
+            while self.replica().role() != RoleKind::Left {
                 leadership::drive(&*self.leadership, &*self).await;
                 self.world.sleep_on(node, self.replicated.poll()).await;
             }
@@ -179,14 +255,11 @@ impl Candidate {
     }
 
     /// Begins the state of a new cluster, and serves in each term in which this master leads; never ends.
-    async fn lead_again_and_again(&self) {
+    async fn lead_again_and_again(self: &Arc<Self>) {
         let (node, poll) = (self.master.node, self.replicated.poll());
         self.begin_state().await;
         loop {
-            let role_term = {
-                let election = self.election.lock();
-                (election.role() == RoleKind::Leader).then(|| election.term())
-            };
+            let role_term = self.role_term();
             let Some(term) = role_term else {
                 self.world.sleep_on(node, poll).await;
                 continue;
@@ -194,8 +267,7 @@ impl Candidate {
             let leads_no_more = async {
                 loop {
                     self.world.sleep_on(node, poll).await;
-                    let election = self.election.lock();
-                    if election.role() != RoleKind::Leader || election.term() != term {
+                    if self.role_term() != Some(term) {
                         return;
                     }
                 }
@@ -214,6 +286,12 @@ impl Candidate {
         }
     }
 
+    /// The term in which this master leads, whether or not its right has ended for the moment.
+    fn role_term(&self) -> Option<u64> {
+        let replica = self.replica();
+        (replica.role() == RoleKind::Leader).then(|| replica.term())
+    }
+
     fn set(&self, next: Option<(u64, Shared)>) {
         let before = std::mem::replace(&mut *self.current.lock(), next);
         if let Some((_, before)) = before {
@@ -222,136 +300,115 @@ impl Candidate {
     }
 
     /// Serves in one term. Ends when it can't.
-    async fn lead(&self, term: u64) {
-        let Some((mut version, shared)) = self.open(term).await else {
+    async fn lead(self: &Arc<Self>, term: u64) {
+        let Some((store, shared)) = self.open(term).await else {
             return;
         };
+        self.replica().stored(StateNumber { term, number: 0 });
         self.set(Some((term, shared.clone())));
         self.master.collect(&self.world, &shared);
+        let writing = pin!(self.write(store, term, &shared));
+        let copying = pin!(self.copy_what_waits(term, &shared));
+        select(writing, copying).await;
+    }
+
+    /// Begins a directory with the stored state, or with the copy in its folder if that is later, and makes that this term's:
+    /// from then on each late write of an earlier leader is a conflict. None: the register can't be asked.
+    async fn open(&self, term: u64) -> Option<(StateStore, Shared)> {
+        let (node, poll) = (self.master.node, self.replicated.poll());
+        loop {
+            let (state, waits) = (self.state.clone(), self.waits());
+            let (mut store, stored) = StateStore::load(state, term, waits).await.ok()?;
+            let copy = self.own_copy().await;
+            let in_register = stored.as_ref().map(|stored| stored.number);
+            let in_folder = copy.as_ref().map(|copy| copy.number);
+            let (stored_term, bytes) = match (StateNumber::take_over(in_register, in_folder), copy)
+            {
+                (StateSource::Copy, Some(copy)) => (copy.number.term, copy.state.to_vec()),
+                _ => {
+                    let stored = stored?;
+                    (stored.number.term, stored.state)
+                }
+            };
+            if stored_term > term {
+                self.world.sleep_on(node, STATE_OF_LATER_TERM).await;
+            }
+            while !self.replica().may_store_state(self.now_ms()) {
+                self.world.sleep_on(node, poll).await;
+            }
+            let opened = shown::state_of(&bytes);
+            let shared = self
+                .master
+                .begin_directory(&self.world, Start::State(bytes))?;
+            if let Some(bytes) = shared.take_begun()
+                && !self.has(Mutation::StateNotSwapped)
+            {
+                match store.store(0, &bytes).await {
+                    Ok(()) => {}
+                    // The last write of the leader before: it counts.
+                    Err(PersistError::Superseded) => continue,
+                    Err(_) => return None,
+                }
+            }
+            self.world.see(&Seen::OpenedState(opened?));
+            return Some((store, shared));
+        }
+    }
+
+    /// Writes each new state, until one can't be made durable.
+    async fn write(&self, mut store: StateStore, term: u64, shared: &Shared) {
         loop {
             let Some((changes, bytes)) = shared.take_newest() else {
                 shared.written.notified().await;
                 continue;
             };
-            match self.store(version, term, changes, &bytes).await {
-                Some(stored) => version = stored,
-                None => return,
+            match store.store(changes, &bytes).await {
+                // The folders of all masters that could take over have it, or a later one; or nobody is answered now, and the
+                // right to answer may come back.
+                Err(error) if error.passes() && (shared.is_durable(changes) || !self.may_act()) => {
+                    shared.write_again();
+                    continue;
+                }
+                Err(_) => return,
+                Ok(()) => {}
             }
+            let number = changes;
+            self.replica().stored(StateNumber { term, number });
             shared.durable(changes);
         }
     }
 
-    /// Begins a directory with the stored state, and makes that this term's: from then on each late write of an earlier
-    /// leader is a conflict. None: the register can't be asked.
-    async fn open(&self, term: u64) -> Option<(RegisterVersion, Shared)> {
-        loop {
-            let (version, stored_term, bytes) = self.load().await.ok()??;
-            if stored_term > term {
-                self.world
-                    .sleep_on(self.master.node, STATE_OF_LATER_TERM)
-                    .await;
-            }
-            let shared = self
-                .master
-                .begin_directory(&self.world, Start::State(bytes))?;
-            let Some(bytes) = shared.take_begun() else {
-                return Some((version, shared));
-            };
-            if self.has(Mutation::StateNotSwapped) {
-                return Some((version, shared));
-            }
-            let value = encode(term, &bytes);
-            match self.state.swap(Some(version), value).await {
-                Ok(version) => return Some((version, shared)),
-                // The last write of the leader before: it counts.
-                Err(SwapError::Conflict { .. }) => {}
-                Err(_) => return None,
-            }
+    fn waits(&self) -> StoreWaits {
+        let clock = NodeClock {
+            world: self.world.clone(),
+            node: self.master.node,
+        };
+        StoreWaits {
+            clock: Arc::new(clock),
+            retry: Duration::from_millis(self.replicated.timing.retry_ms),
+            retry_max: RETRY_MAX,
         }
     }
 
     /// The state of a new cluster, unless another master was first.
     async fn begin_state(&self) {
         loop {
-            match self.load().await {
-                Ok(Some(_)) => return,
-                Ok(None) => {
+            let loaded = StateStore::load(self.state.clone(), 0, self.waits()).await;
+            match loaded {
+                Ok((_, Some(_))) => return,
+                Ok((mut store, None)) => {
                     let begun = self
                         .master
                         .begin_directory(&self.world, Start::NewCluster)
                         .and_then(|begun| begun.take_begun());
                     if let Some(bytes) = begun {
-                        let _ = self.state.swap(None, encode(0, &bytes)).await;
+                        let _ = store.store(0, &bytes).await;
                     }
                 }
-                Err(()) => {}
+                Err(_) => {}
             }
             let retry = Duration::from_millis(self.replicated.timing.retry_ms);
             self.world.sleep_on(self.master.node, retry).await;
-        }
-    }
-
-    async fn load(&self) -> Result<Option<Loaded>, ()> {
-        let found = self.state.load().await.map_err(drop)?;
-        Ok(found.map(|found| {
-            let (term, bytes) = decode(&found.value);
-            (found.version, term, bytes.to_vec())
-        }))
-    }
-
-    /// Replaces the state. None: it may be durable or not, or another leader has written since.
-    async fn store(
-        &self,
-        version: RegisterVersion,
-        term: u64,
-        number: u64,
-        bytes: &[u8],
-    ) -> Option<RegisterVersion> {
-        let node = self.master.node;
-        let deadline = self.world.mono(node) + RETRY_MAX;
-        let mut undecided: Vec<WriteId> = Vec::new();
-        let retry = || {
-            let retry = Duration::from_millis(self.replicated.timing.retry_ms);
-            self.world.sleep_on(node, retry)
-        };
-        loop {
-            match self.state.swap(Some(version), encode(term, bytes)).await {
-                Ok(version) => return Some(version),
-                Err(SwapError::Unknown { write, .. }) => undecided.push(write),
-                Err(SwapError::Conflict { .. }) if !undecided.is_empty() => {}
-                Err(SwapError::Unavailable { .. }) if self.world.mono(node) < deadline => {
-                    retry().await;
-                    continue;
-                }
-                Err(_) => return None,
-            }
-            let name = &self.member.name;
-            self.world
-                .note(|| format!("{name} asks what became of change {number}"));
-            let found = loop {
-                match self.state.load().await {
-                    Ok(found) => break found,
-                    Err(_) if self.world.mono(node) >= deadline => return None,
-                    Err(_) => retry().await,
-                }
-            };
-            // All of them store the same.
-            let outcomes = undecided
-                .iter()
-                .map(|write| SwapOutcome::of(*write, Some(version), found.as_ref()));
-            let mut happened = outcomes.clone().filter_map(|outcome| match outcome {
-                SwapOutcome::Happened(version) => Some(version),
-                SwapOutcome::Undecided | SwapOutcome::Superseded => None,
-            });
-            if let Some(version) = happened.next() {
-                return Some(version);
-            }
-            let mut outcomes = outcomes;
-            if outcomes.any(|outcome| outcome == SwapOutcome::Superseded)
-                || self.world.mono(node) >= deadline
-            {
-                return None;
-            }
         }
     }
 
@@ -361,9 +418,9 @@ impl Candidate {
         let name = &self.member.name;
         self.world
             .note(|| format!("{name} gives its leadership up"));
-        self.election.lock().hand_over();
+        self.replica().hand_over();
         let left = async {
-            while self.election.lock().role() != RoleKind::Left {
+            while self.replica().role() != RoleKind::Left {
                 self.world.sleep_on(node, self.replicated.poll()).await;
             }
         };
@@ -371,44 +428,56 @@ impl Candidate {
         select(pin!(left), given_up).await;
         let takeover = Duration::from_millis(self.replicated.timing.takeover_ms);
         self.world.sleep_on(node, takeover).await;
-        let mut election = self.election.lock();
-        let dead = vec![self.member.incarnation, election.member().incarnation];
+        let now_ms = self.now_ms();
+        let mut replica = self.replica();
+        let dead = vec![
+            self.member.incarnation,
+            replica.election().member().incarnation,
+        ];
         let incarnation = self.master.dice.of("incarnations", Rng::next).max(1);
         self.master.before.lock().push(incarnation);
         let member = Member {
             incarnation,
             ..self.member.clone()
         };
-        *election = Election::new(member, dead, self.replicated.timing);
+        let record = replica.record();
+        *replica = MasterReplica::new(member, dead, self.replicated.timing);
+        replica.restore(now_ms, record);
     }
 }
 
 impl leadership::Replica for Candidate {
     fn poll(&self) -> Option<Command> {
-        self.election.lock().poll(self.now_ms())
+        let now_ms = self.now_ms();
+        self.replica().poll(now_ms)
     }
 
     fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
         let now_ms = self.now_ms();
-        self.election.lock().loaded(now_ms, result.map_err(drop));
+        self.replica().loaded(now_ms, result.map_err(drop));
+        self.follow_term();
     }
 
     fn swapped(&self, result: SwapResult, _: Option<&SwapError>, _: Duration) {
         let now_ms = self.now_ms();
-        self.election.lock().swapped(now_ms, result);
+        self.replica().swapped(now_ms, result);
+        self.follow_term();
     }
 }
 
-/// A state with the term of its writer.
-fn encode(term: u64, state: &[u8]) -> Vec<u8> {
-    [&term.to_le_bytes()[..], state].concat()
+impl Candidate {
+    /// Whether a term has begun: the others are to promise, and the folder is to keep it.
+    fn follow_term(&self) {
+        let leads = self.role_term();
+        let before = std::mem::replace(&mut *self.begun_term.lock(), leads);
+        if leads.is_some() && leads != before {
+            self.begun.notify_one();
+        }
+    }
 }
 
-/// The term of a state's writer, and the state.
-pub(crate) fn decode(value: &[u8]) -> (u64, &[u8]) {
-    let (term, state) = value.split_at(value.len().min(8));
-    let term = term.try_into().map_or(0, u64::from_le_bytes);
-    (term, state)
+fn now_ms(world: &Arc<World>, node: NodeId) -> u64 {
+    u64::try_from(world.mono(node).as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Candidate {
@@ -440,32 +509,4 @@ impl Candidate {
         let (world, node) = (self.world.clone(), self.master.node);
         world.spawn(node, self.clone().run().boxed());
     }
-}
-
-impl Master {
-    /// What one of several shows in this term is durable.
-    pub(super) fn check_shown(&self, world: &Arc<World>, term: u64, answer: &Answer) {
-        let stored = self.replicated.as_ref().and_then(|it| it.store.state());
-        // A later leader has begun with what was durable then.
-        let Some((_, bytes)) = stored.filter(|(stored, _)| *stored == term) else {
-            return;
-        };
-        let Ok(state) = DirectoryState::decode(&bytes) else {
-            return world.fail("the master starts", "its state can't be read");
-        };
-        let missing = match answer {
-            Answer::Heartbeat(told) if told.barrier > state.gc.barrier => "a barrier",
-            Answer::Heartbeat(told) if told.safe_point > state.gc.safe_point => "a safe point",
-            Answer::Session(told) if told.barrier > state.gc.barrier => "a barrier",
-            Answer::TableCreated(created) if !has_table(&state, created) => "a table",
-            _ => return,
-        };
-        let server = &self.name();
-        world.see(&Seen::ShownEarly { server, missing });
-    }
-}
-
-fn has_table(state: &DirectoryState, created: &v1::CreateTableResponse) -> bool {
-    let id = created.table.as_ref().map(|table| table.id);
-    id.is_none_or(|id| state.tables.contains_key(&id))
 }

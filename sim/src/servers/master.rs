@@ -99,56 +99,6 @@ impl Master {
         }
     }
 
-    /// Starts the process of one of several.
-    fn boot_candidate(self: &Arc<Self>, world: &Arc<World>, replicated: &Replicated) {
-        let candidate = Arc::new(Candidate::new(self, world, replicated));
-        let handler = {
-            let (master, candidate) = (self.clone(), candidate.clone());
-            Arc::new(
-                move |world: &Arc<World>, caller, ask| match candidate.directory() {
-                    Ok((term, running)) => {
-                        let early = candidate.shows_early();
-                        let (master, world2) = (master.clone(), world.clone());
-                        let work = async move {
-                            let answer = master.answer(&world2, &running, ask, early).await?;
-                            master.check_shown(&world2, term, &answer);
-                            Some(answer)
-                        };
-                        candidate.answer_later(caller, work);
-                    }
-                    Err(leader) => world.reply(master.node, caller, Answer::NotLeader(leader)),
-                },
-            )
-        };
-        let at_kill = {
-            let master = self.clone();
-            Box::new(move |_: &Arc<World>| {
-                *master.candidate.lock() = None;
-                master.disk.crash();
-            })
-        };
-        world.start(self.node, Some(handler), at_kill);
-        *self.candidate.lock() = Some(candidate.clone());
-        candidate.begin();
-    }
-
-    /// Whether this process answers as the leader now; one that is alone does.
-    pub fn leads(&self) -> bool {
-        if self.replicated.is_none() {
-            return true;
-        }
-        let candidate = self.candidate.lock().clone();
-        candidate.is_some_and(|candidate| candidate.serves())
-    }
-
-    /// The process of one of several is told to end in order: SIGTERM. Another one is started after this time.
-    pub fn hand_over(&self, world: &Arc<World>, down: Duration) {
-        if let Some(candidate) = &*self.candidate.lock() {
-            world.note(|| format!("{} is told to end", self.name()));
-            candidate.hand_over(down);
-        }
-    }
-
     /// Ends this process, unless it has ended already; another one is started after this time.
     pub(super) fn end(self: &Arc<Self>, world: &Arc<World>, down: Duration) {
         let (master, life) = (self.clone(), world.life(self.node));
@@ -258,9 +208,9 @@ impl Master {
             if self.replicated.is_some()
                 && let Some(bytes) = effects.persist.take()
             {
-                state.changes += 1;
-                state.unwritten = Some(bytes);
+                state.changed(bytes);
                 running.written.notify_one();
+                running.copied.notify_one();
             }
             (result, effects, state.changes)
         };
@@ -367,7 +317,7 @@ impl Master {
     }
 
     /// The answer to a request. `early`: also if what it shows isn't durable, for a mutation.
-    async fn answer(
+    pub(super) async fn answer(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
@@ -410,6 +360,7 @@ impl Master {
             | Ask::Tablet(_)
             | Ask::Timestamps(_)
             | Ask::Promise(_)
+            | Ask::KeepCopy { .. }
             | Ask::Introduce(_)
             | Ask::Register { .. } => None,
         }

@@ -6,6 +6,7 @@ mod arrivals;
 mod asked;
 mod candidate;
 mod commands;
+mod copies;
 mod elected_oracle;
 pub mod master;
 pub mod oracle;
@@ -16,6 +17,7 @@ pub mod register;
 pub mod replica;
 mod resolved;
 mod served;
+mod several;
 mod stall;
 pub mod tablet;
 

@@ -163,7 +163,8 @@ impl PromisePlace {
         self.world.spawn(self.node, asked.map(drop).boxed());
     }
 
-    async fn keep(&self, replica: &impl Promiser) -> Option<PromiseRecord> {
+    /// Makes the newest record durable, and returns it. None: the folder doesn't take it.
+    pub(super) async fn keep(&self, replica: &impl Promiser) -> Option<PromiseRecord> {
         self.file.keep(&self.world, (self.takes)(), replica).await
     }
 
@@ -197,7 +198,7 @@ impl PromisePlace {
         self.reply(caller, true);
     }
 
-    fn reply(&self, caller: Caller, promised: bool) {
+    pub(super) fn reply(&self, caller: Caller, promised: bool) {
         self.world
             .reply(self.node, caller, Answer::Promised(promised));
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use percolator_gc_master::StoredState;
 use percolator_protocol::election::Leadership;
 use percolator_register::{
     BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedValue, WriteId,
@@ -15,7 +16,6 @@ use percolator_register::{
 
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
-use crate::servers::candidate;
 use crate::world::{NodeId, World};
 
 /// The register of the oracles.
@@ -147,11 +147,10 @@ impl RegisterStore {
         }
     }
 
-    /// The master's state, and the term of its writer.
-    pub fn state(&self) -> Option<(u64, Vec<u8>)> {
+    /// The master's state, and which one it is.
+    pub fn state(&self) -> Option<StoredState> {
         let values = self.values.lock();
-        let (term, state) = candidate::decode(&values.stored.get(STATE)?.value);
-        Some((term, state.to_vec()))
+        StoredState::decode(values.stored.get(STATE)?.value.clone())
     }
 
     fn handle(

@@ -22,7 +22,7 @@ pub struct Replicated {
     pub timing: Timing,
     /// A request to a register is given up after this.
     pub timeout: Duration,
-    /// Oracles promise to each other.
+    /// They promise to each other.
     pub promises: bool,
     /// The oracles of the register.
     pub oracles: Arc<Mutex<Vec<Weak<Oracle>>>>,

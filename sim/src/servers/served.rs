@@ -14,6 +14,8 @@ pub(super) struct Served {
     pub(super) running: Mutex<Running>,
     /// There is something to write.
     pub(super) written: Notify,
+    /// There is something that may have to be copied.
+    pub(super) copied: Notify,
     /// What was written is durable, or nothing more will be.
     progress: Notify,
 }
@@ -26,8 +28,19 @@ pub(super) struct Running {
     pub(super) changes: u64,
     /// The state after so many changes is durable.
     durable: u64,
-    /// The newest state, unless its write has begun.
-    pub(super) unwritten: Option<Vec<u8>>,
+    /// The newest state.
+    newest: Option<Arc<Vec<u8>>>,
+    /// Its write has not begun.
+    is_unwritten: bool,
+}
+
+impl Running {
+    /// The state is this one from now on.
+    pub(super) fn changed(&mut self, state: Vec<u8>) {
+        self.changes += 1;
+        self.newest = Some(Arc::new(state));
+        self.is_unwritten = true;
+    }
 }
 
 impl Served {
@@ -39,9 +52,11 @@ impl Served {
                 dead: false,
                 changes: 0,
                 durable: 0,
-                unwritten: None,
+                newest: None,
+                is_unwritten: false,
             }),
             written: Notify::new(),
+            copied: Notify::new(),
             progress: Notify::new(),
         })
     }
@@ -52,15 +67,38 @@ impl Served {
     }
 
     /// The state to write, and after how many changes it is.
-    pub(super) fn take_newest(&self) -> Option<(u64, Vec<u8>)> {
-        let mut running = self.running.lock();
-        let bytes = running.unwritten.take()?;
-        Some((running.changes, bytes))
+    pub(super) fn take_newest(&self) -> Option<(u64, Arc<Vec<u8>>)> {
+        let is_unwritten = std::mem::take(&mut self.running.lock().is_unwritten);
+        is_unwritten.then(|| self.newest()).flatten()
+    }
+
+    /// What was to be written is to be written again.
+    pub(super) fn write_again(&self) {
+        self.running.lock().is_unwritten = true;
+    }
+
+    /// The newest state, and after how many changes it is; none: nothing has changed.
+    pub(super) fn newest(&self) -> Option<(u64, Arc<Vec<u8>>)> {
+        let running = self.running.lock();
+        Some((running.changes, running.newest.clone()?))
+    }
+
+    /// How many changes there were.
+    pub(super) fn changes(&self) -> u64 {
+        self.running.lock().changes
+    }
+
+    /// Whether the state after so many changes is durable.
+    pub(super) fn is_durable(&self, changes: u64) -> bool {
+        self.running.lock().durable >= changes
     }
 
     /// The state after so many changes is durable.
     pub(super) fn durable(&self, changes: u64) {
-        self.running.lock().durable = changes;
+        {
+            let mut running = self.running.lock();
+            running.durable = changes.max(running.durable);
+        }
         self.progress.notify_waiters();
     }
 

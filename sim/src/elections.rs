@@ -1,0 +1,53 @@
+//! Mutants of the election: which of them whole clusters kill, and under what faults.
+
+use percolator_protocol::election::mutants::ElectionMutant;
+
+use crate::plan::Fault;
+
+/// Mutants of promises that whole clusters kill.
+#[cfg(feature = "mutants")]
+pub(crate) const OF_PROMISES: [ElectionMutant; 4] = [
+    ElectionMutant::SomePromises,
+    ElectionMutant::LimitInOneFolder,
+    ElectionMutant::OwnFolderIgnored,
+    ElectionMutant::PromiseBroken,
+];
+
+/// Mutants of masters' states that whole clusters kill; the model kills the others as well.
+#[cfg(feature = "mutants")]
+pub(crate) const OF_STATES: [ElectionMutant; 4] = [
+    ElectionMutant::StateInOneFolder,
+    ElectionMutant::ListChangesWhileAhead,
+    ElectionMutant::HandOverWhileAhead,
+    ElectionMutant::OwnCopyIgnored,
+];
+
+/// What has to fail for a mutant of the election to show.
+pub(crate) fn faults_for(mutant: ElectionMutant) -> &'static [Fault] {
+    use ElectionMutant as E;
+    match mutant {
+        E::HandOverBelowNext | E::GrantsDuringHandOver => &[Fault::HandOver, Fault::RegisterSlow],
+        E::RightFromAnswer => &[Fault::RegisterSlow],
+        E::SeenFromSending => &[Fault::RegisterSlow, Fault::CutLeader],
+        _ if mutant.is_of_states() => &[
+            Fault::Loss,
+            Fault::RegisterAway,
+            Fault::HandOver,
+            Fault::KillLeader,
+        ],
+        _ if mutant.is_of_promises() => &[
+            Fault::ClockJump,
+            Fault::KillLeader,
+            Fault::PauseLeader,
+            Fault::CutLeader,
+            Fault::RegisterSlow,
+        ],
+        _ => &[
+            Fault::HandOver,
+            Fault::KillLeader,
+            Fault::PauseLeader,
+            Fault::CutLeader,
+            Fault::RegisterSlow,
+        ],
+    }
+}
