@@ -1,5 +1,6 @@
 //! Sessions at the proxies of a cluster, over HTTP with JSON: by the API server, which leads to services and pods.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 
 use serde_json::{Value, json};
@@ -69,6 +70,64 @@ impl<'a> Proxies<'a> {
                 )
             })
             .collect())
+    }
+
+    /// The proxies that `percolator status` lists are the pods that go on, each is up, and its metrics are reached.
+    pub fn are_listed(&self) {
+        let master = format!("{}-gc-master-0", self.cluster);
+        wait("the proxies in the status", || {
+            let status = ["status", "-o", "json"];
+            let status = self.space.percolator(&master, self.cluster, &status)?;
+            let status: Value =
+                serde_json::from_str(&status).map_err(|error| format!("{status}: {error}"))?;
+            let servers = status["servers"].as_array().into_iter().flatten();
+            let proxies = servers.filter(|server| server["role"] == "proxy");
+            let is_well = |proxy: &Value| proxy["up"] == true && proxy["sessions"].is_u64();
+            let well = proxies.filter(|proxy| is_well(proxy));
+            let names = well.map(|proxy| proxy["server"].as_str().unwrap_or_default().to_owned());
+            let listed: BTreeSet<String> = names.collect();
+            let pods: BTreeSet<String> = self.pods()?.into_iter().map(|(_, pod)| pod).collect();
+            if listed == pods {
+                Ok(())
+            } else {
+                Err(format!("{pods:?} run: {status}"))
+            }
+        });
+    }
+
+    /// A transaction of two clients, each of which is at a proxy of its own: what both have written is committed at once.
+    pub fn share_a_transaction(&self) {
+        let manager = self.begin();
+        let (address, pod) = wait("another proxy", || {
+            let others = self.pods()?.into_iter();
+            let mut others = others.filter(|(_, pod)| *pod != manager.pod);
+            others
+                .next()
+                .ok_or_else(|| format!("{} is alone", manager.pod))
+        });
+        let join = json!({"session": manager.token});
+        let joined = self.call(&format!("pods/{pod}:{PORT}"), "join", &join);
+        let joined = joined.expect("the other proxy reaches this one");
+        let participant = Session {
+            token: joined["session"].as_str().expect("a token").to_owned(),
+            address,
+            pod,
+        };
+        let cell = |row: &str| json!({"table": TABLE, "row": row, "column": "shared"});
+        for (session, row) in [(&manager, "a"), (&participant, "b")] {
+            let mut put = cell(row);
+            put["value"] = json!(session.pod);
+            self.on(session, "put", put).expect("a put");
+        }
+        self.on(&participant, "finish", json!({}))
+            .expect("it hands over what it has written");
+        self.on(&manager, "commit", json!({})).expect("a commit");
+        let reader = self.begin();
+        for (session, row) in [(&manager, "a"), (&participant, "b")] {
+            let read = self.on(&reader, "get", cell(row)).expect("a get");
+            assert_eq!(read["value"], session.pod, "{row}: {read}");
+        }
+        self.on(&reader, "rollback", json!({})).expect("a rollback");
     }
 
     /// A new session, by the service.

@@ -227,6 +227,10 @@ fn proxies_come_and_go(space: &Namespace) {
     proxies_serve("2/2");
     let proxies = Proxies::of(space, "altered");
     let pod = proxies.carry_out_transactions("1");
+    proxies.are_listed();
+
+    say("two clients share a transaction, each at a proxy of its own");
+    proxies.share_a_transaction();
 
     say("a proxy's pod is deleted, and sessions are begun at others");
     let delete = ["delete", "pod", &pod, "--wait=false"];
@@ -234,6 +238,7 @@ fn proxies_come_and_go(space: &Namespace) {
     proxies.carry_out_transactions("2");
     proxies_serve("2/2");
     proxies.carry_out_transactions("3");
+    proxies.are_listed();
 
     say("their number is another's to say");
     let change = r#"{"proxy":{"replicas":null}}"#;
