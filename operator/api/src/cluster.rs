@@ -297,7 +297,7 @@ pub struct Balance {
 #[schemars(extend("x-kubernetes-validations" = least_memory("quantity('32Mi')", "32Mi")))]
 pub struct Oracle {
     /// How many oracles, from 1 to 3, of which one leads. With 2, another one takes over within some seconds when the
-    /// leader dies. They share a register, on Kubernetes a ConfigMap, and grant nothing while it can't be written. A cluster
+    /// leader dies. They share a register, on Kubernetes a ConfigMap, and go on without it while all of them are up. A cluster
     /// that has had several keeps the register. The first change from 1 to more restarts the oracle. Default: 1.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 3", "must be from 1 to 3")])))]
     pub replicas: u32,
@@ -443,7 +443,7 @@ impl std::fmt::Display for Engine {
 #[schemars(extend("x-kubernetes-validations" = least_memory("quantity('64Mi')", "64Mi")))]
 pub struct GcMaster {
     /// How many masters, from 1 to 3, of which one leads. With 2, another one takes over within some seconds when the
-    /// leader dies. They share registers, on Kubernetes two ConfigMaps, and answer nothing while these can't be written. A cluster
+    /// leader dies. They share registers, on Kubernetes two ConfigMaps, and go on without these while all of them are up. A cluster
     /// that has had several keeps the registers. The first change from 1 to more restarts all servers, one at a time in each
     /// role. Default: 1.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 3", "must be from 1 to 3")])))]
