@@ -210,11 +210,18 @@ impl Mutation {
             S::StallIgnored => &[LIVENESS],
             S::RegisterAwaitedForEver => &[&["liveness: a leader"]],
             S::PromisesNotAsked => &[&["liveness: without a register"]],
-            S::StandbyAnswers => &[&["one leader", "masters show what is durable"]],
-            S::ShownBeforeDurable | S::StateNotSwapped => &[&["masters show what is durable"]],
+            S::StandbyAnswers => &[&[
+                "one leader",
+                "masters show what is durable",
+                "masters go on from what was shown",
+            ]],
+            S::ShownBeforeDurable | S::StateNotSwapped => &[&[
+                "masters show what is durable",
+                "masters go on from what was shown",
+            ]],
             // Servers that know more than the state are refused for good.
             S::Election(mutant) if mutant.is_of_states() => {
-                &[&["masters show what is durable"], LIVENESS]
+                &[&["masters go on from what was shown"], LIVENESS]
             }
             // Its leader goes on by what the others promise.
             S::Election(mutant) if mutant.is_of_promises() => {

@@ -72,6 +72,11 @@ pub fn all() -> Vec<Use> {
             None,
         ),
         ("masters show what is durable", S::ShownBeforeDurable, None),
+        (
+            "masters go on from what was shown",
+            S::Election(ElectionMutant::OwnCopyIgnored),
+            None,
+        ),
         ("liveness: a leader", S::RegisterAwaitedForEver, None),
         ("liveness: without a register", S::PromisesNotAsked, None),
         ("retention holds", S::Rule(M::RetentionCutShort), None),

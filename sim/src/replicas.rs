@@ -95,7 +95,7 @@ pub(crate) fn replicate(plan: &mut Plan) {
     let part = *rng.pick(&[1, 5, 5]);
     plan.replicas = Replicas::several(oracles, masters, part);
     if masters > 1 {
-        // They have no state of their own to lose.
+        // What a folder of one of several loses, promises and a copy, makes it another replica: the model of the election has that.
         plan.faults.remove(&Fault::LoseMaster);
     }
     // Some stores are waited for until the right is over, or longer.

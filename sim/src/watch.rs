@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Engine};
+use percolator_protocol::election::StateNumber;
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, DecodeError, Lock, Timestamp, Write, WriteKind, key};
@@ -57,8 +58,10 @@ pub enum Seen<'a> {
     },
     /// One of several masters has shown this, or a later state.
     ShownState(ShownState),
+    /// A state of a master that leads is durable, in the register or in the folders of all that could take over.
+    DurableState(StateNumber),
     /// A new leader goes on from this state.
-    OpenedState(ShownState),
+    OpenedState(StateNumber, ShownState),
     /// A client got a timestamp.
     Received {
         /// The timestamp.
@@ -254,7 +257,10 @@ impl Watch {
                 self.tell(|invariant| invariant.shown_early(server, missing))
             }
             Seen::ShownState(shown) => self.tell(|invariant| invariant.shown_state(*shown)),
-            Seen::OpenedState(opened) => self.tell(|invariant| invariant.opened_state(*opened)),
+            Seen::DurableState(number) => self.tell(|invariant| invariant.durable_state(*number)),
+            Seen::OpenedState(number, opened) => {
+                self.tell(|invariant| invariant.opened_state(*number, *opened))
+            }
             Seen::Received { ts, after } => self.tell(|invariant| invariant.received(*ts, *after)),
             Seen::Durable { server, group } => self.durable(server, group),
             Seen::Reopened {

@@ -1,15 +1,9 @@
 //! One of several masters serves the state that is durable (`docs/design/failover.md`, "The master", rules 2 and 4): a
-//! takeover makes it that of the new term before anybody is answered, an answer shows nothing that is not durable, and a
-//! takeover goes on from all that was shown.
+//! takeover makes it that of the new term before anybody is answered, and an answer shows nothing that is not durable.
 
 use super::Invariant;
-use crate::watch::ShownState;
 
-#[derive(Default)]
-pub(super) struct DurableMasters {
-    /// All that was shown.
-    shown: ShownState,
-}
+pub(super) struct DurableMasters;
 
 impl Invariant for DurableMasters {
     fn name(&self) -> &'static str {
@@ -23,30 +17,6 @@ impl Invariant for DurableMasters {
         Err(format!(
             "a master serves in term {term}, and the durable state was written in term {stored_term}"
         ))
-    }
-
-    fn shown_state(&mut self, shown: ShownState) -> Result<(), String> {
-        let all = &mut self.shown;
-        all.barrier = all.barrier.max(shown.barrier);
-        all.safe_point = all.safe_point.max(shown.safe_point);
-        all.next_table = all.next_table.max(shown.next_table);
-        Ok(())
-    }
-
-    fn opened_state(&mut self, opened: ShownState) -> Result<(), String> {
-        let shown = &self.shown;
-        for (what, opened, shown) in [
-            ("the barrier", opened.barrier, shown.barrier),
-            ("the safe point", opened.safe_point, shown.safe_point),
-            ("tables", opened.next_table.into(), shown.next_table.into()),
-        ] {
-            if opened < shown {
-                return Err(format!(
-                    "a new leader goes on from a state that has {what} up to {opened}, and {shown} was shown"
-                ));
-            }
-        }
-        Ok(())
     }
 
     fn shown_early(&mut self, server: &str, missing: &str) -> Result<(), String> {

@@ -28,10 +28,12 @@ mod recency;
 mod resolved;
 mod retention_holds;
 mod stays_dropped;
+mod successors;
 mod timestamps;
 
 use std::time::Duration;
 
+use percolator_protocol::election::StateNumber;
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, Timestamp};
@@ -78,8 +80,13 @@ pub trait Invariant: Send {
         Ok(())
     }
 
+    /// A state of one of several masters is durable.
+    fn durable_state(&mut self, number: StateNumber) -> Result<(), String> {
+        Ok(())
+    }
+
     /// One of several masters leads, and goes on from this state.
-    fn opened_state(&mut self, opened: ShownState) -> Result<(), String> {
+    fn opened_state(&mut self, number: StateNumber, opened: ShownState) -> Result<(), String> {
         Ok(())
     }
 
@@ -186,7 +193,8 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
         Box::new(one_leader::OneLeader::default()),
-        Box::new(durable_masters::DurableMasters::default()),
+        Box::new(durable_masters::DurableMasters),
+        Box::new(successors::Successors::default()),
         Box::new(points_go_forward::PointsGoForward::default()),
         Box::new(retention_holds::RetentionHolds::default()),
         Box::new(collected_rightly::CollectedRightly),

@@ -317,20 +317,19 @@ impl Candidate {
     async fn open(&self, term: u64) -> Option<(StateStore, Shared)> {
         let (node, poll) = (self.master.node, self.replicated.poll());
         loop {
+            let copy = self.own_copy().await.ok()?;
             let (state, waits) = (self.state.clone(), self.waits());
             let (mut store, stored) = StateStore::load(state, term, waits).await.ok()?;
-            let copy = self.own_copy().await;
             let in_register = stored.as_ref().map(|stored| stored.number);
             let in_folder = copy.as_ref().map(|copy| copy.number);
-            let (stored_term, bytes) = match (StateNumber::take_over(in_register, in_folder), copy)
-            {
-                (StateSource::Copy, Some(copy)) => (copy.number.term, copy.state.to_vec()),
+            let (number, bytes) = match (StateNumber::take_over(in_register, in_folder), copy) {
+                (StateSource::Copy, Some(copy)) => (copy.number, copy.state.to_vec()),
                 _ => {
                     let stored = stored?;
-                    (stored.number.term, stored.state)
+                    (stored.number, stored.state)
                 }
             };
-            if stored_term > term {
+            if number.term > term {
                 self.world.sleep_on(node, STATE_OF_LATER_TERM).await;
             }
             while !self.replica().may_store_state(self.now_ms()) {
@@ -350,9 +349,17 @@ impl Candidate {
                     Err(_) => return None,
                 }
             }
-            self.world.see(&Seen::OpenedState(opened?));
+            self.world.see(&Seen::OpenedState(number, opened?));
             return Some((store, shared));
         }
+    }
+
+    /// The state after so many changes is durable: whoever leads next goes on from it, or a later one.
+    fn durable(&self, term: u64, changes: u64, shared: &Shared) {
+        let number = changes;
+        self.world
+            .see(&Seen::DurableState(StateNumber { term, number }));
+        shared.durable(changes);
     }
 
     /// Writes each new state, until one can't be made durable.
@@ -374,7 +381,7 @@ impl Candidate {
             }
             let number = changes;
             self.replica().stored(StateNumber { term, number });
-            shared.durable(changes);
+            self.durable(term, changes, shared);
         }
     }
 

@@ -84,9 +84,21 @@ impl CopyFile {
     }
 
     /// The copy of a state of this register, if the folder has one, when the write that is under way has ended.
-    pub(super) async fn load(&self, register: u64) -> Option<StateCopy> {
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) async fn load(
+        &self,
+        register: u64,
+    ) -> Result<Option<StateCopy>, percolator_server::Error> {
         let durable = self.durable.lock().await;
-        durable.clone().filter(|copy| copy.register == register)
+        if durable
+            .as_ref()
+            .is_none_or(|copy| copy.register != register)
+        {
+            return Ok(None);
+        }
+        Ok(file(&self.disk).load()?.map(|bytes| decode(&bytes)))
     }
 
     /// What the file holds now.

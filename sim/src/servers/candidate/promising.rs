@@ -41,7 +41,7 @@ impl Candidate {
             };
             let number = changes;
             if self.copy(StateNumber { term, number }, &bytes).await {
-                shared.durable(changes);
+                self.durable(term, changes, shared);
             } else {
                 let retry = Duration::from_millis(self.replicated.timing.promise_ms);
                 self.world.sleep_on(node, retry).await;
@@ -108,9 +108,15 @@ impl Candidate {
     }
 
     /// The copy in this master's folder, of the register in which it leads.
-    pub(super) async fn own_copy(&self) -> Option<StateCopy> {
-        let register = self.replica().register()?;
-        self.copies.load(register).await
+    ///
+    /// # Errors
+    /// It can't be read now.
+    pub(super) async fn own_copy(&self) -> Result<Option<StateCopy>, percolator_server::Error> {
+        let register = self.replica().register();
+        match register {
+            Some(register) => self.copies.load(register).await,
+            None => Ok(None),
+        }
     }
 
     /// Another master asks for a promise or for a copy, or introduces itself. False: it asks something else.
