@@ -2,15 +2,19 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percolator_client::{Client, Options, Timestamp};
 use percolator_wire::of_cluster;
 use percolator_wire::v1::TimestampsRequest;
 use percolator_wire::v1::oracle_client::OracleClient;
+use support::http::Http;
 use support::sessions::shown;
 use support::{Cluster, block_on, signal};
+use tokio_stream::StreamExt as _;
 use tonic::Code;
+use tonic::transport::Endpoint;
 
 const ROUNDS: u32 = 500;
 
@@ -101,6 +105,65 @@ fn a_relay_answers_clients_of_its_own_cluster_alone() {
         let refused = ask(&ours, 0).await.expect_err("refused");
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     });
+}
+
+/// Asks for as many timestamps as one request may, on many streams, as soon as the last ones are there: how often it was refused.
+async fn ask_for_more_and_more(proxy: &str, cluster_id: &str, is_over: &AtomicBool) -> u32 {
+    let endpoint = Endpoint::from_shared(format!("http://{proxy}")).expect("an address");
+    let endpoint = endpoint.local_address(Some([127, 0, 0, 2].into()));
+    let channel = endpoint.connect().await.expect("connected");
+    let streams = (0..64).map(|_| async {
+        let mut refused = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            let request = TimestampsRequest {
+                count: 65_536,
+                traces: Vec::new(),
+            };
+            let requests = of_cluster(tokio_stream::iter(vec![request; 100]), cluster_id);
+            let asked = OracleClient::new(channel.clone())
+                .timestamps(requests)
+                .await;
+            let Ok(answers) = asked else { continue };
+            let mut answers = answers.into_inner();
+            while let Some(answer) = answers.next().await {
+                if let Err(status) = answer {
+                    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+                    refused += 1;
+                }
+            }
+        }
+        refused
+    });
+    futures_util::future::join_all(streams)
+        .await
+        .into_iter()
+        .sum()
+}
+
+#[test]
+fn a_client_that_asks_for_more_and_more_leaves_timestamps_for_sessions() {
+    let cluster = Cluster::processes();
+    let proxy = cluster.proxy();
+    let is_over = AtomicBool::new(false);
+    let cluster_id = block_on(async {
+        let client = Client::connect(&cluster.master).await.expect("connected");
+        client.cluster_id().await.expect("an id")
+    });
+    let refused = std::thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            let sessions = Http::new(&proxy);
+            let began = |_| sessions.post("begin", "{}");
+            let answers: Vec<_> = (0..100).map(began).collect();
+            is_over.store(true, Ordering::Relaxed);
+            answers
+        });
+        let refused = block_on(ask_for_more_and_more(&proxy, &cluster_id, &is_over));
+        for (status, answer) in others.join().expect("no panic") {
+            assert_eq!(status, 200, "{answer}");
+        }
+        refused
+    });
+    assert!(refused > 0, "it has asked for no more than its share");
 }
 
 #[test]

@@ -3,23 +3,79 @@
 //!
 //! Nothing is asked for ahead: a timestamp is requested after the request for it came, as the library does it.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::Stream;
+use parking_lot::Mutex;
 use percolator_client::Client;
-use percolator_client::oracle::OracleError;
+use percolator_client::oracle::{COUNT_MAX, OracleError};
 use percolator_wire::check_cluster;
 use percolator_wire::v1::oracle_server::Oracle;
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
 use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::failure::{Failure, Reason};
+use crate::pool::Pool;
 use crate::transactions::Transactions;
+use crate::transit::client_of;
+
+/// Timestamps that clients of the relay may wait for at a time. The way to the oracle takes twice as many: sessions need some.
+const WAITING_MAX: usize = 8 * COUNT_MAX as usize;
 
 /// The service.
 #[derive(Clone)]
-pub(crate) struct Relay(pub(crate) Arc<Transactions>);
+pub(crate) struct Relay {
+    shared: Arc<Transactions>,
+    waiting: Arc<Mutex<Pool>>,
+}
+
+impl Relay {
+    pub(crate) fn new(shared: Arc<Transactions>) -> Self {
+        Self {
+            shared,
+            waiting: Arc::new(Mutex::new(Pool::new(WAITING_MAX))),
+        }
+    }
+
+    /// Timestamps for a client, if it doesn't wait for its share already.
+    async fn grant(
+        &self,
+        client: &Client,
+        from: IpAddr,
+        request: TimestampsRequest,
+    ) -> Result<TimestampsResponse, Status> {
+        let count = usize::try_from(request.count).unwrap_or(usize::MAX);
+        let taken = self.waiting.lock().take(from, count);
+        taken.map_err(|full| {
+            let what = "too many timestamps are asked for at a time: wait for those before";
+            Failure::full(Reason::Calls, full, what).status()
+        })?;
+        let _waits = Waits {
+            pool: &self.waiting,
+            from,
+            count,
+        };
+        let granted = relay(client, request).await?;
+        self.shared.metrics.relayed.inc_by(granted.count.into());
+        Ok(granted)
+    }
+}
+
+/// Timestamps that a client waits for, until this is dropped.
+struct Waits<'a> {
+    pool: &'a Mutex<Pool>,
+    from: IpAddr,
+    count: usize,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.pool.lock().give_back(self.from, self.count);
+    }
+}
 
 #[tonic::async_trait]
 impl Oracle for Relay {
@@ -29,17 +85,14 @@ impl Oracle for Relay {
         &self,
         request: Request<Streaming<TimestampsRequest>>,
     ) -> Result<Response<Self::TimestampsStream>, Status> {
-        let shared = self.0.clone();
-        let client = shared.client().map_err(|failure| failure.status())?.clone();
+        let client = self.shared.client().map_err(|failure| failure.status())?;
+        let (client, from) = (client.clone(), client_of(request.extensions()));
         // Timestamps of another cluster have nothing to do with those of this one.
         check_cluster(request.metadata(), client.known_cluster_id().as_deref())?;
+        let this = self.clone();
         let answers = request.into_inner().then(move |request| {
-            let (shared, client) = (shared.clone(), client.clone());
-            async move {
-                let granted = relay(&client, request?).await?;
-                shared.metrics.relayed.inc_by(granted.count.into());
-                Ok(granted)
-            }
+            let (this, client) = (this.clone(), client.clone());
+            async move { this.grant(&client, from, request?).await }
         });
         Ok(Response::new(Box::pin(answers)))
     }

@@ -180,7 +180,7 @@ impl Server {
             shared: shared.clone(),
         };
         // Outside of them: one stream has any number of small requests, none of which is kept.
-        let relay = OracleServer::new(Relay(shared.clone()));
+        let relay = OracleServer::new(Relay::new(shared.clone()));
         let relay = relay.max_decoding_message_size(RELAY_MESSAGE_BYTES_MAX);
         let service = Beside::new(doors, relay);
         let asked = shared.clone();
@@ -231,6 +231,7 @@ async fn connect(
         ..percolator_client::Options::default()
     };
     debug_assert!(limits.session_bytes_max <= limits::TRANSACTION_BYTES_MAX / 2);
+    let mut logged = String::new();
     loop {
         match Client::connect_with(master, options).await {
             Ok(client) => {
@@ -249,7 +250,12 @@ async fn connect(
                 return Err(Error::Master { master, cause });
             }
             Err(error) => {
-                tracing::warn!(%error, "the cluster isn't reached yet");
+                // The same is logged once.
+                let why = error.to_string();
+                if why != logged {
+                    tracing::warn!(%error, "the cluster isn't reached yet");
+                    logged = why;
+                }
                 tokio::time::sleep(CONNECT_AGAIN).await;
             }
         }
@@ -265,6 +271,11 @@ fn pages(shared: Arc<Transactions>) -> Pages {
         ready: Box::new(move || asked.ready()),
         healthy: Box::new(move || alive.lives()),
     }
+}
+
+fn is_grpc(headers: &http::HeaderMap) -> bool {
+    let kind = headers.get(http::header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// Both doors: gRPC, and JSON below its own prefix.
@@ -295,8 +306,12 @@ where
         let answer = if is_json {
             let shared = self.shared.clone();
             async move { Ok(json::answer(shared, request).await) }.boxed()
-        } else {
+        } else if is_grpc(request.headers()) {
             self.grpc.call(request).boxed()
+        } else {
+            // The service would answer it with 200, as all of gRPC.
+            let answer = json::nothing_at(request.uri().path());
+            async move { Ok(answer) }.boxed()
         };
         async move {
             let answer = answer.await?;
