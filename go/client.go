@@ -84,6 +84,8 @@ func Connect(address string, options ...grpc.DialOption) (*Client, error) {
 	if address == "" {
 		address = DefaultAddress
 	}
+	// As `percolator up` prints it.
+	address = strings.TrimSuffix(strings.TrimPrefix(address, "http://"), "/")
 	options = append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),

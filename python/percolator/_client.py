@@ -64,12 +64,17 @@ class Outcome(NamedTuple):
 
 
 def connect(address: Optional[str] = None, *, timeout: float = 30.0) -> "Client":
-    """A client of the proxy at this address, HOST:PORT.
+    """A client of the proxy at this address, HOST:PORT; ``http://`` before it is left out.
 
     Without an address it is PERCOLATOR_PROXY, or where ``percolator up`` has its proxy. Nothing is sent before the
     first transaction. ``timeout`` is that of one call, in seconds.
     """
-    return Client(address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS, timeout=timeout)
+    address = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+    address = address.removeprefix("http://").rstrip("/")
+    _, found, port = address.rpartition(":")
+    if not found or not port.isdecimal():
+        raise ValueError(f"{address!r} is not HOST:PORT, as {DEFAULT_ADDRESS}")
+    return Client(address, timeout=timeout)
 
 
 class _Proxy:

@@ -1,6 +1,7 @@
 """The client against a proxy: PERCOLATOR_PROXY says where, and has a table t. `cargo test -p percolator-cli --test python`
 runs it on a cluster of its own."""
 
+import os
 import threading
 import unittest
 import uuid
@@ -36,6 +37,14 @@ class ClientTest(unittest.TestCase):
                 1 / 0
         self.assertEqual(self.value(a), b"1")
         self.assertEqual(tx.outcome().outcome, "rolled back")
+
+    def test_an_address_may_be_written_as_up_prints_it(self) -> None:
+        address = os.environ["PERCOLATOR_PROXY"]
+        with percolator.connect(f"http://{address}/") as client, client.transaction() as tx:
+            self.assertIsNone(tx.get("t", row(), "c"))
+        for wrong in ["My Proxy", "localhost", "localhost:", "https://localhost:x"]:
+            with self.assertRaises(ValueError):
+                percolator.connect(wrong)
 
     def test_bytes_come_back_as_they_were(self) -> None:
         a = uuid.uuid4().bytes + b"\xff\x00"
