@@ -574,4 +574,9 @@ fn wrong_json_is_told_what_is_wrong() {
     assert_eq!(status, 200);
     assert_eq!(described, percolator_proxy::OPENAPI);
     assert_eq!(http.get("/v1/begin").0, 405);
+    for path in ["/", "/begin", "/v2/begin"] {
+        let (status, answer) = http.get(path);
+        let code = json(&answer)["error"]["code"].clone();
+        assert_eq!((status, code), (404, 404.into()), "{path}: {answer}");
+    }
 }

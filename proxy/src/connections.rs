@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use percolator_server::open_files_max;
 use percolator_telemetry::{IntCounter, IntGauge, Limited};
 
-use crate::pool::Pool;
+use crate::pool::{Full, Pool};
 use crate::transit::one_client;
 
 /// Of refused connections, whose clients come again and again.
@@ -46,8 +46,16 @@ impl Connections {
         if let Err(full) = taken {
             self.refused.inc();
             if let Some(left_out) = REFUSED.admit() {
-                let most = full.most();
-                tracing::warn!(%client, most, left_out, "a connection is refused: too many are open");
+                match full {
+                    Full::All(most) => {
+                        tracing::warn!(%client, most, left_out, "a connection is refused: all that there may be are open");
+                    }
+                    Full::Share { has, most, .. } => {
+                        tracing::warn!(
+                            %client, has, most, left_out, "a connection is refused: its client would have more than is left for others"
+                        );
+                    }
+                }
             }
             return None;
         }

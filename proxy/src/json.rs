@@ -32,6 +32,15 @@ pub const METHODS: &[&str] = percolator_telemetry::names::proxy::METHODS;
 /// A value in base64, and everything beside it.
 const BODY_BYTES_MAX: usize = limits::VALUE_BYTES_MAX / 3 * 4 + (64 << 10);
 
+/// Answers a request that is for neither door.
+pub(crate) fn nothing_at(path: &str) -> Response<Body> {
+    let message = format!("there is no {path}; {PREFIX}openapi.json lists what there is");
+    failed_with(
+        StatusCode::NOT_FOUND,
+        &Failure::new(Reason::Invalid, message),
+    )
+}
+
 /// Answers a request whose path begins with [`PREFIX`].
 pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
@@ -41,12 +50,7 @@ pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) ->
         return text(StatusCode::OK, "application/json", OPENAPI.into());
     }
     let Some(method) = METHODS.iter().find(|method| **method == path) else {
-        let message = format!(
-            "there is no {}; {PREFIX}openapi.json lists what there is",
-            head.uri.path()
-        );
-        let failure = Failure::new(Reason::Invalid, message);
-        return failed_with(StatusCode::NOT_FOUND, &failure);
+        return nothing_at(head.uri.path());
     };
     if head.method != Method::POST {
         let failure = Failure::new(
@@ -410,7 +414,10 @@ fn lines(chunks: tokio::sync::mpsc::Receiver<Chunk>) -> Response<Body> {
                 .iter()
                 .map(|entry| cell_json(entry).to_string() + "\n")
                 .collect(),
-            Err(failure) => failure_json(&failure).to_string() + "\n",
+            Err(failure) => {
+                let status = status_of(failure.reason.code());
+                failure_json(status, &failure).to_string() + "\n"
+            }
         };
         Ok::<_, Infallible>(Frame::data(Bytes::from(text)))
     });
@@ -422,11 +429,10 @@ fn lines(chunks: tokio::sync::mpsc::Receiver<Chunk>) -> Response<Body> {
 }
 
 /// As services of Google say it over HTTP.
-fn failure_json(failure: &Failure) -> Value {
-    let code = failure.reason.code();
+fn failure_json(status: StatusCode, failure: &Failure) -> Value {
     json!({"error": {
-        "code": status_of(code).as_u16(),
-        "status": name_of(code),
+        "code": status.as_u16(),
+        "status": name_of(failure.reason.code()),
         "message": failure.message,
         "details": [{
             "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -443,7 +449,7 @@ pub(crate) fn failed(failure: &Failure) -> Response<Body> {
 }
 
 fn failed_with(status: StatusCode, failure: &Failure) -> Response<Body> {
-    let bytes = failure_json(failure).to_string() + "\n";
+    let bytes = failure_json(status, failure).to_string() + "\n";
     text(status, "application/json", bytes.into())
 }
 

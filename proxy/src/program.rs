@@ -20,7 +20,7 @@ use crate::{Error, Options, Server};
 const EXAMPLES: &str = "\
 Examples:
   For the cluster of `percolator up` on this machine, which has a proxy of its own:
-    percolator-proxy --master 127.0.0.1:7400 --listen 127.0.0.1:7495
+    percolator-proxy --master 127.0.0.1:7400 --server second --listen 127.0.0.1:7495 --metrics-listen 127.0.0.1:7496
 
   In a cluster:
     percolator-proxy --master master.example.svc:7401 --server \"$HOSTNAME\" --listen [::]:7490 --idle-max 10s
@@ -66,11 +66,13 @@ struct Flags {
     )]
     otlp_sample_ratio: f64,
 
-    /// Name of this proxy, which sessions' tokens have. No other proxy of the cluster may have the same one.
+    /// Name of this proxy, which sessions' tokens have: 1 to 253 of a-z, 0-9, '_', '.' and '-', starting with a letter or digit. No
+    /// other proxy of the cluster may have the same one.
     #[arg(
         long,
         value_name = "NAME",
         default_value = "proxy-0",
+        value_parser = server_name,
         env = "PERCOLATOR_PROXY_SERVER"
     )]
     server: String,
@@ -144,6 +146,7 @@ struct Flags {
         long,
         value_name = "NUMBER",
         default_value_t = 8_192,
+        value_parser = above_zero,
         env = "PERCOLATOR_PROXY_CONNECTIONS_MAX"
     )]
     connections_max: usize,
@@ -184,6 +187,25 @@ struct Flags {
         env = "PERCOLATOR_PROXY_GRACE"
     )]
     grace: Duration,
+}
+
+fn above_zero(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "it is a number, at least 1".to_owned())
+}
+
+/// As the master lists proxies.
+fn server_name(text: &str) -> Result<String, String> {
+    let outer = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_name = (1..=253).contains(&text.len())
+        && text.bytes().next().is_some_and(outer)
+        && text
+            .bytes()
+            .all(|byte| outer(byte) || b"_.-".contains(&byte));
+    if is_name {
+        return Ok(text.to_owned());
+    }
+    Err("a name is 1 to 253 of a-z, 0-9, '_', '.' and '-', starting with a letter or digit".into())
 }
 
 fn session_bytes(text: &str) -> Result<usize, String> {
@@ -262,6 +284,22 @@ mod tests {
         let flags = Flags::parse_from(["percolator-proxy", "--master", "x:1"]);
         let expected = format!("{:?}", Options::new("x:1"));
         assert_eq!(format!("{:?}", flags.options()), expected);
+    }
+
+    #[test]
+    fn a_proxy_has_a_name_that_the_master_lists() {
+        for (name, is_one) in [
+            ("demo-proxy-7d9f8c-abcde", true),
+            ("", false),
+            ("My Proxy", false),
+            ("../x", false),
+        ] {
+            let named = format!("--server={name}");
+            let parsed = Flags::try_parse_from(["percolator-proxy", "--master=x:1", &named]);
+            assert_eq!(parsed.is_ok(), is_one, "{name}");
+        }
+        let none = ["percolator-proxy", "--master=x:1", "--connections-max=0"];
+        assert!(Flags::try_parse_from(none).is_err());
     }
 
     #[test]

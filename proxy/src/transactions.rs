@@ -488,7 +488,10 @@ impl Transactions {
                 "this is not the token of a session: Begin returns one",
             ),
             Some(token) if token.proxy != self.server => {
-                let message = format!("the session is one of {}", token.proxy);
+                let message = format!(
+                    "the session is one of {}: call that proxy. If it has ended, so has the session: begin again",
+                    token.proxy
+                );
                 let failure = Failure::new(Reason::OtherProxy, message);
                 failure.with("proxy", token.proxy)
             }

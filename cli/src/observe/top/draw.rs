@@ -192,7 +192,7 @@ fn draw_servers(frame: &mut Frame<'_>, top: &mut Top, area: Rect, more: Rect) {
         });
     let widths = [
         Constraint::Length(6),
-        Constraint::Length(10),
+        Constraint::Length(12),
         Constraint::Length(21),
         Constraint::Fill(1),
         Constraint::Length(7),

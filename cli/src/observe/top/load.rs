@@ -78,7 +78,8 @@ pub(crate) fn between(shown: &Shown, pages: &[(&Page, &Page)], seconds: f64) -> 
         transactions_per_second: more(shown.transactions.0, shown.transactions.1),
         read_p99_seconds: p99(shown.reads),
         write_p99_seconds: p99(shown.writes),
-        locks: locks.flatten().sum(),
+        // A sum of nothing is -0.
+        locks: locks.flatten().sum::<f64>() + 0.0,
     }
 }
 
