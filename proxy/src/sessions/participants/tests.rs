@@ -65,6 +65,25 @@ fn a_transaction_is_committed_when_all_have_finished() {
     assert_eq!((sessions.bytes(), sessions.open()), (0, 0));
 }
 
+/// What such a participant would write, the commit doesn't wait for.
+#[test]
+fn one_that_began_to_join_before_the_commit_and_is_there_after_it_is_too_late() {
+    for is_done in [false, true] {
+        let mut sessions = with(&[]);
+        assert_eq!(sessions.join(at(1), client("j"), "m"), Ok("m"));
+        assert_eq!(sessions.commit(at(1), "m"), Ok(CommitStep::Begin("m")));
+        if is_done {
+            let end = SessionEnd::Committed(percolator_client::Timestamp::from_u64(7));
+            sessions.finish(at(1), "m", end);
+        }
+        let joined = sessions.joined(at(1), client("j"), "m", "j".into(), "j");
+        assert_eq!(joined, Err(Refusal::TooLate));
+        assert_eq!(sessions.call(at(1), "j"), Err(Refusal::Unknown));
+        // Its room is given back.
+        assert_eq!(sessions.open(), usize::from(!is_done));
+    }
+}
+
 #[test]
 fn a_participant_that_has_not_finished_aborts_the_commit() {
     let mut sessions = with(&["a", "b"]);
