@@ -94,11 +94,13 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
         }
     }
     println!(
-        "{} events, {} transactions, {} of them with an unknown answer, {} takeovers, {:.1} s simulated in {:.2} s",
+        "{} events, {} transactions, {} of them with an unknown answer, {} takeovers, {} of them from a copy, {:.1} s simulated in \
+         {:.2} s",
         outcome.trace.events(),
         outcome.history.len(),
         outcome.lost_answers(),
         outcome.takeovers,
+        outcome.from_copies,
         outcome.simulated.as_secs_f64(),
         took.as_secs_f64()
     );
@@ -136,7 +138,7 @@ fn many(arguments: &Arguments) -> ExitCode {
     let simulated_ms = AtomicU64::new(0);
     let transactions = AtomicU64::new(0);
     let unknown = AtomicU64::new(0);
-    let takeovers = AtomicU64::new(0);
+    let (takeovers, from_copies) = (AtomicU64::new(0), AtomicU64::new(0));
     let runs = AtomicU64::new(0);
     let failed: Mutex<Option<(u64, Failure)>> = Mutex::new(None);
     let started = Instant::now();
@@ -148,7 +150,7 @@ fn many(arguments: &Arguments) -> ExitCode {
             let working = working.clone();
             let (seeds, simulated_ms, transactions) = (&seeds, &simulated_ms, &transactions);
             let (unknown, runs, failed) = (&unknown, &runs, &failed);
-            let takeovers = &takeovers;
+            let (takeovers, from_copies) = (&takeovers, &from_copies);
             scope.spawn(move || {
                 let _working = working;
                 while let Some(seed) = seeds.next() {
@@ -162,6 +164,7 @@ fn many(arguments: &Arguments) -> ExitCode {
                     transactions.fetch_add(outcome.history.len() as u64, Ordering::Relaxed);
                     unknown.fetch_add(outcome.lost_answers() as u64, Ordering::Relaxed);
                     takeovers.fetch_add(outcome.takeovers, Ordering::Relaxed);
+                    from_copies.fetch_add(outcome.from_copies, Ordering::Relaxed);
                     if let Some(failure) = outcome.failure {
                         seeds.end();
                         let mut failed = failed.lock();
@@ -190,12 +193,13 @@ fn many(arguments: &Arguments) -> ExitCode {
     }
     println!(
         "{runs} seeds in {took:.1} s on {cores} cores: {:.1} seeds a second, {:.0} s simulated each \
-         second, {} transactions, {} of them with an unknown answer, {} takeovers",
+         second, {} transactions, {} of them with an unknown answer, {} takeovers, {} of them from a copy",
         runs as f64 / took,
         simulated_ms as f64 / 1_000.0 / took,
         transactions.into_inner(),
         unknown.into_inner(),
         takeovers.into_inner(),
+        from_copies.into_inner(),
     );
     let Some((seed, failure)) = failed.into_inner() else {
         return ExitCode::SUCCESS;

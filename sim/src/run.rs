@@ -45,6 +45,8 @@ pub struct Outcome {
     pub history: Vec<Record>,
     /// Terms of several oracles and masters that have begun.
     pub takeovers: u64,
+    /// Those of masters that began with a copy in a folder.
+    pub from_copies: u64,
 }
 
 impl Outcome {
@@ -82,7 +84,7 @@ fn carried_out(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Outcome {
     mutation::begin(plan.mutation);
     let network = Network::new(Rng::new(plan.seed, "network"));
     let world = World::new(plan, network, Trace::new(keep), cut);
-    let (mut history, mut store) = (Vec::new(), None);
+    let (mut history, mut store) = (Vec::new(), None::<Arc<RegisterStore>>);
     PANIC.set(None);
     // Whatever a panic leaves behind is dropped with the world.
     let result = panic::catch_unwind(AssertUnwindSafe(|| {
@@ -92,12 +94,14 @@ fn carried_out(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Outcome {
         let why = PANIC.take().unwrap_or_else(|| "a panic".to_owned());
         world.fail("an assertion of the shipped code", why.replace('\n', " "));
     }
+    let store = store.as_ref();
     let outcome = Outcome {
         failure: world.failure(),
         trace: world.take_trace(),
         simulated: world.now(),
         history,
-        takeovers: store.map_or(0, |store: Arc<RegisterStore>| store.takeovers()),
+        takeovers: store.map_or(0, |store| store.takeovers()),
+        from_copies: store.map_or(0, |store| store.from_copies()),
     };
     world.end();
     outcome

@@ -323,7 +323,10 @@ impl Candidate {
             let in_register = stored.as_ref().map(|stored| stored.number);
             let in_folder = copy.as_ref().map(|copy| copy.number);
             let (number, bytes) = match (StateNumber::take_over(in_register, in_folder), copy) {
-                (StateSource::Copy, Some(copy)) => (copy.number, copy.state.to_vec()),
+                (StateSource::Copy, Some(copy)) => {
+                    self.replicated.store.begun_from_copy();
+                    (copy.number, copy.state.to_vec())
+                }
                 _ => {
                     let stored = stored?;
                     (stored.number, stored.state)

@@ -87,6 +87,8 @@ struct Values {
     seen: BTreeSet<u64>,
     /// Terms of oracles and masters that have begun.
     takeovers: u64,
+    /// Terms of masters that have begun with a copy in a folder.
+    from_copies: u64,
 }
 
 impl RegisterStore {
@@ -128,6 +130,16 @@ impl RegisterStore {
     /// How many terms of oracles and masters have begun.
     pub fn takeovers(&self) -> u64 {
         self.values.lock().takeovers
+    }
+
+    /// How many terms of masters have begun with a copy in a folder, because the register's state was older.
+    pub fn from_copies(&self) -> u64 {
+        self.values.lock().from_copies
+    }
+
+    /// Such a term begins.
+    pub(super) fn begun_from_copy(&self) {
+        self.values.lock().from_copies += 1;
     }
 
     /// All values are gone, as when their objects are deleted.
