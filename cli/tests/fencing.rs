@@ -25,9 +25,21 @@ fn begun() -> (Cluster, String) {
     (cluster, owner.to_owned())
 }
 
-fn copy(from: &Path, to: &Path) {
-    let done = Command::new("cp").arg("-a").args([from, to]).status();
+/// Copies the folder of a server, which stands still, for a twin.
+fn copy(cluster: &Cluster, server: &str) {
+    let twin = cluster.data_dir.join("twin");
+    std::fs::create_dir(&twin).expect("a folder");
+    let folders = [cluster.data_dir.join(server), twin.join(server)];
+    let done = Command::new("cp").arg("-a").args(folders).status();
     assert!(done.expect("cp runs").success());
+}
+
+/// The same of a server that serves: files come and go in its folder, so it stands still meanwhile.
+fn copy_while_it_serves(cluster: &Cluster, server: &str) {
+    let pid = cluster.pid(server);
+    signal(pid, "STOP");
+    copy(cluster, server);
+    signal(pid, "CONT");
 }
 
 /// Another process of the server, with a copy of its folder.
@@ -76,11 +88,7 @@ fn has_ended(pid: u32) -> bool {
 #[test]
 fn a_twin_beside_a_living_server_is_refused_and_ends() {
     let (cluster, owner) = begun();
-    std::fs::create_dir(cluster.data_dir.join("twin")).expect("a folder");
-    copy(
-        &cluster.data_dir.join(&owner),
-        &cluster.data_dir.join("twin").join(&owner),
-    );
+    copy_while_it_serves(&cluster, &owner);
     cluster.run(&["put", "t", "a", "c", "2"]).ok();
     let said = Twin::start(&cluster, &owner).refused(&owner);
     assert!(said.contains(&format!("{owner} is alive at")), "{said}");
@@ -92,11 +100,7 @@ fn a_twin_beside_a_living_server_is_refused_and_ends() {
 #[test]
 fn a_twin_with_an_older_folder_takes_nobodys_place() {
     let (cluster, owner) = begun();
-    std::fs::create_dir(cluster.data_dir.join("twin")).expect("a folder");
-    copy(
-        &cluster.data_dir.join(&owner),
-        &cluster.data_dir.join("twin").join(&owner),
-    );
+    copy_while_it_serves(&cluster, &owner);
     cluster.run(&["put", "t", "a", "c", "2"]).ok();
     let pid = cluster.pid(&owner);
     // The master hears of it with the next heartbeat, and writes its state more rarely than that.
@@ -126,14 +130,10 @@ fn a_twin_with_an_older_folder_takes_nobodys_place() {
 #[test]
 fn a_server_that_was_replaced_answers_nobody_and_ends() {
     let (cluster, owner) = begun();
-    std::fs::create_dir(cluster.data_dir.join("twin")).expect("a folder");
     let pid = cluster.pid(&owner);
     cluster.without_restarts(|cluster| {
         signal(pid, "STOP");
-        copy(
-            &cluster.data_dir.join(&owner),
-            &cluster.data_dir.join("twin").join(&owner),
-        );
+        copy(cluster, &owner);
         let twin = Twin::start(cluster, &owner);
         wait_for("the twin to serve", || {
             (cluster.run(&["put", "t", "a", "c", "2"]).code() == 0).then_some(())
@@ -153,11 +153,7 @@ fn a_server_that_was_replaced_answers_nobody_and_ends() {
 #[test]
 fn a_second_oracle_gives_nothing() {
     let (cluster, _) = begun();
-    std::fs::create_dir(cluster.data_dir.join("twin")).expect("a folder");
-    copy(
-        &cluster.data_dir.join("tso-0"),
-        &cluster.data_dir.join("twin/tso-0"),
-    );
+    copy_while_it_serves(&cluster, "tso-0");
     let said = Twin::start(&cluster, "tso-0").refused("tso-0");
     assert!(said.contains("tso-0 is alive at"), "{said}");
     assert!(!said.contains("the oracle serves"), "{said}");
