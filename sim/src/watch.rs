@@ -56,12 +56,19 @@ pub enum Seen<'a> {
         /// What it shows.
         missing: &'static str,
     },
-    /// One of several masters has shown this, or a later state.
-    ShownState(ShownState),
+    /// One of several masters has shown this, or a later state, in this term.
+    ShownState(u64, ShownState),
     /// A state of a master that leads is durable, in the register or in the folders of all that could take over.
     DurableState(StateNumber),
     /// A new leader goes on from this state.
-    OpenedState(StateNumber, ShownState),
+    OpenedState {
+        /// Its term.
+        term: u64,
+        /// Which state it is.
+        number: StateNumber,
+        /// How far it is.
+        state: ShownState,
+    },
     /// A client got a timestamp.
     Received {
         /// The timestamp.
@@ -256,11 +263,15 @@ impl Watch {
             Seen::ShownEarly { server, missing } => {
                 self.tell(|invariant| invariant.shown_early(server, missing))
             }
-            Seen::ShownState(shown) => self.tell(|invariant| invariant.shown_state(*shown)),
-            Seen::DurableState(number) => self.tell(|invariant| invariant.durable_state(*number)),
-            Seen::OpenedState(number, opened) => {
-                self.tell(|invariant| invariant.opened_state(*number, *opened))
+            Seen::ShownState(term, shown) => {
+                self.tell(|invariant| invariant.shown_state(*term, *shown))
             }
+            Seen::DurableState(number) => self.tell(|invariant| invariant.durable_state(*number)),
+            Seen::OpenedState {
+                term,
+                number,
+                state,
+            } => self.tell(|invariant| invariant.opened_state(*term, *number, *state)),
             Seen::Received { ts, after } => self.tell(|invariant| invariant.received(*ts, *after)),
             Seen::Durable { server, group } => self.durable(server, group),
             Seen::Reopened {

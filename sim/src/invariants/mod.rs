@@ -75,8 +75,8 @@ pub trait Invariant: Send {
         Ok(())
     }
 
-    /// One of several masters has shown this.
-    fn shown_state(&mut self, shown: ShownState) -> Result<(), String> {
+    /// One of several masters has shown this in its term.
+    fn shown_state(&mut self, term: u64, shown: ShownState) -> Result<(), String> {
         Ok(())
     }
 
@@ -85,8 +85,13 @@ pub trait Invariant: Send {
         Ok(())
     }
 
-    /// One of several masters leads, and goes on from this state.
-    fn opened_state(&mut self, number: StateNumber, opened: ShownState) -> Result<(), String> {
+    /// One of several masters leads in this term, and goes on from this state.
+    fn opened_state(
+        &mut self,
+        term: u64,
+        number: StateNumber,
+        opened: ShownState,
+    ) -> Result<(), String> {
         Ok(())
     }
 

@@ -173,6 +173,11 @@ impl Candidate {
         self.leading_term().filter(|_| is_promised && self.serves())
     }
 
+    /// Whether the register may lack what this master has shown.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.replica().is_ahead()
+    }
+
     /// The process is killed.
     pub(super) fn killed(&self) {
         self.promises.file.killed();
@@ -352,7 +357,11 @@ impl Candidate {
                     Err(_) => return None,
                 }
             }
-            self.world.see(&Seen::OpenedState(number, opened?));
+            self.world.see(&Seen::OpenedState {
+                term,
+                number,
+                state: opened?,
+            });
             return Some((store, shared));
         }
     }

@@ -70,6 +70,12 @@ impl Master {
         candidate?.promised_term()
     }
 
+    /// Whether the register may lack what this master has shown.
+    pub fn is_ahead(&self) -> bool {
+        let candidate = self.candidate.lock().clone();
+        candidate.is_some_and(|candidate| candidate.is_ahead())
+    }
+
     /// The process of one of several is told to end in order: SIGTERM. Another one is started after this time.
     pub fn hand_over(&self, world: &Arc<World>, down: Duration) {
         if let Some(candidate) = &*self.candidate.lock() {

@@ -36,7 +36,7 @@ impl Candidate {
             },
             _ => return,
         };
-        self.world.see(&Seen::ShownState(shown));
+        self.world.see(&Seen::ShownState(term, shown));
         let stored = self.replicated.store.state();
         // A later leader has begun with what was durable then.
         let Some(StoredState { number, state }) = stored.filter(|it| it.number.term == term) else {
