@@ -27,7 +27,7 @@ impl Client {
     }
 
     /// `count` timestamps in a row, all higher than any that was granted before this call began: what a relay hands on. `traces`:
-    /// those of the callers for whom they are, the first few of which the oracle hears.
+    /// of the callers that get them; the oracle hears of the first few.
     ///
     /// # Errors
     /// [`OracleError`].

@@ -412,7 +412,7 @@ impl Client {
 
     /// This client, for a transaction that is made because of a call of another process: with [`Self::trace`], it is a part of the
     /// trace that the call is in. `traceparent`: what the call says of that in its W3C header; one that samples nothing, or is none,
-    /// has nothing told of the transaction.
+    /// makes no span of the transaction.
     pub fn in_trace(&self, traceparent: &str) -> Self {
         let call = v1::TraceContext::of_header(traceparent);
         Self {

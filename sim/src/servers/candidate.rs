@@ -366,7 +366,7 @@ impl Candidate {
         }
     }
 
-    /// The state after so many changes is durable: whoever leads next goes on from it, or a later one.
+    /// The state after so many changes is durable: the next leader goes on from it, or from a later one.
     fn durable(&self, term: u64, changes: u64, shared: &Shared) {
         let number = changes;
         self.world
