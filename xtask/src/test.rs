@@ -12,6 +12,9 @@ use crate::{
     tools,
 };
 
+/// What a first run takes of the disk: its build without increments, the clusters of its tests, a Kubernetes.
+const DISK_GIGABYTES: u64 = 20;
+
 /// What to check.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -47,6 +50,7 @@ struct Row {
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     tools::c_compiler()?;
+    let free_before = free_disk(context);
     let started = Instant::now();
     let parts: Vec<Part> = Part::ALL
         .into_iter()
@@ -93,6 +97,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         checked: String::new(),
     });
     println!("\n{}", table(&rows));
+    if let (Some(before), Some(after)) = (free_before, tools::free_gigabytes(context.root())) {
+        println!("disk: {before} GB free before, {after} GB after");
+    }
     let tally = total.tally;
     if let Some(tests) = tests(&tally) {
         println!("{tests}");
@@ -119,6 +126,17 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Room on the disk, in GB; says so if it may be too little.
+fn free_disk(context: &Context) -> Option<u64> {
+    let free = tools::free_gigabytes(context.root())?;
+    if free < DISK_GIGABYTES {
+        println!(
+            "{free} GB of disk are free, and all of this may take {DISK_GIGABYTES}: `cargo clean` makes room"
+        );
+    }
+    Some(free)
 }
 
 /// What became of the test functions; nothing where there were none to run.

@@ -1,5 +1,7 @@
 //! What a fresh machine may lack.
 
+use std::path::Path;
+
 use anyhow::bail;
 
 use crate::cmd::Cmd;
@@ -33,4 +35,15 @@ pub(crate) fn c_compiler() -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Room on the disk that has this folder; none where the system doesn't say.
+pub(crate) fn free_gigabytes(folder: &Path) -> Option<u64> {
+    let said = Cmd::new("df")
+        .args(["-P", "-k"])
+        .arg(folder)
+        .silent_output()
+        .ok()?;
+    let kilobytes = said.lines().nth(1)?.split_whitespace().nth(3)?;
+    Some(kilobytes.parse::<u64>().ok()? / 1_000_000)
 }
