@@ -14,7 +14,7 @@ mod licences;
 mod prose;
 mod readme;
 mod sim;
-mod unit;
+pub(crate) mod unit;
 
 use std::time::{Duration, Instant};
 
