@@ -143,6 +143,8 @@ pub struct StateStore {
     register: Arc<dyn Register>,
     term: u64,
     version: Option<RegisterVersion>,
+    /// Which state the register has at `version`; none if it has none.
+    held: Option<StateNumber>,
     /// Swaps that expect `version`, and whose outcome is unknown: their names, and which change each stores.
     undecided: Vec<(WriteId, u64)>,
     waits: StoreWaits,
@@ -165,14 +167,16 @@ impl StateStore {
             let bytes = value.len();
             StoredState::decode(value).ok_or(PersistError::NoState { bytes })
         });
+        let stored = stored.transpose()?;
         let store = Self {
             register,
             term,
             version,
+            held: stored.as_ref().map(|stored| stored.number),
             undecided: Vec::new(),
             waits,
         };
-        Ok((store, stored.transpose()?))
+        Ok((store, stored))
     }
 
     /// Replaces the state by that after change `number`; it is durable when this returns. After an error it may be or not.
@@ -191,17 +195,16 @@ impl StateStore {
             let value = StoredState::encode(which, state);
             let error = match self.register.swap(self.version, value).await {
                 Ok(version) => {
-                    self.version = Some(version);
-                    self.undecided.clear();
+                    self.holds(version, number);
                     return Ok(());
                 }
                 Err(error) => error,
             };
             match &error {
                 SwapError::Unknown { write, .. } => self.undecided.push((*write, number)),
-                // It may be for a swap of this master whose answer was lost.
-                SwapError::Conflict { .. } if !self.undecided.is_empty() => {}
-                SwapError::Conflict { .. } => return Err(PersistError::Superseded),
+                // Another master's state is there; or that of a swap of this one whose answer was lost; or the same state
+                // as before, in an object that somebody has changed beside it.
+                SwapError::Conflict { .. } => {}
                 SwapError::Unavailable { .. } if waits.clock.now() < deadline => {
                     waits.clock.sleep(waits.retry).await;
                     continue;
@@ -215,6 +218,16 @@ impl StateStore {
                 return Ok(());
             }
         }
+    }
+
+    /// The register has the state after this change of this leader.
+    fn holds(&mut self, version: RegisterVersion, number: u64) {
+        self.version = Some(version);
+        self.held = Some(StateNumber {
+            term: self.term,
+            number,
+        });
+        self.undecided.clear();
     }
 
     /// Which of the undecided swaps happened. None: none of them has yet, so that a further swap decides.
@@ -240,15 +253,21 @@ impl StateStore {
                 }
                 return Ok(None);
             }
-            let own = found.and_then(|found| {
-                let mut undecided = self.undecided.iter();
-                let own = undecided.find(|(write, _)| *write == found.write);
-                own.map(|(_, number)| (found.version, *number))
-            });
-            let (version, number) = own.ok_or(PersistError::Superseded)?;
-            self.version = Some(version);
+            let found = found.ok_or(PersistError::Superseded)?;
+            let mut undecided = self.undecided.iter();
+            if let Some((_, number)) = undecided.find(|(write, _)| *write == found.write) {
+                let number = *number;
+                self.holds(found.version, number);
+                return Ok(Some(number));
+            }
+            let held = StoredState::decode(found.value).map(|found| found.number);
+            if held.is_none() || held != self.held {
+                return Err(PersistError::Superseded);
+            }
+            // Nobody has stored another state: each has a number of its own. What expected the version before never happens.
+            self.version = Some(found.version);
             self.undecided.clear();
-            return Ok(Some(number));
+            return Ok(None);
         }
     }
 }
@@ -371,6 +390,39 @@ mod tests {
                 state,
             };
             assert_eq!(read(&register).await, Some(stored));
+        }
+    }
+
+    /// As a label that a person gives to the register's object: the version is another one, and the value the same.
+    async fn touch(register: &Arc<FaultyRegister>) {
+        let found = register.register.load().await.unwrap().unwrap();
+        let swap = register.register.swap(Some(found.version), found.value);
+        swap.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_register_that_was_touched_is_no_other_masters() {
+        for fault in [None, Some(Fault::RequestLost), Some(Fault::AnswerLost)] {
+            let folder = tempfile::tempdir().unwrap();
+            let register = register(&folder);
+            let (mut store, _) = StateStore::load(register.clone(), 1, waits())
+                .await
+                .unwrap();
+            store.store(1, b"one").await.unwrap();
+            touch(&register).await;
+            store.store(2, b"two").await.unwrap();
+            touch(&register).await;
+            *register.faults.lock().unwrap() = fault.into_iter().collect();
+            store.store(3, b"three").await.unwrap();
+            assert_eq!(read(&register).await.unwrap().state, b"three");
+            // Nor is one that was touched before the first write of a new leader.
+            let (mut next, found) = StateStore::load(register.clone(), 2, waits())
+                .await
+                .unwrap();
+            touch(&register).await;
+            next.store(0, &found.unwrap().state).await.unwrap();
+            let error = store.store(4, b"four").await.unwrap_err();
+            assert!(matches!(error, PersistError::Superseded), "{error}");
         }
     }
 
