@@ -3,6 +3,7 @@
 //!
 //! Nothing here waits, or knows a clock or a socket: times are handed in, as durations since the proxy's start.
 
+mod mutants;
 mod participants;
 
 use std::collections::{HashMap, VecDeque};
@@ -13,6 +14,7 @@ use percolator_client::{Cell, Timestamp};
 
 pub use crate::pool::Full;
 use crate::pool::Pool;
+use mutants::SessionMutant;
 pub use participants::FinishStep;
 use participants::Role;
 
@@ -366,7 +368,7 @@ impl<T: Clone> Sessions<T> {
         match self.usable(now, token) {
             Ok(session) => {
                 session.role.check_commit()?;
-                session.committing = true;
+                session.committing = !mutants::on(SessionMutant::CommitTwice);
                 Ok(CommitStep::Begin(session.txn.clone()))
             }
             Err(Refusal::Ended(SessionEnd::Committed(commit_ts))) => {
@@ -411,9 +413,11 @@ impl<T: Clone> Sessions<T> {
     pub fn finish(&mut self, now: Duration, token: &str, end: SessionEnd) -> Option<T> {
         let (token, session) = self.open.remove_entry(token)?;
         self.places.give_back(session.client, 1);
-        self.bytes.give_back(session.client, session.bytes);
+        if !mutants::on(SessionMutant::BytesKept) {
+            self.bytes.give_back(session.client, session.bytes);
+        }
         let end = session.role.ended_by(end);
-        if end != SessionEnd::Finished {
+        if end != SessionEnd::Finished || mutants::on(SessionMutant::FinishedIsLost) {
             self.participant_lost(&session.role);
         }
         self.ended.insert(token.clone(), end);
@@ -501,7 +505,8 @@ impl<T: Clone> Sessions<T> {
         let Some(session) = self.open.get(token) else {
             return Err(self.gone(token));
         };
-        if session.committing || session.role.is_sealed() {
+        let is_sealed = session.role.is_sealed() && !mutants::on(SessionMutant::SealedWrites);
+        if session.committing || is_sealed {
             return Err(Refusal::Committing);
         }
         if let Some(end) = self.over(session, now) {
@@ -524,5 +529,7 @@ impl<T: Clone> Sessions<T> {
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use super::mutants::{self, SessionMutant};
 use super::{Refusal, Session, SessionEnd, Sessions};
 
 #[cfg(test)]
@@ -61,7 +62,7 @@ impl Role {
             end,
             SessionEnd::Finished | SessionEnd::ManagerGone | SessionEnd::Aborted
         );
-        if self.is_sealed() && !is_known {
+        if self.is_sealed() && !is_known && !mutants::on(SessionMutant::SealedIsRolledBack) {
             SessionEnd::HandOverUnknown
         } else {
             end
@@ -71,7 +72,11 @@ impl Role {
     /// Whether a session with this role may commit. It may not later, if a participant is missing now.
     pub(super) fn check_commit(&mut self) -> Result<(), Refusal> {
         match self {
-            Self::Manager { open, .. } if open.is_empty() => Ok(()),
+            Self::Manager { open, .. }
+                if open.is_empty() || mutants::on(SessionMutant::CommitWithoutAll) =>
+            {
+                Ok(())
+            }
             Self::Manager { is_lost, .. } => {
                 *is_lost = true;
                 Err(Refusal::Ended(SessionEnd::ParticipantLost))
@@ -121,7 +126,9 @@ impl<T: Clone> Sessions<T> {
         let role = match self.joinable(now, manager) {
             Ok(joined) => &mut joined.role,
             Err(refusal) => {
-                self.not_begun(client);
+                if !mutants::on(SessionMutant::PlaceKept) {
+                    self.not_begun(client);
+                }
                 return Err(refusal);
             }
         };
@@ -142,6 +149,9 @@ impl<T: Clone> Sessions<T> {
     }
 
     fn joinable(&mut self, now: Duration, manager: &str) -> Result<&mut Session<T>, Refusal> {
+        if mutants::on(SessionMutant::JoinAfterCommit) {
+            return self.open.get_mut(manager).ok_or(Refusal::Unknown);
+        }
         match self.usable(now, manager) {
             Ok(session) if !matches!(session.role, Role::Manager { .. }) => {
                 Err(Refusal::IsParticipant)
@@ -206,7 +216,13 @@ impl<T: Clone> Sessions<T> {
             return Err(Refusal::NoParticipant);
         };
         let (bytes, name, most) = (session.bytes, name.clone(), self.limits.session_bytes_max);
-        let manager = match self.usable(now, &name) {
+        let to_commit = mutants::on(SessionMutant::GivenToCommit);
+        let manager = if to_commit {
+            self.open.get_mut(&name).ok_or(Refusal::Unknown)
+        } else {
+            self.usable(now, &name)
+        };
+        let manager = match manager {
             Ok(manager) => manager,
             Err(_) => return Err(Refusal::Ended(SessionEnd::ManagerGone)),
         };
@@ -236,6 +252,12 @@ impl<T: Clone> Sessions<T> {
             return;
         };
         let manager = manager.clone();
+        if mutants::on(SessionMutant::ExpiredComesBack) {
+            if let Some(manager) = self.open.get_mut(&manager) {
+                manager.used = now;
+            }
+            return;
+        }
         // One whose time is over has been answered so, perhaps.
         if let Ok(manager) = self.usable(now, &manager) {
             manager.used = now;
@@ -245,6 +267,7 @@ impl<T: Clone> Sessions<T> {
     /// A session with this role has ended, and has not finished.
     pub(super) fn participant_lost(&mut self, role: &Role) {
         if let Role::Participant(manager) = role
+            && !mutants::on(SessionMutant::LossForgotten)
             && let Some(manager) = self.open.get_mut(manager)
             && let Role::Manager { is_lost, .. } = &mut manager.role
         {
@@ -260,6 +283,7 @@ impl<T: Clone> Sessions<T> {
         }
         match &session.role {
             Role::Manager { is_lost: true, .. } => Some(SessionEnd::ParticipantLost),
+            Role::Participant(_) if mutants::on(SessionMutant::ManagerGoneUnnoticed) => None,
             Role::Participant(manager) if !self.open.contains_key(manager) => {
                 Some(SessionEnd::ManagerGone)
             }

@@ -33,6 +33,18 @@ pub(super) struct Beginning<'a> {
     pub(super) is_done: bool,
 }
 
+impl<'a> Beginning<'a> {
+    /// Takes the place of a session.
+    pub(super) fn place(of: &'a Transactions, client: IpAddr) -> Result<Self, Failure> {
+        of.sessions.lock().begin(client)?;
+        Ok(Self {
+            of,
+            client,
+            is_done: false,
+        })
+    }
+}
+
 impl Drop for Beginning<'_> {
     fn drop(&mut self) {
         if !self.is_done {

@@ -183,12 +183,7 @@ impl Transactions {
         };
         let client = caller.client(self.client()?);
         let from = caller.address;
-        self.sessions.lock().begin(from)?;
-        let mut beginning = Beginning {
-            of: self,
-            client: from,
-            is_done: false,
-        };
+        let mut beginning = Beginning::place(self, from)?;
         let mut there = TransactionsClient::new(channel);
         let request = v1::JoinRequest {
             session: manager.to_owned(),
