@@ -438,50 +438,6 @@ fn a_cluster_may_have_no_proxy() {
 }
 
 #[test]
-fn it_describes_itself() {
-    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
-    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
-    use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
-    let cluster = with_table();
-    block_on(async {
-        let address = format!("http://{}", cluster.proxy());
-        let endpoint = tonic::transport::Endpoint::new(address).expect("an address");
-        let channel = endpoint.connect().await.expect("connected");
-        let mut grpc = ServerReflectionClient::new(channel);
-        let mut ask = async |asked| -> ServerReflectionResponse {
-            let request = ServerReflectionRequest {
-                message_request: Some(asked),
-                ..ServerReflectionRequest::default()
-            };
-            let asked = tokio_stream::iter([request]);
-            let mut answers = grpc
-                .server_reflection_info(asked)
-                .await
-                .unwrap()
-                .into_inner();
-            answers.message().await.unwrap().expect("an answer")
-        };
-        let listed = ask(MessageRequest::ListServices(String::new())).await;
-        let Some(MessageResponse::ListServicesResponse(listed)) = listed.message_response else {
-            panic!("{listed:?}");
-        };
-        let names: Vec<&str> = listed.service.iter().map(|it| it.name.as_str()).collect();
-        assert!(
-            names.contains(&"percolator.proxy.v1.Transactions"),
-            "{names:?}"
-        );
-        let symbol = "percolator.proxy.v1.Transactions.GetForUpdate".to_owned();
-        let found = ask(MessageRequest::FileContainingSymbol(symbol)).await;
-        let is_file = matches!(
-            found.message_response,
-            Some(MessageResponse::FileDescriptorResponse(_))
-        );
-        assert!(is_file, "{found:?}");
-    });
-}
-
-#[test]
 fn the_same_over_json() {
     let cluster = with_table();
     let http = Http::new(&cluster.proxy());
@@ -533,6 +489,14 @@ fn the_same_over_json() {
     let details = &refused["error"]["details"][0];
     assert_eq!(details["reason"], "SESSION_ENDED");
     assert_eq!(refused["error"]["status"], "FAILED_PRECONDITION");
+    let made = "{\"table\":\"made\",\"split_at\":[{\"row\":\"m\"},{\"row_base64\":\"dA==\"}]}";
+    assert_eq!(http.post("create_table", made), (200, json("{}")));
+    assert_eq!(cluster.starts("made"), ["", "m", "t"]);
+    let (status, again) = http.post("create_table", made);
+    assert_eq!(
+        (status, &again["error"]["status"]),
+        (409, &"ALREADY_EXISTS".into())
+    );
     let snapshot = committed["commit_ts"].as_str().unwrap();
     let (status, _) = http.post("begin", &format!("{{\"snapshot\":\"{snapshot}\"}}"));
     assert_eq!(status, 200);
@@ -564,6 +528,13 @@ fn wrong_json_is_told_what_is_wrong() {
         ),
         ("begin", "{\"snapshot\":7}".to_owned(), 400, "in a string"),
         ("begun", "{}".to_owned(), 404, "openapi.json"),
+        ("create_table", "{\"table\":\"A\"}".to_owned(), 400, "table"),
+        (
+            "create_table",
+            "{\"table\":\"a\",\"split_at\":[{}]}".to_owned(),
+            400,
+            "split_at[0]: row is missing",
+        ),
     ] {
         let (found, error) = http.post(method, &body);
         assert_eq!(found, status, "{error}");

@@ -171,6 +171,9 @@ impl Server {
         let reflection = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+                // So that the details of an error can be read.
+                .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
         };
         let wrong = |error: tonic_reflection::server::Error| Error::Reflection(error.to_string());
         let service = Beside::new(service, reflection().build_v1().map_err(wrong)?);

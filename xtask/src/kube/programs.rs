@@ -122,6 +122,16 @@ pub(crate) fn prometheus_adapter(context: &Context) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
+/// Builds what calls a service of gRPC by its own description, if it isn't there yet: half a minute, once on a machine.
+pub(crate) fn grpcurl(context: &Context) -> anyhow::Result<PathBuf> {
+    let module = "github.com/fullstorydev/grpcurl";
+    let version = version(context, "grpcurl", module)?;
+    let program = cache()?.join(format!("grpcurl-{version}/grpcurl"));
+    let package = format!("{module}/cmd/grpcurl");
+    go_build(context, "grpcurl", &package, "-s -w", &program)?;
+    Ok(program)
+}
+
 /// Outside of the checkout: a clean one need not build what the last one did.
 pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")

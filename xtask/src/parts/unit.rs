@@ -16,6 +16,7 @@ use crate::{
     cmd::Cmd,
     context::Context,
     debian,
+    kube::programs::grpcurl,
     parts::{Report, crash, e2e},
     programs::TestProgram,
     tally::{Reader, Tally},
@@ -30,7 +31,7 @@ const AT_A_TIME: usize = 2;
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
-    let variables = report.step("Debian's programs", |_| {
+    let mut variables: Vec<(&str, String)> = report.step("Debian's programs", |_| {
         let find = |packaged: debian::Packaged| {
             let program = packaged.find(context)?;
             Some((packaged.variable, program.display().to_string()))
@@ -40,6 +41,11 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             .filter_map(find)
             .collect()
     });
+    // Where it can't be had, the test that needs it says so.
+    match report.step("grpcurl", |_| grpcurl(context)) {
+        Ok(program) => variables.push(("PERCOLATOR_GRPCURL", program.display().to_string())),
+        Err(error) => println!("no grpcurl: {error:#}"),
+    }
     let how = RunMode {
         variables,
         ..RunMode::default()
