@@ -1,16 +1,18 @@
-//! A bank of clients in Python and Go, while clients, the proxy and servers are killed: what they write down is a history that
-//! snapshot isolation explains, and no money is lost.
+//! A bank of clients in Python and Go at two proxies, whose every second transfer is a transaction that two clients share, while
+//! clients, proxies and servers are killed: what they write down is a history that snapshot isolation explains, and no money is
+//! lost.
 
 mod support;
 
 use std::fs;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
-use support::sessions::{Session, connect};
+use support::sessions::{ProxyProcess, begin_when_ready, connect};
 use support::{Choices, Cluster, Deck, block_on, has_go, output_of, wait_for};
 
 /// Of each language, processes with so many clients each.
@@ -23,9 +25,38 @@ fn tree() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// Two proxies, each of which may reach the other one, at addresses that stay theirs.
+struct Proxies {
+    addresses: [SocketAddr; 2],
+    running: [ProxyProcess; 2],
+}
+
+impl Proxies {
+    fn start(cluster: &Cluster) -> Self {
+        let free = || TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let free = [free(), free()];
+        let addresses = free.map(|free| free.local_addr().expect("an address"));
+        let running = [0, 1].map(|number| Self::start_one(cluster, addresses, number));
+        Self { addresses, running }
+    }
+
+    fn start_one(cluster: &Cluster, addresses: [SocketAddr; 2], number: usize) -> ProxyProcess {
+        let (own, other) = (addresses[number], addresses[1 - number]);
+        let server = format!("bank-{number}");
+        let (own, other) = (own.to_string(), other.to_string());
+        let flags = ["--server", &server, "--listen", &own, "--advertise", &own];
+        ProxyProcess::start(cluster, &[&flags[..], &["--peers", &other]].concat())
+    }
+
+    fn kill(&mut self, cluster: &Cluster, number: usize) {
+        self.running[number].kill();
+        self.running[number] = Self::start_one(cluster, self.addresses, number);
+    }
+}
+
 /// The processes of clients, each of which has its place.
 struct Clients {
-    proxy: String,
+    proxies: [SocketAddr; 2],
     folder: tempfile::TempDir,
     go: Option<PathBuf>,
     running: Vec<Child>,
@@ -33,7 +64,7 @@ struct Clients {
 }
 
 impl Clients {
-    fn start(proxy: String) -> Self {
+    fn start(proxies: [SocketAddr; 2]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("recorder");
         let go = has_go().then(|| {
@@ -47,7 +78,7 @@ impl Clients {
             program
         });
         let mut clients = Self {
-            proxy,
+            proxies,
             folder,
             go,
             running: Vec::new(),
@@ -61,8 +92,12 @@ impl Clients {
         clients
     }
 
-    /// Of Python in the even places.
+    /// Of Python in the even places. Of each language, half of them are at each proxy.
     fn spawn(&mut self, place: usize) -> Child {
+        let [mut at, mut other] = self.proxies;
+        if place / 2 % 2 == 1 {
+            std::mem::swap(&mut at, &mut other);
+        }
         let name = format!("c{}", self.started);
         self.started += 1;
         let file = self.folder.path().join(format!("{name}.jsonl"));
@@ -79,7 +114,8 @@ impl Clients {
             .arg(file)
             .env("PYTHONPATH", tree().join("python"))
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env("PERCOLATOR_PROXY", &self.proxy)
+            .env("PERCOLATOR_PROXY", at.to_string())
+            .env("OTHER_PROXY", other.to_string())
             .stdin(Stdio::null())
             .spawn()
             .expect("a client starts")
@@ -130,7 +166,7 @@ impl Drop for Clients {
 /// Makes the accounts: the first line of the history.
 async fn make_accounts(proxy: &str) -> String {
     let grpc = connect(proxy).await;
-    let mut session = Session::begin(&grpc).await;
+    let mut session = begin_when_ready(&grpc).await;
     let value = |account: usize| format!("100 first-{account}");
     let writes = (0..ACCOUNTS).map(|account| v1::CellWrite {
         table: "accounts".into(),
@@ -154,15 +190,17 @@ async fn make_accounts(proxy: &str) -> String {
 
 #[test]
 fn clients_in_two_languages_lose_no_money_whatever_is_killed() {
-    let cluster = Cluster::processes();
+    let cluster = Cluster::start(&["--processes", "--no-proxy"]);
+    let mut proxies = Proxies::start(&cluster);
     let mut choices = Choices::from_env();
     let create = ["table", "create", "accounts", "--split-at", "a4"];
     cluster.run(&create).ok();
-    let first = block_on(make_accounts(&cluster.proxy()));
-    let mut clients = Clients::start(cluster.proxy());
+    let first = block_on(make_accounts(&proxies.addresses[0].to_string()));
+    let mut clients = Clients::start(proxies.addresses);
     let places = clients.running.len();
     let mut servers = Deck::new([
-        "proxy-0",
+        "bank-0",
+        "bank-1",
         "tablet-0",
         "tablet-1",
         "tablet-2",
@@ -183,7 +221,11 @@ fn clients_in_two_languages_lose_no_money_whatever_is_killed() {
         });
         before = committed(&clients);
         if kill % 2 == 0 {
-            cluster.kill(servers.draw(&mut choices));
+            match servers.draw(&mut choices) {
+                "bank-0" => proxies.kill(&cluster, 0),
+                "bank-1" => proxies.kill(&cluster, 1),
+                server => cluster.kill(server),
+            }
         } else {
             let place = choices.below(places as u64);
             clients.kill(usize::try_from(place).expect("small"));
@@ -201,6 +243,10 @@ fn clients_in_two_languages_lose_no_money_whatever_is_killed() {
     let by = |name: &str| lines.iter().any(|line| line.contains(name));
     assert!(by("\"c0."), "Python has done nothing");
     assert!(clients.go.is_none() || by("\"c1."), "Go has done nothing");
+    let is_shared = |line: &&String| line.contains("+\"") && line.contains("\"committed\"");
+    let shared = lines.iter().filter(is_shared).count();
+    eprintln!("{shared} transfers of two clients each are committed");
+    assert!(shared > 0, "no transaction was shared");
     let history = clients.folder.path().join("history");
     fs::write(&history, first + &lines.concat()).expect("written");
     let checked = cluster.run(&["history", "check", &history.to_string_lossy()]);

@@ -10,7 +10,7 @@ use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
 use support::sessions::{
-    Grpc, Proxy, ProxyProcess, Session, connect, is, reason, refused, with_table,
+    Grpc, Proxy, ProxyProcess, Session, begin_when_ready, connect, is, reason, refused, with_table,
 };
 use support::{Cluster, block_on, has_go};
 use tonic::{Code, Status};
@@ -57,16 +57,6 @@ fn put(row: &str, value: &str) -> Vec<v1::CellWrite> {
 async fn value(grpc: &Grpc, row: &str) -> Option<String> {
     let mut session = Session::begin(grpc).await;
     session.get(row).await.expect("read")
-}
-
-/// Begins, once the proxy has reached the cluster.
-async fn begin(grpc: &Grpc) -> Session {
-    let began = Instant::now();
-    while let Err(why) = grpc.clone().begin(v1::BeginRequest::default()).await {
-        assert!(began.elapsed() < Duration::from_secs(60), "{why:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Session::begin(grpc).await
 }
 
 async fn is_rolled_back(session: &mut Session) {
@@ -235,10 +225,10 @@ fn a_proxy_that_is_killed_ends_what_was_shared_with_it() {
     let peers = ["--server", "b", "--peers", &first.address.clone()];
     block_on(async {
         let a = connect(&first.address).await;
-        let mut manager = begin(&a).await;
+        let mut manager = begin_when_ready(&a).await;
         let mut second = ProxyProcess::start(&cluster, &peers);
         let b = connect(&second.address).await;
-        begin(&b).await;
+        begin_when_ready(&b).await;
         manager.join(&b).await.expect("joined");
         let mut idle = Session::begin(&a).await;
         idle.join(&b).await.expect("joined");
@@ -251,7 +241,7 @@ fn a_proxy_that_is_killed_ends_what_was_shared_with_it() {
         // The manager's.
         let second = ProxyProcess::start(&cluster, &peers);
         let b = connect(&second.address).await;
-        begin(&b).await;
+        begin_when_ready(&b).await;
         let manager = Session::begin(&a).await;
         let mut part = manager.join(&b).await.expect("joined");
         first.kill();
@@ -290,9 +280,6 @@ fn a_proxy_connects_to_its_peers_alone() {
 #[test]
 fn workers_in_two_languages_share_a_transaction() {
     let two = Two::new();
-    for table in ["texts", "counts"] {
-        two.cluster.run(&["table", "create", table]).ok();
-    }
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let python = "python3 examples/shared.py";
     let go = "go run -C ../go ./examples/worker";

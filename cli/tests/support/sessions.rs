@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percolator_proxy::{Options, Server};
 use percolator_telemetry::endpoint;
@@ -24,6 +24,16 @@ pub(crate) type Grpc = TransactionsClient<Channel>;
 pub(crate) async fn connect(address: &str) -> Grpc {
     let address = format!("http://{address}");
     Grpc::connect(address).await.expect("connected")
+}
+
+/// Begins, once the proxy has reached the cluster.
+pub(crate) async fn begin_when_ready(grpc: &Grpc) -> Session {
+    let began = Instant::now();
+    while let Err(why) = grpc.clone().begin(v1::BeginRequest::default()).await {
+        assert!(began.elapsed() < Duration::from_secs(60), "{why:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Session::begin(grpc).await
 }
 
 /// A cluster with table t, of two tablets.
