@@ -8,10 +8,14 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use percolator_wire::proxy::v1;
+use percolator_wire::proxy::v1::transactions_client::TransactionsClient;
 use support::http::json;
 use support::server::resident_kib;
 use support::sessions::shown;
 use support::{Cluster, block_on, wait_for};
+use tonic::transport::Endpoint;
+use tonic::{Code, Streaming};
 
 /// What the sessions' client asks for.
 const SESSIONS: usize = 100_000;
@@ -263,6 +267,43 @@ fn scans(proxy: &str) -> Vec<Connection> {
     all
 }
 
+/// Begins scans in streams of one connection, which opens next to no window for their answers: those that are not refused.
+async fn streams(proxy: &str) -> Vec<Streaming<v1::ScanResponse>> {
+    let endpoint = Endpoint::new(format!("http://{proxy}")).expect("an address");
+    let endpoint = endpoint
+        .local_address(Some(IpAddr::from([127, 0, 0, 7])))
+        .initial_connection_window_size(Some(1 << 10))
+        .initial_stream_window_size(Some(1 << 10));
+    let channel = endpoint.connect().await.expect("connected");
+    let mut grpc = TransactionsClient::new(channel);
+    let (mut open, mut refused) = (Vec::new(), 0);
+    let mut session = String::new();
+    for number in 0..SCANS {
+        if number % 16 == 0 {
+            let begun = grpc.begin(v1::BeginRequest::default()).await;
+            session = begun.expect("a session").into_inner().session;
+        }
+        let scan = v1::ScanRequest {
+            session: session.clone(),
+            table: "t".into(),
+            ..v1::ScanRequest::default()
+        };
+        match grpc.scan(scan).await {
+            Ok(answer) => open.push(answer.into_inner()),
+            Err(status) => {
+                assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+                refused += 1;
+            }
+        }
+    }
+    eprintln!(
+        "{} streams without a window, {refused} were refused",
+        open.len()
+    );
+    assert!(refused >= SCANS / 2, "{refused} of {SCANS} were refused");
+    open
+}
+
 /// So that nobody waits for another one if the test fails.
 struct SetWhenDropped<'a>(&'a AtomicBool);
 
@@ -333,6 +374,9 @@ fn greedy_clients_harm_nobody_else() {
         };
         let _scans = scans(&proxy);
         goes_on("scans that nobody reads");
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let _streams = runtime.block_on(streams(&proxy));
+        goes_on("streams without a window");
         let _unread = unread(&proxy);
         goes_on("answers that nobody reads");
         one_value_many_times(&proxy);
