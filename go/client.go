@@ -114,6 +114,19 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
+// CreateTable makes a table, cut into tablets at these rows; without any it has one, which is split when it grows.
+// ErrAlreadyExists: there is one already, perhaps made by an earlier call that was not answered.
+func (c *Client) CreateTable(ctx context.Context, table string, splitAt ...string) error {
+	request := &proxypb.CreateTableRequest{Table: table}
+	for _, row := range splitAt {
+		request.SplitAt = append(request.SplitAt, []byte(row))
+	}
+	if _, err := proxypb.NewTransactionsClient(c.conn).CreateTable(ctx, request); err != nil {
+		return errorOf(ctx, err)
+	}
+	return nil
+}
+
 // CellName names a cell of a table.
 type CellName struct {
 	Table, Row, Column string

@@ -99,6 +99,20 @@ func TestTransactCommitsOrRollsBack(t *testing.T) {
 	}
 }
 
+func TestATableIsMadeOnce(t *testing.T) {
+	client, ctx, table := connect(t), t.Context(), row()
+	must(t, client.CreateTable(ctx, table, "m", "\xff"))
+	must(t, client.Transact(ctx, func(ctx context.Context, tx *percolator.Tx) error {
+		return tx.Put(ctx, table, "z", "c", []byte("1"))
+	}))
+	if err := client.CreateTable(ctx, table); !errors.Is(err, percolator.ErrAlreadyExists) {
+		t.Errorf("made twice: %v", err)
+	}
+	if err := client.CreateTable(ctx, "No Name"); !errors.Is(err, percolator.ErrInvalidArgument) {
+		t.Errorf("a wrong name: %v", err)
+	}
+}
+
 func TestBytesComeBackAsTheyWere(t *testing.T) {
 	client, ctx, a := connect(t), t.Context(), row()+"\xff\x00"
 	for _, want := range [][]byte{{}, {0, 0xff}, []byte("plain"), bytes.Repeat([]byte{7}, 300_000)} {

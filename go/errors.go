@@ -18,6 +18,8 @@ var (
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrNotFound: there is no such table.
 	ErrNotFound = errors.New("not found")
+	// ErrAlreadyExists: there is such a table already.
+	ErrAlreadyExists = errors.New("already exists")
 	// ErrInvalidArgument: the call has no meaning, or breaks a limit of the data.
 	ErrInvalidArgument = errors.New("invalid argument")
 	// ErrFailedPrecondition: the transaction has ended, or the proxy doesn't know it.
@@ -68,6 +70,8 @@ func (e *Error) Is(target error) bool {
 		return target == ErrAborted
 	case codes.NotFound:
 		return target == ErrNotFound
+	case codes.AlreadyExists:
+		return target == ErrAlreadyExists
 	case codes.InvalidArgument:
 		return target == ErrInvalidArgument
 	case codes.FailedPrecondition:

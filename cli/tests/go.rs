@@ -62,9 +62,6 @@ fn the_bank_loses_no_money() {
 #[test]
 fn an_index_agrees_with_what_it_is_of() {
     let Some(cluster) = cluster() else { return };
-    for table in ["users", "users-by-mail"] {
-        cluster.run(&["table", "create", table]).ok();
-    }
     let said = go(&cluster, &["run", "./examples/uniqueindex"]).ok();
     let expected = "ann@a.example: \"\"\nann@b.example: \"ann\"\nrefused: 7\nusers: 2\n";
     assert_eq!(said, expected);

@@ -49,9 +49,6 @@ fn the_bank_loses_no_money() {
 #[test]
 fn an_index_agrees_with_what_it_is_of() {
     let cluster = Cluster::threads();
-    for table in ["users", "users-by-mail"] {
-        cluster.run(&["table", "create", table]).ok();
-    }
     let said = python(&cluster, &["examples/unique_index.py"]).ok();
     let expected = "ann@a.example: None\nann@b.example: ann\nrefused: 7\nusers: 2\n";
     assert_eq!(said, expected);

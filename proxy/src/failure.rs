@@ -70,6 +70,8 @@ reasons! {
     OtherProxy, "OTHER_PROXY", FailedPrecondition;
     /// The cluster was deleted, and another one has taken its place.
     ClusterReplaced, "CLUSTER_REPLACED", FailedPrecondition;
+    /// There is such a table already.
+    AlreadyExists, "ALREADY_EXISTS", AlreadyExists;
     /// There is no such table.
     UnknownTable, "UNKNOWN_TABLE", NotFound;
     /// The request has no meaning, or breaks a limit of the data.
@@ -199,7 +201,8 @@ impl From<Error> for Failure {
             Error::ClusterReplaced(_) => failure(Reason::ClusterReplaced),
             Error::UnknownTable { name } => failure(Reason::UnknownTable).with("table", name),
             Error::Ended => failure(Reason::SessionEnded),
-            Error::AlreadyExists(_) | Error::Application(_) => failure(Reason::Internal),
+            Error::AlreadyExists(_) => failure(Reason::AlreadyExists),
+            Error::Application(_) => failure(Reason::Internal),
         }
     }
 }

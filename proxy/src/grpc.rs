@@ -244,6 +244,19 @@ impl v1::transactions_server::Transactions for Service {
         };
         self.answer("outcome", &caller, call).await
     }
+
+    async fn create_table(
+        &self,
+        request: Request<v1::CreateTableRequest>,
+    ) -> Answer<v1::CreateTableResponse> {
+        let caller = Caller::of(&request);
+        let v1::CreateTableRequest { table, split_at } = request.into_inner();
+        let call = async {
+            self.0.create_table(&caller, &table, &split_at).await?;
+            Ok(v1::CreateTableResponse {})
+        };
+        self.answer("create_table", &caller, call).await
+    }
 }
 
 impl From<v1::CellName> for CellAt {

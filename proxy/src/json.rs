@@ -90,8 +90,14 @@ async fn call(
     method: &str,
     mut fields: Fields,
 ) -> Result<Answer, Failure> {
-    if method == "begin" {
-        return begin(shared, caller, fields).await.map(Answer::Object);
+    match method {
+        "begin" => return begin(shared, caller, fields).await.map(Answer::Object),
+        "create_table" => {
+            return create_table(shared, caller, fields)
+                .await
+                .map(Answer::Object);
+        }
+        _ => {}
     }
     let session = fields.text("session")?;
     let answer = match method {
@@ -180,6 +186,20 @@ async fn begin(
         answer["values"] = values_json(&begun.read.values);
     }
     Ok(answer)
+}
+
+async fn create_table(
+    shared: &Transactions,
+    caller: &Caller,
+    mut fields: Fields,
+) -> Result<Value, Failure> {
+    let table = fields.text("table")?;
+    let split_at = fields.list("split_at", |fields| fields.needed("row"))?;
+    fields.end()?;
+    shared
+        .create_table(caller, &table, &split_at.unwrap_or_default())
+        .await?;
+    Ok(json!({}))
 }
 
 async fn join(
@@ -470,7 +490,7 @@ fn status_of(code: Code) -> StatusCode {
     match code {
         Code::InvalidArgument | Code::FailedPrecondition => StatusCode::BAD_REQUEST,
         Code::NotFound => StatusCode::NOT_FOUND,
-        Code::Aborted => StatusCode::CONFLICT,
+        Code::Aborted | Code::AlreadyExists => StatusCode::CONFLICT,
         Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
         Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -483,6 +503,7 @@ fn name_of(code: Code) -> &'static str {
         Code::InvalidArgument => "INVALID_ARGUMENT",
         Code::FailedPrecondition => "FAILED_PRECONDITION",
         Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
         Code::Aborted => "ABORTED",
         Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
         Code::Unavailable => "UNAVAILABLE",

@@ -122,6 +122,7 @@ fn code(code: Code) -> &'static str {
         Code::Aborted => "aborted",
         Code::FailedPrecondition => "failed_precondition",
         Code::NotFound => "not_found",
+        Code::AlreadyExists => "already_exists",
         Code::InvalidArgument => "invalid_argument",
         Code::ResourceExhausted => "resource_exhausted",
         Code::Unavailable => "unavailable",

@@ -4,6 +4,7 @@ mod beginning;
 mod calls;
 mod scans;
 mod shared;
+mod tables;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -209,12 +210,7 @@ impl Transactions {
         check_count(cells.len())?;
         let client = caller.client(self.client()?);
         let from = caller.address;
-        self.sessions.lock().begin(from)?;
-        let mut beginning = Beginning {
-            of: self,
-            client: from,
-            is_done: false,
-        };
+        let mut beginning = Beginning::place(self, from)?;
         let txn = match snapshot {
             None => client.begin().await?,
             Some(snapshot) => client.begin_at(snapshot).await?,

@@ -1,7 +1,6 @@
 """The bank: clients move money between accounts, and a reader checks at snapshots that none is lost or made.
 
     percolator up &
-    percolator table create accounts
     PYTHONPATH=python python3 python/examples/bank.py
 """
 
@@ -43,6 +42,7 @@ def run(client: percolator.Client, options: argparse.Namespace) -> None:
     attempts = [0] * options.clients
     failures = []
 
+    client.create_table(TABLE, exist_ok=True)
     with client.transaction() as tx:
         for number in range(options.accounts):
             tx.put(TABLE, account(number), COLUMN, str(FIRST_BALANCE))

@@ -2,7 +2,6 @@
 are committed at once, or none.
 
     percolator up &
-    percolator table create texts && percolator table create counts
     PYTHONPATH=python python3 python/examples/shared.py
     PYTHONPATH=python python3 python/examples/shared.py --worker 'go run -C go ./examples/worker'
 
@@ -46,6 +45,8 @@ def parse() -> argparse.Namespace:
 
 
 def run(client: percolator.Client, workers: List[str]) -> None:
+    for table in ("texts", "counts"):
+        client.create_table(table, exist_ok=True)
     with client.transaction() as tx:
         for name, text in TEXTS.items():
             tx.put("texts", name, "text", text)

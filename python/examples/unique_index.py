@@ -4,7 +4,6 @@ A user and the entry of the index are written by one transaction, so that they a
 read for update: of two users who take the same one at a time, one is told that it is taken.
 
     percolator up &
-    percolator table create users && percolator table create users-by-mail
     PYTHONPATH=python python3 python/examples/unique_index.py
 """
 
@@ -47,6 +46,8 @@ def check(client: percolator.Client) -> int:
 
 def main() -> None:
     with percolator.connect() as client:
+        for table in (USERS, INDEX):
+            client.create_table(table, exist_ok=True)
         change = client.transactional(set_mail)
         change("ann", "ann@a.example")
         change("ann", "ann@b.example")

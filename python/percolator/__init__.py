@@ -3,6 +3,7 @@
 from ._client import Cell, Client, Outcome, Participant, Transaction, connect
 from ._errors import (
     Aborted,
+    AlreadyExists,
     Error,
     FailedPrecondition,
     InvalidArgument,
@@ -14,6 +15,7 @@ from ._errors import (
 
 __all__ = [
     "Aborted",
+    "AlreadyExists",
     "Cell",
     "Client",
     "Error",

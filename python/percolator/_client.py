@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from ._errors import (
     Aborted,
+    AlreadyExists,
     Error,
     FailedPrecondition,
     InvalidArgument,
@@ -204,6 +205,23 @@ class Client:
         traceback: Optional[TracebackType],
     ) -> None:
         self.close()
+
+    def create_table(self, table: str, *, split_at: Sequence[BytesLike] = (), exist_ok: bool = False) -> None:
+        """Makes a table, cut into tablets at these rows; without any it has one, which is split when it grows.
+
+        ``AlreadyExists`` if there is one, unless ``exist_ok``; also after a call that was not answered and made it.
+        """
+        fields: Dict[str, Any] = {"table": table}
+        if split_at:
+            rows: List[Dict[str, Any]] = [{} for _ in split_at]
+            for named, row in zip(rows, split_at):
+                _insert(named, "row", row)
+            fields["split_at"] = rows
+        try:
+            self._proxy.call("create_table", fields)
+        except AlreadyExists:
+            if not exist_ok:
+                raise
 
     def begin(self, *, snapshot: Optional[int] = None, cells: Sequence[CellName] = ()) -> "Transaction":
         """Begins a transaction at a snapshot of now; or one that only reads, at a timestamp of an earlier one.

@@ -28,6 +28,10 @@ class NotFound(Error):
     """There is no such table."""
 
 
+class AlreadyExists(Error):
+    """There is such a table already."""
+
+
 class InvalidArgument(Error):
     """The call has no meaning, or breaks a limit of the data."""
 
@@ -64,6 +68,7 @@ class OutcomeUnknown(Error):
 _BY_STATUS: Dict[str, Type[Error]] = {
     "ABORTED": Aborted,
     "NOT_FOUND": NotFound,
+    "ALREADY_EXISTS": AlreadyExists,
     "INVALID_ARGUMENT": InvalidArgument,
     "FAILED_PRECONDITION": FailedPrecondition,
     "RESOURCE_EXHAUSTED": ResourceExhausted,

@@ -46,6 +46,20 @@ class ClientTest(unittest.TestCase):
             with self.assertRaises(ValueError):
                 percolator.connect(wrong)
 
+    def test_a_table_is_made_once(self) -> None:
+        table = row()
+        self.client.create_table(table, split_at=["m", b"\xff"])
+        with self.client.transaction() as tx:
+            tx.put(table, "z", "c", "1")
+        self.client.create_table(table, exist_ok=True)
+        with self.assertRaises(percolator.AlreadyExists) as made:
+            self.client.create_table(table)
+        self.assertIn(table, str(made.exception))
+        with self.assertRaises(percolator.InvalidArgument):
+            self.client.create_table("No Name")
+        with self.assertRaises(percolator.InvalidArgument):
+            self.client.create_table(row(), split_at=["m", "m"])
+
     def test_bytes_come_back_as_they_were(self) -> None:
         a = uuid.uuid4().bytes + b"\xff\x00"
         values = [b"", b"\x00\xff", "\u00e4".encode(), b"plain", bytes(range(256)) * 500]

@@ -1,12 +1,12 @@
 // The bank: clients move money between accounts, and a reader checks at snapshots that none is lost or made.
 //
 //	percolator up &
-//	percolator table create accounts
 //	cd go && go run ./examples/bank
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -42,6 +42,9 @@ func main() {
 }
 
 func run(ctx context.Context, client *percolator.Client, accounts, clients, transfers int) error {
+	if err := client.CreateTable(ctx, table); err != nil && !errors.Is(err, percolator.ErrAlreadyExists) {
+		return err
+	}
 	err := client.Transact(ctx, func(ctx context.Context, tx *percolator.Tx) error {
 		for number := range accounts {
 			if err := put(ctx, tx, account(number), firstBalance); err != nil {

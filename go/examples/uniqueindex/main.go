@@ -4,7 +4,6 @@
 // for update: of two users who take the same one at a time, one finds that it is taken.
 //
 //	percolator up &
-//	percolator table create users && percolator table create users-by-mail
 //	cd go && go run ./examples/uniqueindex
 package main
 
@@ -99,6 +98,11 @@ func main() {
 }
 
 func run(ctx context.Context, client *percolator.Client) error {
+	for _, table := range []string{users, index} {
+		if err := client.CreateTable(ctx, table); err != nil && !errors.Is(err, percolator.ErrAlreadyExists) {
+			return err
+		}
+	}
 	for _, mail := range []string{"ann@a.example", "ann@b.example"} {
 		if err := setMail(ctx, client, "ann", mail); err != nil {
 			return err

@@ -1677,6 +1677,96 @@ func (x *OutcomeResponse) GetCommitTs() uint64 {
 	return 0
 }
 
+type CreateTableRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 64 of a-z, 0-9, '_', '.' and '-', the first one a letter or a digit.
+	Table string `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	// The first rows of its tablets but the first one, in order. Without any it has one tablet, which is split when it grows.
+	SplitAt       [][]byte `protobuf:"bytes,2,rep,name=split_at,json=splitAt,proto3" json:"split_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTableRequest) Reset() {
+	*x = CreateTableRequest{}
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTableRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTableRequest) ProtoMessage() {}
+
+func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTableRequest.ProtoReflect.Descriptor instead.
+func (*CreateTableRequest) Descriptor() ([]byte, []int) {
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *CreateTableRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *CreateTableRequest) GetSplitAt() [][]byte {
+	if x != nil {
+		return x.SplitAt
+	}
+	return nil
+}
+
+type CreateTableResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateTableResponse) Reset() {
+	*x = CreateTableResponse{}
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateTableResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateTableResponse) ProtoMessage() {}
+
+func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_percolator_proxy_v1_proxy_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateTableResponse.ProtoReflect.Descriptor instead.
+func (*CreateTableResponse) Descriptor() ([]byte, []int) {
+	return file_percolator_proxy_v1_proxy_proto_rawDescGZIP(), []int{29}
+}
+
 var File_percolator_proxy_v1_proxy_proto protoreflect.FileDescriptor
 
 const file_percolator_proxy_v1_proxy_proto_rawDesc = "" +
@@ -1785,7 +1875,11 @@ const file_percolator_proxy_v1_proxy_proto_rawDesc = "" +
 	"\aPENDING\x10\x01\x12\r\n" +
 	"\tCOMMITTED\x10\x02\x12\x0f\n" +
 	"\vROLLED_BACK\x10\x03\x12\r\n" +
-	"\tFORGOTTEN\x10\x042\xb2\b\n" +
+	"\tFORGOTTEN\x10\x04\"E\n" +
+	"\x12CreateTableRequest\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12\x19\n" +
+	"\bsplit_at\x18\x02 \x03(\fR\asplitAt\"\x15\n" +
+	"\x13CreateTableResponse2\x94\t\n" +
 	"\fTransactions\x12N\n" +
 	"\x05Begin\x12!.percolator.proxy.v1.BeginRequest\x1a\".percolator.proxy.v1.BeginResponse\x12H\n" +
 	"\x03Get\x12\x1f.percolator.proxy.v1.GetRequest\x1a .percolator.proxy.v1.GetResponse\x12Q\n" +
@@ -1799,7 +1893,8 @@ const file_percolator_proxy_v1_proxy_proto_rawDesc = "" +
 	"\bRollback\x12$.percolator.proxy.v1.RollbackRequest\x1a%.percolator.proxy.v1.RollbackResponse\x12K\n" +
 	"\x04Join\x12 .percolator.proxy.v1.JoinRequest\x1a!.percolator.proxy.v1.JoinResponse\x12Q\n" +
 	"\x06Finish\x12\".percolator.proxy.v1.FinishRequest\x1a#.percolator.proxy.v1.FinishResponse\x12T\n" +
-	"\aOutcome\x12#.percolator.proxy.v1.OutcomeRequest\x1a$.percolator.proxy.v1.OutcomeResponseb\x06proto3"
+	"\aOutcome\x12#.percolator.proxy.v1.OutcomeRequest\x1a$.percolator.proxy.v1.OutcomeResponse\x12`\n" +
+	"\vCreateTable\x12'.percolator.proxy.v1.CreateTableRequest\x1a(.percolator.proxy.v1.CreateTableResponseb\x06proto3"
 
 var (
 	file_percolator_proxy_v1_proxy_proto_rawDescOnce sync.Once
@@ -1814,7 +1909,7 @@ func file_percolator_proxy_v1_proxy_proto_rawDescGZIP() []byte {
 }
 
 var file_percolator_proxy_v1_proxy_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_percolator_proxy_v1_proxy_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_percolator_proxy_v1_proxy_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_percolator_proxy_v1_proxy_proto_goTypes = []any{
 	(OutcomeResponse_Outcome)(0), // 0: percolator.proxy.v1.OutcomeResponse.Outcome
 	(*CellName)(nil),             // 1: percolator.proxy.v1.CellName
@@ -1845,6 +1940,8 @@ var file_percolator_proxy_v1_proxy_proto_goTypes = []any{
 	(*FinishResponse)(nil),       // 26: percolator.proxy.v1.FinishResponse
 	(*OutcomeRequest)(nil),       // 27: percolator.proxy.v1.OutcomeRequest
 	(*OutcomeResponse)(nil),      // 28: percolator.proxy.v1.OutcomeResponse
+	(*CreateTableRequest)(nil),   // 29: percolator.proxy.v1.CreateTableRequest
+	(*CreateTableResponse)(nil),  // 30: percolator.proxy.v1.CreateTableResponse
 }
 var file_percolator_proxy_v1_proxy_proto_depIdxs = []int32{
 	1,  // 0: percolator.proxy.v1.BeginRequest.cells:type_name -> percolator.proxy.v1.CellName
@@ -1872,21 +1969,23 @@ var file_percolator_proxy_v1_proxy_proto_depIdxs = []int32{
 	22, // 22: percolator.proxy.v1.Transactions.Join:input_type -> percolator.proxy.v1.JoinRequest
 	24, // 23: percolator.proxy.v1.Transactions.Finish:input_type -> percolator.proxy.v1.FinishRequest
 	27, // 24: percolator.proxy.v1.Transactions.Outcome:input_type -> percolator.proxy.v1.OutcomeRequest
-	3,  // 25: percolator.proxy.v1.Transactions.Begin:output_type -> percolator.proxy.v1.BeginResponse
-	5,  // 26: percolator.proxy.v1.Transactions.Get:output_type -> percolator.proxy.v1.GetResponse
-	5,  // 27: percolator.proxy.v1.Transactions.GetForUpdate:output_type -> percolator.proxy.v1.GetResponse
-	7,  // 28: percolator.proxy.v1.Transactions.BatchGet:output_type -> percolator.proxy.v1.BatchGetResponse
-	9,  // 29: percolator.proxy.v1.Transactions.Scan:output_type -> percolator.proxy.v1.ScanResponse
-	12, // 30: percolator.proxy.v1.Transactions.Put:output_type -> percolator.proxy.v1.PutResponse
-	14, // 31: percolator.proxy.v1.Transactions.Delete:output_type -> percolator.proxy.v1.DeleteResponse
-	17, // 32: percolator.proxy.v1.Transactions.Write:output_type -> percolator.proxy.v1.WriteResponse
-	19, // 33: percolator.proxy.v1.Transactions.Commit:output_type -> percolator.proxy.v1.CommitResponse
-	21, // 34: percolator.proxy.v1.Transactions.Rollback:output_type -> percolator.proxy.v1.RollbackResponse
-	23, // 35: percolator.proxy.v1.Transactions.Join:output_type -> percolator.proxy.v1.JoinResponse
-	26, // 36: percolator.proxy.v1.Transactions.Finish:output_type -> percolator.proxy.v1.FinishResponse
-	28, // 37: percolator.proxy.v1.Transactions.Outcome:output_type -> percolator.proxy.v1.OutcomeResponse
-	25, // [25:38] is the sub-list for method output_type
-	12, // [12:25] is the sub-list for method input_type
+	29, // 25: percolator.proxy.v1.Transactions.CreateTable:input_type -> percolator.proxy.v1.CreateTableRequest
+	3,  // 26: percolator.proxy.v1.Transactions.Begin:output_type -> percolator.proxy.v1.BeginResponse
+	5,  // 27: percolator.proxy.v1.Transactions.Get:output_type -> percolator.proxy.v1.GetResponse
+	5,  // 28: percolator.proxy.v1.Transactions.GetForUpdate:output_type -> percolator.proxy.v1.GetResponse
+	7,  // 29: percolator.proxy.v1.Transactions.BatchGet:output_type -> percolator.proxy.v1.BatchGetResponse
+	9,  // 30: percolator.proxy.v1.Transactions.Scan:output_type -> percolator.proxy.v1.ScanResponse
+	12, // 31: percolator.proxy.v1.Transactions.Put:output_type -> percolator.proxy.v1.PutResponse
+	14, // 32: percolator.proxy.v1.Transactions.Delete:output_type -> percolator.proxy.v1.DeleteResponse
+	17, // 33: percolator.proxy.v1.Transactions.Write:output_type -> percolator.proxy.v1.WriteResponse
+	19, // 34: percolator.proxy.v1.Transactions.Commit:output_type -> percolator.proxy.v1.CommitResponse
+	21, // 35: percolator.proxy.v1.Transactions.Rollback:output_type -> percolator.proxy.v1.RollbackResponse
+	23, // 36: percolator.proxy.v1.Transactions.Join:output_type -> percolator.proxy.v1.JoinResponse
+	26, // 37: percolator.proxy.v1.Transactions.Finish:output_type -> percolator.proxy.v1.FinishResponse
+	28, // 38: percolator.proxy.v1.Transactions.Outcome:output_type -> percolator.proxy.v1.OutcomeResponse
+	30, // 39: percolator.proxy.v1.Transactions.CreateTable:output_type -> percolator.proxy.v1.CreateTableResponse
+	26, // [26:40] is the sub-list for method output_type
+	12, // [12:26] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name
 	12, // [12:12] is the sub-list for extension extendee
 	0,  // [0:12] is the sub-list for field type_name
@@ -1909,7 +2008,7 @@ func file_percolator_proxy_v1_proxy_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_percolator_proxy_v1_proxy_proto_rawDesc), len(file_percolator_proxy_v1_proxy_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

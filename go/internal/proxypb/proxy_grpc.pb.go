@@ -35,6 +35,7 @@ const (
 	Transactions_Join_FullMethodName         = "/percolator.proxy.v1.Transactions/Join"
 	Transactions_Finish_FullMethodName       = "/percolator.proxy.v1.Transactions/Finish"
 	Transactions_Outcome_FullMethodName      = "/percolator.proxy.v1.Transactions/Outcome"
+	Transactions_CreateTable_FullMethodName  = "/percolator.proxy.v1.Transactions/CreateTable"
 )
 
 // TransactionsClient is the client API for Transactions service.
@@ -72,6 +73,8 @@ type TransactionsClient interface {
 	Finish(ctx context.Context, in *FinishRequest, opts ...grpc.CallOption) (*FinishResponse, error)
 	// How a session ended; also after a Commit that failed with the reason OUTCOME_UNKNOWN.
 	Outcome(ctx context.Context, in *OutcomeRequest, opts ...grpc.CallOption) (*OutcomeResponse, error)
+	// Makes a table. It is no part of a transaction.
+	CreateTable(ctx context.Context, in *CreateTableRequest, opts ...grpc.CallOption) (*CreateTableResponse, error)
 }
 
 type transactionsClient struct {
@@ -221,6 +224,16 @@ func (c *transactionsClient) Outcome(ctx context.Context, in *OutcomeRequest, op
 	return out, nil
 }
 
+func (c *transactionsClient) CreateTable(ctx context.Context, in *CreateTableRequest, opts ...grpc.CallOption) (*CreateTableResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateTableResponse)
+	err := c.cc.Invoke(ctx, Transactions_CreateTable_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TransactionsServer is the server API for Transactions service.
 // All implementations must embed UnimplementedTransactionsServer
 // for forward compatibility.
@@ -256,6 +269,8 @@ type TransactionsServer interface {
 	Finish(context.Context, *FinishRequest) (*FinishResponse, error)
 	// How a session ended; also after a Commit that failed with the reason OUTCOME_UNKNOWN.
 	Outcome(context.Context, *OutcomeRequest) (*OutcomeResponse, error)
+	// Makes a table. It is no part of a transaction.
+	CreateTable(context.Context, *CreateTableRequest) (*CreateTableResponse, error)
 	mustEmbedUnimplementedTransactionsServer()
 }
 
@@ -304,6 +319,9 @@ func (UnimplementedTransactionsServer) Finish(context.Context, *FinishRequest) (
 }
 func (UnimplementedTransactionsServer) Outcome(context.Context, *OutcomeRequest) (*OutcomeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Outcome not implemented")
+}
+func (UnimplementedTransactionsServer) CreateTable(context.Context, *CreateTableRequest) (*CreateTableResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateTable not implemented")
 }
 func (UnimplementedTransactionsServer) mustEmbedUnimplementedTransactionsServer() {}
 func (UnimplementedTransactionsServer) testEmbeddedByValue()                      {}
@@ -553,6 +571,24 @@ func _Transactions_Outcome_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Transactions_CreateTable_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateTableRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TransactionsServer).CreateTable(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Transactions_CreateTable_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TransactionsServer).CreateTable(ctx, req.(*CreateTableRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Transactions_ServiceDesc is the grpc.ServiceDesc for Transactions service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -607,6 +643,10 @@ var Transactions_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Outcome",
 			Handler:    _Transactions_Outcome_Handler,
+		},
+		{
+			MethodName: "CreateTable",
+			Handler:    _Transactions_CreateTable_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -18,6 +18,7 @@ pub const METHODS: &[&str] = &[
     "join",
     "finish",
     "outcome",
+    "create_table",
 ];
 /// The codes of gRPC that a method may end with; over JSON they are the same.
 pub const CODES: &[&str] = &[
@@ -26,6 +27,7 @@ pub const CODES: &[&str] = &[
     "aborted",
     "failed_precondition",
     "not_found",
+    "already_exists",
     "invalid_argument",
     "resource_exhausted",
     "unavailable",

@@ -1,5 +1,6 @@
-//! What the README says is what happens: its console blocks are run as written, in order, in a folder
-//! that goes away. Copies of `examples/` and `python/` are in it, as the commands name these files.
+//! What the README says is what happens, and what some pages of the docs say: the console blocks of each are run as
+//! written, in order, in a folder that goes away. Copies of `examples/` and `python/` are in it, as the commands name these
+//! files.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -13,24 +14,40 @@ use crate::{
     shell::{Ran, Shell},
 };
 
+/// The pages.
+const PAGES: [&str; 2] = ["README.md", "docs/proxy.md"];
 /// Folders of the tree that commands name.
 const NAMED: [&str; 2] = ["examples", "python"];
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
-    let readme = context.root().join("README.md");
-    let text = fs::read_to_string(readme).context("cannot read README.md")?;
+    let built = report.step("build", |_| context.built())?;
+    let mut commands = 0;
+    for page in PAGES {
+        commands += run_page(context, report, &built.programs, page)?;
+    }
+    Ok(format!("{commands} commands"))
+}
+
+/// Runs the commands of a page; how many there are.
+fn run_page(
+    context: &Context,
+    report: &mut Report,
+    programs: &Path,
+    page: &str,
+) -> anyhow::Result<usize> {
+    let text = fs::read_to_string(context.root().join(page));
+    let text = text.with_context(|| format!("cannot read {page}"))?;
     let steps = markdown::steps(&text);
     if steps.is_empty() {
-        bail!("README.md shows no commands");
+        bail!("{page} shows no commands");
     }
-    let built = report.step("build", |_| context.built())?;
     let folder = tempfile::tempdir().context("cannot make a folder")?;
     let (home, logs) = (folder.path().join("readme"), folder.path().join("logs"));
     fs::create_dir(&logs)?;
     for named in NAMED {
         copy(&context.root().join(named), &home.join(named))?;
     }
-    let mut shell = Shell::start(&home, &built.programs, &logs)?;
+    let mut shell = Shell::start(&home, programs, &logs)?;
     for (at, step) in steps.iter().enumerate() {
         println!(
             "$ {}{}",
@@ -39,7 +56,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
         );
         let next = steps.get(at + 1);
         let lines = run_step(&mut shell, step, next)
-            .with_context(|| format!("README.md:{}: {}", step.line, step.command))?;
+            .with_context(|| format!("{page}:{}: {}", step.line, step.command))?;
         // No bound on it: how long it takes is this machine's affair. But it is to be seen.
         if let Some(took) = lines.iter().find_map(|line| ready_in(line)) {
             report.steps.push(("cluster ready".to_owned(), took));
@@ -47,7 +64,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     }
     shell.stop()?;
     check_ignored(context.root(), &home)?;
-    Ok(format!("{} commands", steps.len()))
+    Ok(steps.len())
 }
 
 /// Anyone who types the commands in a clone finds it unchanged: git ignores what they leave.
