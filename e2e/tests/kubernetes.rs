@@ -113,6 +113,10 @@ fn an_application_runs_through_everything() {
     assert_eq!(space.lives("demo"), lives);
     application.goes_on();
 
+    say("a volume that doesn't grow by itself");
+    grow_by_hand(&space);
+    application.goes_on();
+
     say(
         "another definition and another operator, as docs/kubernetes.md upgrades, and nobody restarts",
     );
@@ -275,4 +279,47 @@ fn operator_memory_mib() -> f64 {
         .nth(1)
         .and_then(|kib| kib.parse().ok());
     kib.map_or(f64::NAN, |kib: f64| kib / 1024.0)
+}
+
+/// The test is the storage driver of the oracle's volume.
+fn grow_by_hand(space: &Namespace) {
+    let claim = r#"{"annotations":{"bed.percolator.dev/grows-by-hand":"true"}}"#;
+    let storage = format!(r#"{{"oracle":{{"storage":{{"size":"2Gi","claim":{claim}}}}}}}"#);
+    space.change("demo", &storage).expect("a size");
+    wait("the claim to ask for it", || {
+        let claim = space.get("pvc", "data-demo-tso-0")?;
+        match &claim["spec"]["resources"]["requests"]["storage"] {
+            asked if *asked == "2Gi" => Ok(()),
+            asked => Err(asked.to_string()),
+        }
+    });
+    let report = |status: serde_json::Value| {
+        let status = serde_json::json!({ "status": status }).to_string();
+        let patch = [
+            "patch",
+            "pvc",
+            "data-demo-tso-0",
+            "--type=merge",
+            "-p",
+            &status,
+        ];
+        space
+            .kubectl(&[&patch[..], &["--subresource=status"]].concat())
+            .expect("a status of the claim");
+    };
+    report(serde_json::json!({"conditions": [{
+        "type": "FileSystemResizePending", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}));
+    let words = ["data-demo-tso-0", "kubectl delete pod demo-tso-0"];
+    space.wait_for_words("demo", "Degraded", "VolumeNotGrown", &words);
+    report(serde_json::json!({
+        "allocatedResourceStatuses": {"storage": "ControllerResizeInfeasible"},
+        "conditions": [{"type": "ControllerResizeError", "status": "True", "message": "at most 16Gi"}],
+    }));
+    let words = ["from 1Gi to 2Gi: at most 16Gi;"];
+    space.wait_for_words("demo", "Degraded", "VolumeNotGrown", &words);
+    report(serde_json::json!({
+        "allocatedResourceStatuses": null, "conditions": [], "capacity": {"storage": "2Gi"},
+    }));
+    space.wait_until_up_to_date("demo");
 }

@@ -445,7 +445,7 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
             let status = cluster.status.as_ref();
             let pause = status.map_or(LOOK_SOON, |status| look_again(status, now));
             let pause = pause.mul_f64(rand::random_range(1.0..1.5));
-            let due = cluster::due_in(&observed, &shared.settings, now);
+            let due = cluster::due_in(&cluster, &observed, &shared.settings, now);
             let due = due.map(|seconds| Duration::from_secs(seconds + 1));
             Ok(Action::requeue(due.map_or(pause, |due| pause.min(due))))
         }

@@ -228,6 +228,8 @@ pub enum Reason {
     ServerCrashing,
     /// A pod has a node, and doesn't start there.
     PodNotStarted,
+    /// A volume can't have what was asked for.
+    VolumeNotGrown,
     /// Something keeps the master from moving tablets off servers that the spec takes away, or from undraining servers that
     /// are to stay.
     DrainBlocked,
@@ -253,7 +255,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::AllServersReady,
         Self::StandbysNotReady,
         Self::ServersNotReady,
@@ -279,6 +281,7 @@ impl Reason {
         Self::NodeUnreachable,
         Self::ServerCrashing,
         Self::PodNotStarted,
+        Self::VolumeNotGrown,
         Self::DrainBlocked,
         Self::NotStalled,
         Self::AlteredByAdmission,

@@ -5,6 +5,7 @@
 
 mod build;
 mod drift;
+mod growing;
 mod monitored;
 mod names;
 mod object;

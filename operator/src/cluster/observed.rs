@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource as _;
 use percolator_api::{ClusterObject, Quantity};
 use serde_json::{Value, json};
@@ -315,6 +316,12 @@ pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> 
     conditions
         .iter()
         .find(|condition| condition["type"] == kind)
+}
+
+/// How many seconds ago a time was.
+pub(crate) fn seconds_since(time: &Value, now: Timestamp) -> Option<i64> {
+    let time = time.as_str()?.parse::<Timestamp>().ok()?;
+    Some(now.as_second() - time.as_second())
 }
 
 /// Of a pod's containers, or what is told of them, that of its server: others may have been added.

@@ -5,6 +5,7 @@ use percolator_api::{ClusterObject, Reason};
 use serde_json::{Value, json};
 
 use super::build::Wanted;
+use super::growing;
 use super::monitored::Lack;
 use super::names::{self, Role, RoleSpec};
 use super::object::{Kind, Object};
@@ -360,10 +361,8 @@ fn waits_for(role: Role, set: &Object, live: Option<&Value>) -> (Reason, String)
 
 fn plan_claims(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
-    let mut growing = Vec::new();
     for role in Role::ALL {
         let asked = role.asked(&cluster.spec);
-        let size = asked.size;
         for claim in observed.claims_of(name, role).into_values() {
             let is_bound = claim.pointer("/status/phase").and_then(Value::as_str) == Some("Bound");
             if !is_bound {
@@ -372,20 +371,10 @@ fn plan_claims(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
             if let Some(change) = change_of(claim, &asked) {
                 plan.claims.push((observed::name(claim).to_owned(), change));
             }
-            if observed::claim_capacity(claim).is_some_and(|has| has < size) {
-                growing.push(observed::name(claim).to_owned());
-            }
         }
     }
-    if let (None, [first, ..]) = (&plan.waits, &growing[..]) {
-        plan.waits = Some((
-            Reason::GrowingVolumes,
-            format!(
-                "waiting for {} volume(s) to grow, {first} among them: its storage class must allow that \
-                 (allowVolumeExpansion)",
-                growing.len()
-            ),
-        ));
+    if plan.waits.is_none() {
+        plan.waits = growing::awaited(cluster, observed);
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::build::Settings;
 use super::drift;
+use super::growing;
 use super::monitored::{self, Said};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
@@ -420,6 +421,7 @@ fn degraded(
     });
     match trouble::worst(observed, grace, now)
         .into_iter()
+        .chain(growing::trouble(cluster, observed, now))
         .chain(lost)
         .chain(blocked)
         .min()

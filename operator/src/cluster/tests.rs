@@ -2,6 +2,7 @@
 
 mod admission;
 mod claims;
+mod growing;
 mod images;
 mod interrupted;
 mod kstatus;

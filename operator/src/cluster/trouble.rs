@@ -6,9 +6,10 @@ use percolator_telemetry::endpoint::DATA_LOST;
 use serde_json::Value;
 
 use super::build::Settings;
+use super::growing;
 use super::names::{METRICS_PORT, Role};
 use super::object::Kind;
-use super::observed::{self, Observed, condition};
+use super::observed::{self, Observed, condition, seconds_since};
 
 /// What lasts for so long doesn't pass by itself: volumes are made, nodes come, pods are made again.
 const PASSES_SECONDS: i64 = 10;
@@ -181,11 +182,6 @@ fn image_reason(reason: &str) -> &str {
     }
 }
 
-fn seconds_since(time: &Value, now: Timestamp) -> Option<i64> {
-    let time = time.as_str()?.parse::<Timestamp>().ok()?;
-    Some(now.as_second() - time.as_second())
-}
-
 fn node(pod: &Value) -> Option<&str> {
     pod.pointer("/spec/nodeName")?.as_str()
 }
@@ -242,11 +238,17 @@ impl Lasting {
 }
 
 /// In how many seconds something will be wrong that isn't yet, unless it passes: nothing tells of that.
-pub(crate) fn due_in(observed: &Observed, settings: &Settings, now: Timestamp) -> Option<u64> {
+pub(crate) fn due_in(
+    cluster: &ClusterObject,
+    observed: &Observed,
+    settings: &Settings,
+    now: Timestamp,
+) -> Option<u64> {
     let grace = settings.unschedulable_grace_seconds;
     let pods = observed.pods.iter();
     let lasting = pods.filter_map(|pod| Lasting::of(pod, grace, now));
     let left = lasting.map(|it| it.may_last - it.seconds);
+    let left = left.chain(growing::due_in(cluster, observed, now));
     left.filter_map(|seconds| u64::try_from(seconds).ok().filter(|left| *left > 0))
         .min()
 }

@@ -1,4 +1,5 @@
-//! Volumes for claims: a folder for each, which every node can mount, as network storage does. Grows them too.
+//! Volumes for claims: a folder for each, which every node can mount, as network storage does. Grows them too, unless a test
+//! does that by hand.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Stdio, time::Duration};
 
@@ -7,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::Kube;
 
+/// The annotation of claims whose volumes don't grow by themselves: a test says what becomes of them.
+const BY_HAND: &str = "bed.percolator.dev/grows-by-hand";
 /// Each claim is tried so many times.
 const ATTEMPTS: u32 = 5;
 
@@ -91,7 +94,8 @@ fn serve(kube: &Kube, claim: &Value) -> anyhow::Result<()> {
             })
             .to_string(),
         )?;
-    } else if claim["status"]["phase"] == "Bound"
+    } else if claim["metadata"]["annotations"][BY_HAND].is_null()
+        && claim["status"]["phase"] == "Bound"
         && claim["status"]["capacity"]["storage"] != *asked
     {
         let capacity = json!({"spec": {"capacity": {"storage": asked}}}).to_string();

@@ -147,7 +147,10 @@ fn a_pod_that_waits_for_a_node_is_degraded_only_after_the_grace() {
     world.step();
     assert!(!world.condition("Degraded").0);
     let now = Timestamp::from_second(world.now).expect("a time");
-    assert_eq!(due_in(&world.observed, &World::settings(), now), Some(1));
+    assert_eq!(
+        due_in(&world.cluster, &world.observed, &World::settings(), now),
+        Some(1)
+    );
     world.step();
     assert_eq!(
         world.condition("Degraded"),

@@ -102,7 +102,7 @@ fn a_node_that_does_not_answer_is_named() {
     );
     let now = Timestamp::from_second(world.now).unwrap();
     assert!(matches!(
-        due_in(&world.observed, &World::settings(), now),
+        due_in(&world.cluster, &world.observed, &World::settings(), now),
         Some(1..=10)
     ));
     world.now += 10;
