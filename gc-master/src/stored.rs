@@ -143,8 +143,8 @@ pub struct StateStore {
     register: Arc<dyn Register>,
     term: u64,
     version: Option<RegisterVersion>,
-    /// Which state the register has at `version`; none if it has none.
-    held: Option<StateNumber>,
+    /// What the register has at `version`.
+    held: Option<Vec<u8>>,
     /// Swaps that expect `version`, and whose outcome is unknown: their names, and which change each stores.
     undecided: Vec<(WriteId, u64)>,
     waits: StoreWaits,
@@ -163,20 +163,20 @@ impl StateStore {
     ) -> Result<(Self, Option<StoredState>), PersistError> {
         let found = register.load().await?;
         let version = found.as_ref().map(|found| found.version);
+        let held = found.as_ref().map(|found| found.value.clone());
         let stored = found.map(|VersionedValue { value, .. }| {
             let bytes = value.len();
             StoredState::decode(value).ok_or(PersistError::NoState { bytes })
         });
-        let stored = stored.transpose()?;
         let store = Self {
             register,
             term,
             version,
-            held: stored.as_ref().map(|stored| stored.number),
+            held,
             undecided: Vec::new(),
             waits,
         };
-        Ok((store, stored))
+        Ok((store, stored.transpose()?))
     }
 
     /// Replaces the state by that after change `number`; it is durable when this returns. After an error it may be or not.
@@ -193,9 +193,9 @@ impl StateStore {
                 number,
             };
             let value = StoredState::encode(which, state);
-            let error = match self.register.swap(self.version, value).await {
+            let error = match self.register.swap(self.version, value.clone()).await {
                 Ok(version) => {
-                    self.holds(version, number);
+                    self.holds(version, value);
                     return Ok(());
                 }
                 Err(error) => error,
@@ -220,13 +220,9 @@ impl StateStore {
         }
     }
 
-    /// The register has the state after this change of this leader.
-    fn holds(&mut self, version: RegisterVersion, number: u64) {
+    fn holds(&mut self, version: RegisterVersion, value: Vec<u8>) {
         self.version = Some(version);
-        self.held = Some(StateNumber {
-            term: self.term,
-            number,
-        });
+        self.held = Some(value);
         self.undecided.clear();
     }
 
@@ -241,7 +237,15 @@ impl StateStore {
             let found = match self.register.load().await {
                 Ok(found) => found,
                 Err(damaged @ LoadError::Damaged { .. }) => return Err(damaged.into()),
-                Err(_) if waits.clock.now() >= deadline => return Err(error.into()),
+                Err(_) if waits.clock.now() >= deadline => {
+                    return Err(match error {
+                        // Perhaps another master's: as long as nobody knows, this one doesn't lead.
+                        SwapError::Conflict { .. } if self.undecided.is_empty() => {
+                            PersistError::Superseded
+                        }
+                        error => error.into(),
+                    });
+                }
                 Err(_) => {
                     waits.clock.sleep(waits.retry).await;
                     continue;
@@ -257,16 +261,18 @@ impl StateStore {
             let mut undecided = self.undecided.iter();
             if let Some((_, number)) = undecided.find(|(write, _)| *write == found.write) {
                 let number = *number;
-                self.holds(found.version, number);
+                self.holds(found.version, found.value);
                 return Ok(Some(number));
             }
-            let held = StoredState::decode(found.value).map(|found| found.number);
-            if held.is_none() || held != self.held {
+            if self.held.as_ref() != Some(&found.value) {
                 return Err(PersistError::Superseded);
             }
-            // Nobody has stored another state: each has a number of its own. What expected the version before never happens.
-            self.version = Some(found.version);
-            self.undecided.clear();
+            // The value is the same: nobody has stored another state. What expected the version before never happens.
+            self.holds(found.version, found.value);
+            if waits.clock.now() >= deadline {
+                return Err(error.into());
+            }
+            waits.clock.sleep(waits.retry).await;
             return Ok(None);
         }
     }
@@ -395,9 +401,30 @@ mod tests {
 
     /// As a label that a person gives to the register's object: the version is another one, and the value the same.
     async fn touch(register: &Arc<FaultyRegister>) {
+        replace(register, <[u8]>::to_vec).await;
+    }
+
+    async fn replace(register: &Arc<FaultyRegister>, by: fn(&[u8]) -> Vec<u8>) {
         let found = register.register.load().await.unwrap().unwrap();
-        let swap = register.register.swap(Some(found.version), found.value);
+        let swap = register
+            .register
+            .swap(Some(found.version), by(&found.value));
         swap.await.unwrap();
+    }
+
+    /// Such as that of a cluster that was begun anew, whose terms and numbers begin again.
+    #[tokio::test]
+    async fn another_state_of_the_same_number_is_another_masters() {
+        let folder = tempfile::tempdir().unwrap();
+        let register = register(&folder);
+        let (mut store, _) = StateStore::load(register.clone(), 1, waits())
+            .await
+            .unwrap();
+        store.store(1, b"one").await.unwrap();
+        replace(&register, |value| [value, b" more"].concat()).await;
+        let error = store.store(2, b"two").await.unwrap_err();
+        assert!(matches!(error, PersistError::Superseded), "{error}");
+        assert_eq!(read(&register).await.unwrap().state, b"one more");
     }
 
     #[tokio::test]
