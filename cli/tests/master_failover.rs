@@ -31,6 +31,8 @@ fn take_over(cluster: &Cluster, fault: &str, table: &str, ledger: &str) -> Durat
     let took = cluster.without_restarts(|cluster| {
         let began = Instant::now();
         signal(pid, fault);
+        // A client that knows no leader yet, and tries once.
+        cluster.run(&["put", "probe", "row", "column", table]).ok();
         // One command waits for less than a take-over may need on a slow disk; an earlier one may have made it, unheard.
         wait_for("a table", || {
             let made = cluster.run(&["table", "create", table]);
@@ -60,6 +62,7 @@ fn a_bank_goes_on_when_the_leading_master_is_killed_stands_still_or_ends() {
     let (manifest, ledger) = (path("cluster.yaml"), path("transfers.jsonl"));
     std::fs::write(&manifest, MANIFEST).expect("written");
     let cluster = Cluster::start(&["--processes", "-f", &manifest]);
+    cluster.run(&["table", "create", "probe"]).ok();
     let bank = start_bank(&cluster, &BANK, &ledger);
     wait_for_transfers(&ledger, 100);
     let faults = ["KILL", "STOP", "TERM", "KILL"];

@@ -16,6 +16,8 @@ use crate::transport::{MasterError, OneCluster};
 
 /// The master answers within this, or is asked again.
 const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Where a standby answers, it leads within this, or something is wrong.
+const TAKES_OVER: Duration = Duration::from_secs(10);
 /// One of several masters that doesn't answer a request which takes no time is given up after this.
 const TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
 /// A connection must be made within this.
@@ -120,8 +122,16 @@ impl Master {
                 Err(NoAnswer::AskAgain(error)) => error,
             };
             // A standby's answer shows that there are several.
-            let masters = self.addresses.lock().count();
-            if masters == 1 || began.elapsed() >= MASTER_TIMEOUT {
+            let (masters, has_standbys) = {
+                let addresses = self.addresses.lock();
+                (addresses.count(), addresses.have_standbys())
+            };
+            let patience = if has_standbys {
+                TAKES_OVER
+            } else {
+                MASTER_TIMEOUT
+            };
+            if masters == 1 || began.elapsed() >= patience {
                 return Err(error);
             }
             asked += 1;
@@ -262,7 +272,10 @@ impl MasterError {
     pub fn of(address: &str, status: &tonic::Status) -> Self {
         let message = status.message().to_owned();
         match status.code() {
-            Code::InvalidArgument | Code::FailedPrecondition => Self::Invalid(message),
+            // Asking again doesn't help: it has no room for another table, say.
+            Code::InvalidArgument | Code::FailedPrecondition | Code::ResourceExhausted => {
+                Self::Invalid(message)
+            }
             Code::AlreadyExists => Self::AlreadyExists(message),
             Code::NotFound => Self::NotFound(message),
             Code::Unimplemented => Self::Invalid(format!(

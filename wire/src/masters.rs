@@ -86,6 +86,11 @@ impl MasterAddresses {
         self.all.iter().any(|known| known != address)
     }
 
+    /// Whether a standby has answered.
+    pub fn have_standbys(&self) -> bool {
+        self.has_standbys
+    }
+
     /// How many there are, as far as is known: as many as were given, and at least two if a standby has answered.
     pub fn count(&self) -> usize {
         self.all.len().max(1 + usize::from(self.has_standbys))
@@ -116,10 +121,21 @@ impl MasterAddresses {
             if since.is_some_and(|since| since < TAKEOVER) {
                 return false;
             }
+        } else if self.waited_for(self.next(), now) {
+            // One that names nobody is about to lead.
+            return false;
         }
         self.silence = None;
         self.advance();
         false
+    }
+
+    /// Whether this one was waited for in vain so short a time ago that no standby can have taken over.
+    fn waited_for(&self, address: &str, now: Instant) -> bool {
+        let silence = self.silence.as_ref();
+        let silence = silence.filter(|silence| silence.of == address);
+        let waited = silence.and_then(|silence| silence.waited);
+        waited.is_some_and(|until| now.saturating_duration_since(until) < TAKEOVER)
     }
 
     /// The one that was asked then gave no answer until now.
@@ -137,11 +153,13 @@ impl MasterAddresses {
     }
 
     fn advance(&mut self) {
+        self.current = self.next().to_owned();
+    }
+
+    fn next(&self) -> &str {
         let at = self.all.iter().position(|it| *it == self.current);
         let next = at.map_or(0, |at| (at + 1) % self.all.len());
-        if let Some(next) = self.all.get(next) {
-            self.current.clone_from(next);
-        }
+        self.all.get(next).map_or(&*self.current, |next| next)
     }
 }
 
@@ -226,6 +244,24 @@ mod tests {
         masters.no_answer("c:1", now, now);
         masters.no_answer("a:1", began, now);
         assert!(!masters.not_leading("b:1", Some(&named("a:1")), now + TAKEOVER));
+        assert_eq!(masters.current(), "a:1");
+    }
+
+    #[test]
+    fn a_standby_that_is_about_to_lead_is_asked_again_and_not_the_silent_one() {
+        let began = Instant::now();
+        let now = began + Duration::from_secs(2);
+        let mut masters: MasterAddresses = "a:1,b:1".parse().unwrap();
+        masters.no_answer("a:1", began, now);
+        // It takes over just now, and names nobody.
+        assert!(!masters.not_leading("b:1", None, now + TAKEOVER / 2));
+        assert_eq!(masters.current(), "b:1");
+        // It doesn't lead after all.
+        assert!(!masters.not_leading("b:1", None, now + TAKEOVER));
+        assert_eq!(masters.current(), "a:1");
+        // One that refuses at once costs nothing.
+        masters.no_answer("a:1", now, now);
+        assert!(!masters.not_leading("b:1", None, now));
         assert_eq!(masters.current(), "a:1");
     }
 
