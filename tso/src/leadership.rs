@@ -192,6 +192,8 @@ impl LeadershipTask {
         let metrics = &self.shared.metrics.leadership;
         metrics.show(state.role, state.term, leads);
         if !leads {
+            // Whoever leads writes limits. An attempt that failed before, because this process stood still, say, is over.
+            self.shared.metrics.limits_fail(false);
             // A request must not wait for an oracle whose right has ended.
             self.shared.look_again();
         }
