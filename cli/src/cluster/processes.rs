@@ -23,6 +23,10 @@ use super::running::{self, Running};
 const SOON: Duration = Duration::from_secs(2);
 /// After so many early deaths in a row it isn't started again.
 const EARLY_DEATHS_MAX: u32 = 5;
+/// The first pause before a server is started again that has died soon twice in a row, and the longest: where it leads, a standby
+/// takes over meanwhile.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Between two attempts to start a server that could not be started.
 const RELAUNCH_PAUSE: Duration = Duration::from_millis(300);
 /// A server says within this where it listens.
@@ -225,6 +229,16 @@ impl Servers {
     }
 }
 
+/// Before a server is started again that has died soon so often in a row.
+fn pause(short_lives: u32) -> Duration {
+    match short_lives {
+        0 | 1 => Duration::ZERO,
+        more => PAUSE_FIRST
+            .saturating_mul(1 << (more - 2).min(10))
+            .min(PAUSE_MAX),
+    }
+}
+
 struct Supervisor {
     recipe: Recipe,
     at: Addresses,
@@ -234,7 +248,7 @@ struct Supervisor {
 
 impl Supervisor {
     async fn run(mut self, mut process: Process) -> anyhow::Result<()> {
-        let mut early_deaths = 0;
+        let (mut early_deaths, mut short_lives) = (0, 0);
         let mut started = Instant::now();
         loop {
             let ended = tokio::select! {
@@ -246,12 +260,18 @@ impl Supervisor {
                 return self.end(process).await;
             };
             if started.elapsed() >= SOON {
-                early_deaths = 0;
-            } else if !killed(status) {
-                early_deaths += 1;
+                (early_deaths, short_lives) = (0, 0);
+            } else {
+                early_deaths += u32::from(!killed(status));
+                short_lives += 1;
             }
             if early_deaths >= EARLY_DEATHS_MAX {
                 bail!("{}", self.recipe.gave_up(status));
+            }
+            tokio::select! {
+                biased;
+                _ = self.stop.wait_for(|stop| *stop) => return Ok(()),
+                () = tokio::time::sleep(pause(short_lives)) => {}
             }
             started = Instant::now();
             let Some(next) = self.relaunch(&mut early_deaths).await? else {

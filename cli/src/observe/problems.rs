@@ -320,12 +320,17 @@ fn down(survey: &Survey, server: &Server) -> Problem {
         _ => String::new(),
     };
     let name = &server.name;
+    // It may not have had the time to say that it is there.
+    let first = match server.silence {
+        Some(_) => "",
+        None => "if the master began just now, wait some seconds; else ",
+    };
     Problem {
         kind: "server-down",
         about: name.clone(),
         what: format!("{name} at {} was not heard {since}{lacks}", server.address),
         action: format!(
-            "start it again under the same name with the same folder: `percolator up` and Kubernetes do so by \
+            "{first}start it again under the same name with the same folder: `percolator up` and Kubernetes do so by \
              themselves, and where it ends again {}",
             log_of(name)
         ),
