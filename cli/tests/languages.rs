@@ -45,7 +45,11 @@ impl Proxies {
         let server = format!("bank-{number}");
         let (own, other) = (own.to_string(), other.to_string());
         let flags = ["--server", &server, "--listen", &own, "--advertise", &own];
-        ProxyProcess::start(cluster, &[&flags[..], &["--peers", &other]].concat())
+        let flags = [&flags[..], &["--peers", &other]].concat();
+        // Its port may be another process's for a moment, as of any connection from here.
+        wait_for("a proxy at its address", || {
+            ProxyProcess::try_start(cluster, &flags)
+        })
     }
 
     fn kill(&mut self, cluster: &Cluster, number: usize) {
@@ -246,7 +250,7 @@ fn clients_in_two_languages_lose_no_money_whatever_is_killed() {
     let is_shared = |line: &&String| line.contains("+\"") && line.contains("\"committed\"");
     let shared = lines.iter().filter(is_shared).count();
     eprintln!("{shared} transfers of two clients each are committed");
-    assert!(shared > 0, "no transaction was shared");
+    assert!(shared * 10 > committed(&clients), "too few were shared");
     let history = clients.folder.path().join("history");
     fs::write(&history, first + &lines.concat()).expect("written");
     let checked = cluster.run(&["history", "check", &history.to_string_lossy()]);

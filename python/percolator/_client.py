@@ -209,8 +209,11 @@ class Client:
     def create_table(self, table: str, *, split_at: Sequence[BytesLike] = (), exist_ok: bool = False) -> None:
         """Makes a table, cut into tablets at these rows; without any it has one, which is split when it grows.
 
-        ``AlreadyExists`` if there is one, unless ``exist_ok``; also after a call that was not answered and made it.
+        ``AlreadyExists`` if there is one; also after a call that was not answered and made it. With ``exist_ok`` a table that is
+        there is left as it is.
         """
+        if isinstance(split_at, (str, bytes)):
+            raise TypeError("split_at is a list of rows")
         fields: Dict[str, Any] = {"table": table}
         if split_at:
             rows: List[Dict[str, Any]] = [{} for _ in split_at]

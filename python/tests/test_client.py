@@ -59,6 +59,8 @@ class ClientTest(unittest.TestCase):
             self.client.create_table("No Name")
         with self.assertRaises(percolator.InvalidArgument):
             self.client.create_table(row(), split_at=["m", "m"])
+        with self.assertRaises(TypeError):
+            self.client.create_table(row(), split_at="mz")
 
     def test_bytes_come_back_as_they_were(self) -> None:
         a = uuid.uuid4().bytes + b"\xff\x00"

@@ -53,6 +53,11 @@ pub(crate) struct ProxyProcess {
 impl ProxyProcess {
     /// Of a cluster.
     pub(crate) fn start(cluster: &Cluster, arguments: &[&str]) -> Self {
+        Self::try_start(cluster, arguments).expect("an address")
+    }
+
+    /// None: it ends instead of serving.
+    pub(crate) fn try_start(cluster: &Cluster, arguments: &[&str]) -> Option<Self> {
         let mut child = Command::new(Path::new(PERCOLATOR).with_file_name("percolator-proxy"))
             .args(["--master", &cluster.master])
             .args(arguments)
@@ -63,10 +68,11 @@ impl ProxyProcess {
         // Where it shows metrics it says so before.
         let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
         let address = lines.find_map(|line| Some(line.strip_prefix("listening on ")?.to_owned()));
-        Self {
-            address: address.expect("an address"),
-            child,
-        }
+        let Some(address) = address else {
+            let _ = child.wait();
+            return None;
+        };
+        Some(Self { address, child })
     }
 
     pub(crate) fn kill(&mut self) {

@@ -288,17 +288,17 @@ impl World {
         }
     }
 
-    /// What the client hears.
+    /// Its client is answered so.
     fn refused(&mut self, token: &str, refusal: &Refusal) -> Checked {
         let Refusal::Ended(end) = refusal else {
             return Ok(());
         };
         self.over.insert(token.to_owned());
-        self.heard(token, end)
+        self.answered(token, end)
     }
 
-    /// The client of this session hears that it has ended so.
-    fn heard(&mut self, token: &str, end: &SessionEnd) -> Checked {
+    /// The client of this session is answered that it has ended so.
+    fn answered(&mut self, token: &str, end: &SessionEnd) -> Checked {
         if let Some(number) = token.strip_prefix('m') {
             let stage = self.managers[number.parse::<usize>().expect("a number")];
             let is_committed = stage == Stage::Committed;
@@ -413,7 +413,7 @@ impl World {
                 return Ok(());
             };
             self.parts[at].was_called_rolled_back = true;
-            // The manager's proxy may not hear of it.
+            // The message to the manager's proxy may be lost.
             if self.rng.percent(50) {
                 return Ok(());
             }
@@ -441,7 +441,7 @@ impl World {
             }
         };
         match outcome {
-            Ok(KnownEnd::Ended(end)) => self.heard(&token, &end),
+            Ok(KnownEnd::Ended(end)) => self.answered(&token, &end),
             Ok(KnownEnd::Open) | Err(_) => Ok(()),
         }
     }
@@ -491,7 +491,7 @@ impl World {
         }
     }
 
-    /// When all is over, nothing is held, and what clients have heard is true.
+    /// When all is over, nothing is held, and what clients were answered is true.
     fn end(&mut self) -> Checked {
         while !self.joining.is_empty() {
             self.joined()?;
@@ -502,7 +502,7 @@ impl World {
         while self.managers.contains(&Stage::Committing) {
             self.end_commit()?;
         }
-        // Of participants that end, their managers hear one round later, and the other way round.
+        // A session that ends ends others one round later.
         for _ in 0..3 {
             self.now += Duration::from_secs(300);
             self.expire()?;
@@ -535,7 +535,7 @@ fn run(seed: u64) -> Result<World, String> {
 }
 
 #[test]
-fn what_clients_hear_of_shared_transactions_is_true() {
+fn what_clients_are_answered_of_shared_transactions_is_true() {
     let (mut committed, mut given) = (0, 0);
     for seed in 0..SEEDS {
         let world = run(seed).unwrap_or_else(|why| panic!("seed {seed}: {why}"));

@@ -18,7 +18,7 @@ impl Transactions {
     ) -> Result<(), Failure> {
         let client = caller.client(self.client()?);
         let _place = Beginning::place(self, caller.address)?;
-        client.create_table(table, split_at).await?;
-        Ok(())
+        let created = client.create_table(table, split_at).await;
+        created.map_err(|error| Failure::from(error).with("table", table))
     }
 }

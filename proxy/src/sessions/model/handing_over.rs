@@ -45,7 +45,7 @@ impl World {
             Err(refusal) => {
                 let end = SessionEnd::ManagerGone;
                 self.here.finish(self.now, &name, end.clone());
-                self.heard(&name, &end)?;
+                self.answered(&name, &end)?;
                 Ok(Err(refusal))
             }
         }
@@ -86,7 +86,7 @@ impl World {
             Err(_) => SessionEnd::Aborted,
         };
         self.there.finish(self.now, remote, end.clone());
-        self.heard(remote, &end)
+        self.answered(remote, &end)
     }
 
     /// The other proxy says that a participant of its own is still there.
@@ -109,7 +109,7 @@ impl World {
             Err(_) => return Ok(()),
         };
         if self.there.abort(self.now, &remote, end.clone()).is_some() {
-            return self.heard(&remote, &end);
+            return self.answered(&remote, &end);
         }
         Ok(())
     }
