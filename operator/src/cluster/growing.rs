@@ -1,7 +1,7 @@
 //! Volumes that are to have more than they have: which of them are waited for, and which don't grow by themselves. Pure.
 
 use k8s_openapi::jiff::Timestamp;
-use percolator_api::{ClusterObject, Reason};
+use percolator_api::{ClusterObject, Quantity, Reason};
 use serde_json::Value;
 
 use super::names::Role;
@@ -13,6 +13,9 @@ const NODE_GROWS_SECONDS: i64 = 120;
 /// A claim whose volume is smaller than it is to be.
 struct Growth<'a> {
     claim: &'a Value,
+    has: Quantity,
+    /// By the spec.
+    asks: Quantity,
     /// In the spec.
     path: &'static str,
     pod: String,
@@ -24,15 +27,22 @@ fn growths<'a>(cluster: &ClusterObject, observed: &'a Observed) -> Vec<Growth<'a
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let mut growths = Vec::new();
     for role in Role::ALL {
-        let (set, path) = (role.set(name), role.asked(&cluster.spec).path);
+        let (set, asked) = (role.set(name), role.asked(&cluster.spec));
         let live = observed.set(name, role);
         let servers = live.map_or(i64::MAX, |live| observed::number(live, "/spec/replicas"));
         for (ordinal, claim) in observed.claims_of(name, role) {
-            let is_smaller = observed::claim_capacity(claim) < observed::claim_size(claim);
             let is_bound = claim.pointer("/status/phase").and_then(Value::as_str) == Some("Bound");
-            if is_bound && is_smaller && i64::from(ordinal) < servers {
-                let pod = format!("{set}-{ordinal}");
-                growths.push(Growth { claim, path, pod });
+            let Some(has) = observed::claim_capacity(claim) else {
+                continue;
+            };
+            if is_bound && has < asked.size && i64::from(ordinal) < servers {
+                growths.push(Growth {
+                    claim,
+                    has,
+                    asks: asked.size,
+                    path: asked.path,
+                    pod: format!("{set}-{ordinal}"),
+                });
             }
         }
     }
@@ -63,12 +73,14 @@ impl Growth<'_> {
 
     /// What is wrong with it, and what to do.
     fn trouble(&self, now: Timestamp) -> Option<String> {
-        let (claim, pod, path) = (observed::name(self.claim), &self.pod, self.path);
-        let sizes = [
-            observed::claim_capacity(self.claim),
-            observed::claim_size(self.claim),
-        ];
-        let [has, asks] = sizes.map(|size| size.map_or("nothing".to_owned(), |it| it.to_string()));
+        let claim = observed::name(self.claim);
+        let Self {
+            has,
+            asks,
+            path,
+            pod,
+            ..
+        } = self;
         if let Some(seconds) = self.waits_for_restart(now)
             && seconds >= NODE_GROWS_SECONDS
         {

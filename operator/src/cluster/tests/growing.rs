@@ -97,10 +97,10 @@ fn a_claim_that_a_drained_server_left_is_not_waited_for() {
     let mut world = World::all_ready();
     world.observed.claims.push(json!({
         "metadata": {"name": "data-demo-tablet-7"},
-        "spec": {"resources": {"requests": {"storage": "20Gi"}}},
+        "spec": {"resources": {"requests": {"storage": "10Gi"}}},
         "status": {
             "phase": "Bound",
-            "capacity": {"storage": "10Gi"},
+            "capacity": {"storage": "5Gi"},
             "allocatedResourceStatuses": {"storage": "ControllerResizeInfeasible"},
         },
     }));
