@@ -32,10 +32,13 @@ impl ClusterConditions {
         self.all().remove(&(namespace.to_owned(), name.to_owned()));
     }
 
-    /// Sets the series to what is known, and drops those of clusters that are gone.
-    pub(crate) fn show(&self, gauges: &IntGaugeVec) {
+    /// Sets the series to what is known, and drops those of clusters that are gone: where nothing of a cluster outlives it,
+    /// nobody looks at it again.
+    pub(crate) fn show(&self, gauges: &IntGaugeVec, is_there: impl Fn(&str, &str) -> bool) {
         gauges.reset();
-        for ((namespace, name), conditions) in self.all().iter().take(CONDITION_CLUSTERS) {
+        let mut all = self.all();
+        all.retain(|(namespace, name), _| is_there(namespace, name));
+        for ((namespace, name), conditions) in all.iter().take(CONDITION_CLUSTERS) {
             for (kind, status) in conditions {
                 gauges
                     .with_label_values(&[namespace, name, kind, status])
@@ -66,13 +69,14 @@ mod tests {
     fn a_condition_has_one_series_with_the_status_that_it_has() {
         let metrics = Metrics::new().unwrap();
         let known = ClusterConditions::default();
-        let shown = || {
-            known.show(&metrics.conditions);
+        let shown_of = |is_there: fn(&str, &str) -> bool| {
+            known.show(&metrics.conditions, is_there);
             let text = percolator_telemetry::text(&metrics.registry).unwrap();
             let lines = text.lines();
             let lines = lines.filter(|line| line.starts_with("percolator_cluster_condition{"));
             lines.map(str::to_owned).collect::<Vec<_>>()
         };
+        let shown = || shown_of(|_, _| true);
         known.note("n", "a", &status("True"));
         known.note("n", "b", &status("False"));
         let of = |name: &str, status: &str| {
@@ -84,6 +88,9 @@ mod tests {
         known.note("n", "a", &status("False"));
         known.forget("n", "b");
         assert_eq!(shown(), [of("a", "False")]);
+        // It went with its namespace, and nothing of it was left to be told of.
+        assert_eq!(shown_of(|_, name| name != "a"), Vec::<String>::new());
+        assert_eq!(shown(), Vec::<String>::new());
     }
 
     #[test]

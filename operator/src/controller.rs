@@ -146,12 +146,17 @@ impl Shared {
     /// How many clusters are known, are being looked at, and wait to be looked at again after a failure; one that is gone
     /// waits for nothing.
     pub(crate) fn count(&self) -> (usize, usize, usize) {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         self.looks.count(|name| {
             let (namespace, name) = name.split_once('/').unwrap_or_default();
-            let reference = ObjectRef::new(name).within(namespace);
-            known.iter().any(|store| store.get(&reference).is_some())
+            self.is_there(namespace, name)
         })
+    }
+
+    /// Whether there is such a cluster, as far as watches have told.
+    pub(crate) fn is_there(&self, namespace: &str, name: &str) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let reference = ObjectRef::new(name).within(namespace);
+        known.iter().any(|store| store.get(&reference).is_some())
     }
 }
 

@@ -83,7 +83,11 @@ pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
             shown.metrics.show(shown.count());
             let rolling = i64::try_from(shown.rolls().count());
             shown.metrics.rolling.set(rolling.unwrap_or(i64::MAX));
-            shown.conditions.show(&shown.metrics.conditions);
+            shown
+                .conditions
+                .show(&shown.metrics.conditions, |namespace, name| {
+                    shown.is_there(namespace, name)
+                });
         }),
         ready: Box::new(move || {
             gets_on(&asked).and_then(|()| asked.watches.failing().map_or(Ok(()), Err))
