@@ -519,7 +519,12 @@ fn wrong_json_is_told_what_is_wrong() {
             400,
             "no field clumn",
         ),
-        ("put", format!("{{{cell}}}"), 400, "value is missing"),
+        (
+            "put",
+            format!("{{{cell}}}"),
+            400,
+            "value, or value_base64, is missing",
+        ),
         (
             "put",
             format!("{{{cell},\"value\":1}}"),
@@ -531,9 +536,9 @@ fn wrong_json_is_told_what_is_wrong() {
         ("create_table", "{\"table\":\"A\"}".to_owned(), 400, "table"),
         (
             "create_table",
-            "{\"table\":\"a\",\"split_at\":[{}]}".to_owned(),
+            "{\"table\":\"a\",\"split_at\":[{\"rwo\":\"m\"}]}".to_owned(),
             400,
-            "split_at[0]: row is missing",
+            "split_at[0]: row, or row_base64, is missing; there are also: rwo",
         ),
     ] {
         let (found, error) = http.post(method, &body);

@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use percolator_server::open_files_max;
 use percolator_telemetry::{IntCounter, IntGauge, Limited};
 
-use crate::pool::{Full, Pool};
+use crate::pool::{Full, SharedPool, Taken};
 use crate::transit::one_client;
 
 /// Of refused connections, whose clients come again and again.
@@ -16,7 +15,7 @@ static REFUSED: Limited = Limited::new();
 /// The connections that are open.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    pool: Mutex<Pool>,
+    pool: SharedPool,
     open: IntGauge,
     refused: IntCounter,
 }
@@ -24,8 +23,8 @@ pub(crate) struct Connections {
 /// One of them, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenConnection {
-    of: Arc<Connections>,
-    client: SocketAddr,
+    open: IntGauge,
+    _taken: Taken,
 }
 
 impl Connections {
@@ -34,44 +33,50 @@ impl Connections {
         // Some are for the cluster, and for metrics.
         let most = most.min(open_files_max() / 4 * 3);
         Arc::new(Self {
-            pool: Mutex::new(Pool::new(most)),
+            pool: SharedPool::new(most),
             open,
             refused,
         })
     }
 
     /// Takes a connection of this client, or none if it has its share.
-    pub(crate) fn admit(self: &Arc<Self>, client: SocketAddr) -> Option<OpenConnection> {
-        let taken = self.pool.lock().take(one_client(client.ip()), 1);
-        if let Err(full) = taken {
-            self.refused.inc();
-            if let Some(left_out) = REFUSED.admit() {
-                match full {
-                    Full::All(most) => {
-                        tracing::warn!(%client, most, left_out, "a connection is refused: all that there may be are open");
-                    }
-                    Full::Share { has, most, .. } => {
-                        tracing::warn!(
-                            %client, has, most, left_out, "a connection is refused: its client would have more than is left for others"
-                        );
-                    }
-                }
+    pub(crate) fn admit(&self, client: SocketAddr) -> Option<OpenConnection> {
+        match self.pool.take(one_client(client.ip()), 1) {
+            Ok(taken) => {
+                self.open.inc();
+                Some(OpenConnection {
+                    open: self.open.clone(),
+                    _taken: taken,
+                })
             }
-            return None;
+            Err(full) => {
+                self.refuse(client, full);
+                None
+            }
         }
-        self.open.inc();
-        Some(OpenConnection {
-            of: self.clone(),
-            client,
-        })
+    }
+
+    fn refuse(&self, client: SocketAddr, full: Full) {
+        self.refused.inc();
+        let Some(left_out) = REFUSED.admit() else {
+            return;
+        };
+        match full {
+            Full::All(most) => {
+                tracing::warn!(%client, most, left_out, "a connection is refused: all that there may be are open");
+            }
+            Full::Share { has, most, .. } => {
+                tracing::warn!(
+                    %client, has, most, left_out, "a connection is refused: its client would have more than is left for others"
+                );
+            }
+        }
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        let client = one_client(self.client.ip());
-        self.of.pool.lock().give_back(client, 1);
-        self.of.open.dec();
+        self.open.dec();
     }
 }
 

@@ -278,8 +278,18 @@ impl Fields {
         match self.0.remove(name) {
             Some(Value::String(text)) => Ok(text),
             Some(_) => Err(invalid(format!("{name} is not a string"))),
-            None => Err(invalid(format!("{name} is missing"))),
+            None => Err(self.missing(name)),
         }
+    }
+
+    /// A field that is needed isn't there: one of those that are may be a misspelled one.
+    fn missing(&self, what: &str) -> Failure {
+        let others: Vec<&str> = self.0.keys().map(String::as_str).collect();
+        invalid(if others.is_empty() {
+            format!("{what} is missing")
+        } else {
+            format!("{what} is missing; there are also: {}", others.join(", "))
+        })
     }
 
     fn bytes(&mut self, name: &str) -> Result<Option<Bytes>, Failure> {
@@ -288,7 +298,7 @@ impl Fields {
 
     fn needed(&mut self, name: &str) -> Result<Bytes, Failure> {
         let bytes = self.bytes(name)?;
-        bytes.ok_or_else(|| invalid(format!("{name} is missing, or {name}_base64")))
+        bytes.ok_or_else(|| self.missing(&format!("{name}, or {name}_base64,")))
     }
 
     fn flag(&mut self, name: &str) -> Result<bool, Failure> {

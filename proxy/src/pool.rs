@@ -5,6 +5,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// A bounded number of something.
 #[derive(Debug)]
@@ -100,6 +103,43 @@ impl Pool {
                 self.by_client.remove(&client);
             }
         }
+    }
+}
+
+/// A pool that tasks share.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedPool(Arc<Mutex<Pool>>);
+
+/// What a client has taken, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pool: SharedPool,
+    client: IpAddr,
+    amount: usize,
+}
+
+impl SharedPool {
+    pub(crate) fn new(most: usize) -> Self {
+        Self(Arc::new(Mutex::new(Pool::new(most))))
+    }
+
+    /// The client takes so much.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub(crate) fn take(&self, client: IpAddr, amount: usize) -> Result<Taken, Full> {
+        self.0.lock().take(client, amount)?;
+        Ok(Taken {
+            pool: self.clone(),
+            client,
+            amount,
+        })
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.pool.0.lock().give_back(self.client, self.amount);
     }
 }
 

@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::Stream;
-use parking_lot::Mutex;
 use percolator_client::Client;
 use percolator_client::oracle::{COUNT_MAX, OracleError};
 use percolator_wire::check_cluster;
@@ -18,7 +17,7 @@ use tokio_stream::StreamExt as _;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::failure::{Failure, Reason};
-use crate::pool::Pool;
+use crate::pool::SharedPool;
 use crate::transactions::Transactions;
 use crate::transit::client_of;
 
@@ -29,14 +28,14 @@ const WAITING_MAX: usize = 8 * COUNT_MAX as usize;
 #[derive(Clone)]
 pub(crate) struct Relay {
     shared: Arc<Transactions>,
-    waiting: Arc<Mutex<Pool>>,
+    waiting: SharedPool,
 }
 
 impl Relay {
     pub(crate) fn new(shared: Arc<Transactions>) -> Self {
         Self {
             shared,
-            waiting: Arc::new(Mutex::new(Pool::new(WAITING_MAX))),
+            waiting: SharedPool::new(WAITING_MAX),
         }
     }
 
@@ -48,32 +47,13 @@ impl Relay {
         request: TimestampsRequest,
     ) -> Result<TimestampsResponse, Status> {
         let count = usize::try_from(request.count).unwrap_or(usize::MAX);
-        let taken = self.waiting.lock().take(from, count);
-        taken.map_err(|full| {
+        let _waits = self.waiting.take(from, count).map_err(|full| {
             let what = "too many timestamps are asked for at a time: wait for those before";
             Failure::full(Reason::Calls, full, what).status()
         })?;
-        let _waits = Waits {
-            pool: &self.waiting,
-            from,
-            count,
-        };
         let granted = relay(client, request).await?;
         self.shared.metrics.relayed.inc_by(granted.count.into());
         Ok(granted)
-    }
-}
-
-/// Timestamps that a client waits for, until this is dropped.
-struct Waits<'a> {
-    pool: &'a Mutex<Pool>,
-    from: IpAddr,
-    count: usize,
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.pool.lock().give_back(self.from, self.count);
     }
 }
 
