@@ -11,6 +11,7 @@ use std::{
 use anyhow::Context as _;
 use serde_json::json;
 
+mod code_mutants;
 mod documents;
 mod moves;
 mod servers;
@@ -36,6 +37,8 @@ Examples:
   cargo xtask soak --takeovers 100     takeovers of oracles and masters alone, on clusters of this machine
   cargo xtask soak --moves 1000        moves of tablets alone, with their servers killed
   cargo xtask soak --documents 100000  observers alone, with their workers and servers killed
+  cargo xtask soak --mutate 'protocol/src/**' --shard 0/8
+                                       small bugs in this code, an eighth of them: what notices them?
 
 The report has one JSON object a line for each step: the commit, the step, when it began, how long it took, what was run
 and, if it failed, how. It grows from run to run, so that weeks can be compared:
@@ -60,6 +63,13 @@ pub(crate) struct Args {
     /// split and moved; what they make is compared with what one pass makes.
     #[arg(long, value_name = "N", conflicts_with_all = ["takeovers", "moves"], value_parser = clap::value_parser!(u32).range(4..))]
     documents: Option<u32>,
+    /// In place of all that: small bugs in the code of these files, as 'protocol/src/**', one after the other, and whether the tests
+    /// of their package or the simulator notice them.
+    #[arg(long, value_name = "FILES", conflicts_with_all = ["takeovers", "moves", "documents"])]
+    mutate: Option<String>,
+    /// With --mutate: one of N parts of them, from 0.
+    #[arg(long, value_name = "K/N", requires = "mutate")]
+    shard: Option<String>,
     /// Folder of the programs for --takeovers, --moves and --documents. Default: they are built for release.
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
@@ -88,14 +98,36 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     if args.takeovers.or(args.moves).or(args.documents).is_some() {
         return one_thing(context, args);
     }
-    let began = Instant::now();
-    let whole = Duration::from_secs_f64(args.hours * 3600.0);
-    let left = || whole.saturating_sub(began.elapsed());
     let report = match &args.report {
         Some(file) => file.clone(),
         None => context.root().join("target/soak.jsonl"),
     };
     let commit = programs::revision(context.root());
+    let step = |name: &str, step: &dyn Fn() -> anyhow::Result<String>| {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let started = Instant::now();
+        let result = step();
+        if let Err(error) = &result {
+            println!("FAILED: {error:#}");
+        }
+        let line = json!({
+            "commit": commit,
+            "step": name,
+            "began": at.as_secs(),
+            "seconds": started.elapsed().as_secs(),
+            "ran": result.as_ref().ok(),
+            "failed": result.as_ref().err().map(|error| format!("{error:#}")),
+        });
+        note(&report, &line.to_string())?;
+        anyhow::Ok(result.is_ok())
+    };
+    if let Some(files) = &args.mutate {
+        let mutate = || code_mutants::run(context, files, args.shard.as_deref());
+        return Ok(exit_code(step("code-mutants", &mutate)?));
+    }
+    let began = Instant::now();
+    let whole = Duration::from_secs_f64(args.hours * 3600.0);
+    let left = || whole.saturating_sub(began.elapsed());
     let part = |part: Part| {
         let rounds = crash::CrashArgs::of_rounds(ROUNDS);
         part.run(
@@ -113,40 +145,27 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         steps.push(("e2e", Box::new(|| e2e(context))));
     }
     let mut failed = 0;
-    for (name, step) in steps.iter().cycle() {
+    for (name, run) in steps.iter().cycle() {
         if left().is_zero() {
             break;
         }
         println!("\n━━ {name} ━━ {:.1} h of {} h", hours(began), args.hours);
-        let (at, started) = (
-            SystemTime::now().duration_since(UNIX_EPOCH)?,
-            Instant::now(),
-        );
-        let result = step();
-        if let Err(error) = &result {
-            failed += 1;
-            println!("FAILED: {error:#}");
-        }
-        let line = json!({
-            "commit": commit,
-            "step": name,
-            "began": at.as_secs(),
-            "seconds": started.elapsed().as_secs(),
-            "ran": result.as_ref().ok(),
-            "failed": result.as_ref().err().map(|error| format!("{error:#}")),
-        });
-        note(&report, &line.to_string())?;
+        failed += u32::from(!step(name, run)?);
     }
     println!(
         "\n{failed} step(s) failed in {:.1} h; the report is {}",
         hours(began),
         report.display()
     );
-    Ok(if failed == 0 {
+    Ok(exit_code(failed == 0))
+}
+
+fn exit_code(is_well: bool) -> ExitCode {
+    if is_well {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    })
+    }
 }
 
 /// What is asked for in place of the cycle of steps.

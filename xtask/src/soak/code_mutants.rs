@@ -1,0 +1,285 @@
+//! Small bugs in the code, one after the other (cargo-mutants), and what notices them: first the tests of the package, then the
+//! simulator. What nothing notices is a survivor, and needs a test, or a line with a verdict in [`KNOWN`].
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+
+use crate::{cmd::Cmd, context::Context};
+
+const VERSION: &str = "27.1.0";
+/// Survivors that are no gap, each with the reason: `FILE: what is changed | why nothing can notice it`.
+const KNOWN: &str = "xtask/testdata/survivors.txt";
+/// Seeds of the default plans that the simulator runs against a mutant, at the most.
+const SEEDS: u64 = 400;
+/// And for so long, in seconds.
+const SEEDS_SECONDS: &str = "120";
+/// The tests of a package take less.
+const TESTS_SECONDS: &str = "300";
+
+/// A mutant that the tests of its package did not notice.
+struct Missed {
+    /// Without its line.
+    name: String,
+    diff: PathBuf,
+}
+
+/// Mutates the files of a pattern, such as `protocol/src/**`. What became of the mutants.
+pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result<String> {
+    let package = package_of(context, files)?;
+    let program = install(context)?;
+    let out = context.root().join("target/mutants");
+    fs::create_dir_all(&out)?;
+    let mut tests = Cmd::new(&program).args(["mutants", "--package", &package, "--file", files]);
+    if let Some(shard) = shard {
+        tests = tests.args(["--shard", shard]);
+    }
+    let status = tests
+        .args([
+            "--timeout",
+            TESTS_SECONDS,
+            "--no-shuffle",
+            "--colors",
+            "never",
+        ])
+        .arg("--output")
+        .arg(&out)
+        .dir(context.root())
+        .status()?;
+    // 2: some were missed; 3: some ran into the time limit, which counts as noticed.
+    ensure!(
+        matches!(status.code(), Some(0 | 2 | 3)),
+        "cargo-mutants failed: {status}"
+    );
+    let folder = out.join("mutants.out");
+    let (missed, all) = outcomes(&folder)?;
+    let known = known(context)?;
+    let tree = Tree::new(context, &out)?;
+    let (mut by_simulator, mut listed, mut survivors) = (0, 0, Vec::new());
+    for mutant in &missed {
+        if known.contains_key(&mutant.name) {
+            listed += 1;
+        } else if tree.simulator_notices(mutant)? {
+            by_simulator += 1;
+        } else {
+            println!("SURVIVES: {}", mutant.name);
+            survivors.push(mutant.name.clone());
+        }
+    }
+    println!(
+        "\n{} survivor(s) without a verdict in {KNOWN}:",
+        survivors.len()
+    );
+    for survivor in &survivors {
+        println!("  {survivor}");
+    }
+    let said = format!(
+        "{files}: {all} mutants, {} noticed by tests, {by_simulator} more by {SEEDS} seeds, {listed} listed, {} survive",
+        all - missed.len(),
+        survivors.len()
+    );
+    println!("{said}");
+    ensure!(
+        survivors.len() * 10 <= all,
+        "more than one in ten survives: {said}"
+    );
+    Ok(said)
+}
+
+/// The package whose folder the pattern begins with.
+fn package_of(context: &Context, files: &str) -> anyhow::Result<String> {
+    let folder = Path::new(files.split('*').next().unwrap_or_default());
+    let members = context.metadata()?.members();
+    let folders = members
+        .iter()
+        .filter_map(|(name, package)| Some((*name, package.folder.as_deref()?)));
+    let found = folders.filter(|(_, of)| !of.is_empty() && folder.starts_with(of));
+    // `operator/api` lies in the operator's folder.
+    let deepest = found.max_by_key(|(_, of)| of.len());
+    let (name, _) = deepest.with_context(|| {
+        format!("{files} is in no package: a pattern is FOLDER/src/**, as protocol/src/**")
+    })?;
+    Ok(name.to_owned())
+}
+
+/// Makes sure of cargo-mutants, in the folder of builds.
+fn install(context: &Context) -> anyhow::Result<PathBuf> {
+    let root = context.root().join("target/tools");
+    let program = root.join(format!("bin/cargo-mutants-{VERSION}"));
+    if !program.exists() {
+        let install = ["install", "cargo-mutants", "--locked", "--version", VERSION];
+        let installed = context.cargo(install).arg("--root").arg(&root);
+        installed.run()?;
+        fs::rename(root.join("bin/cargo-mutants"), &program)?;
+    }
+    Ok(program)
+}
+
+/// Those that the tests missed, and how many there are in all that compile.
+fn outcomes(folder: &Path) -> anyhow::Result<(Vec<Missed>, usize)> {
+    let file = folder.join("outcomes.json");
+    let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let outcomes: Value = serde_json::from_slice(&text)?;
+    let outcomes = outcomes["outcomes"].as_array();
+    let outcomes = outcomes.context("outcomes.json has no outcomes")?;
+    let (mut missed, mut all) = (Vec::new(), 0);
+    for outcome in outcomes {
+        let Some(name) = outcome.pointer("/scenario/Mutant/name") else {
+            continue;
+        };
+        let name = name.as_str().context("a mutant without a name")?;
+        match outcome["summary"].as_str() {
+            Some("Unviable") => continue,
+            Some("MissedMutant") => {
+                let diff = outcome["diff_path"].as_str();
+                let diff = diff.with_context(|| format!("no diff of {name}"))?;
+                missed.push(Missed {
+                    name: without_line(name),
+                    diff: folder.join(diff),
+                });
+            }
+            _ => {}
+        }
+        all += 1;
+    }
+    Ok((missed, all))
+}
+
+/// `FILE:LINE:COLUMN: what` as `FILE: what`: lines move.
+fn without_line(name: &str) -> String {
+    let mut parts = name.splitn(4, ':');
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(file), Some(_), Some(_), Some(what)) => format!("{file}:{what}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// The verdicts.
+fn known(context: &Context) -> anyhow::Result<BTreeMap<String, String>> {
+    let text = fs::read_to_string(context.root().join(KNOWN))?;
+    verdicts(&text)
+}
+
+fn verdicts(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let lines = text.lines().zip(1..);
+    let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|(line, number)| match line.split_once(" | ") {
+            Some((name, why)) if !why.trim().is_empty() => {
+                Ok((name.trim().to_owned(), why.to_owned()))
+            }
+            _ => bail!(
+                "{KNOWN}:{number}: a line is FILE: what is changed | why nothing can notice it"
+            ),
+        })
+        .collect()
+}
+
+/// A copy of the committed tree, in which mutants are built into the simulator.
+struct Tree<'a> {
+    root: &'a Path,
+    folder: PathBuf,
+    builds: PathBuf,
+}
+
+impl<'a> Tree<'a> {
+    fn new(context: &'a Context, out: &Path) -> anyhow::Result<Self> {
+        let tree = Self {
+            root: context.root(),
+            folder: out.join("tree"),
+            builds: out.join("builds"),
+        };
+        let git = |arguments: &[&str]| Cmd::new("git").args(arguments).dir(context.root());
+        if tree.folder.exists() {
+            git(&["worktree", "remove", "--force"])
+                .arg(&tree.folder)
+                .run()?;
+        }
+        git(&["worktree", "prune"]).run()?;
+        let add = git(&["worktree", "add", "--detach"]).arg(&tree.folder);
+        add.run()?;
+        Ok(tree)
+    }
+
+    /// Whether a seed fails with this mutant.
+    fn simulator_notices(&self, mutant: &Missed) -> anyhow::Result<bool> {
+        let git = |arguments: &[&str]| Cmd::new("git").args(arguments).dir(&self.folder);
+        git(&["checkout", "--quiet", "--", "."]).run()?;
+        git(&["apply"]).arg(&mutant.diff).run()?;
+        let built = Cmd::cargo()
+            .args(["build", "--quiet", "--workspace", "--bin", "percolator-sim"])
+            .arg("--target-dir")
+            .arg(&self.builds)
+            .dir(&self.folder);
+        // What doesn't compile for the simulator can't be in it.
+        if !built.status()?.success() {
+            return Ok(true);
+        }
+        let first = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() * 1_000;
+        let seeds = format!("{first}..{}", first + SEEDS);
+        let status = Cmd::new(self.builds.join("debug/percolator-sim"))
+            .args(["--seeds", &seeds, "--seconds", SEEDS_SECONDS])
+            .status()?;
+        Ok(!status.success())
+    }
+}
+
+impl Drop for Tree<'_> {
+    fn drop(&mut self) {
+        let remove = ["worktree", "remove", "--force"];
+        let _ = Cmd::new("git")
+            .args(remove)
+            .arg(&self.folder)
+            .dir(self.root)
+            .status();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mutant_is_known_whatever_its_line() {
+        let name = "protocol/src/lease.rs:45:9: replace Lease::ends -> bool with true";
+        let expected = "protocol/src/lease.rs: replace Lease::ends -> bool with true";
+        assert_eq!(without_line(name), expected);
+        let text = format!("# Why\n\n{expected} | it is never asked\n");
+        assert_eq!(
+            verdicts(&text).expect("verdicts")[expected],
+            "it is never asked"
+        );
+        for wrong in [expected.to_owned(), format!("{expected} | ")] {
+            let error = verdicts(&wrong).expect_err("no reason").to_string();
+            assert!(error.contains("survivors.txt:1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn outcomes_are_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mutant = |name: &str, summary: &str| {
+            format!(
+                r#"{{"scenario":{{"Mutant":{{"name":"{name}"}}}},"summary":"{summary}","diff_path":"diff/{name}.diff"}}"#
+            )
+        };
+        let outcomes = [
+            r#"{"scenario":"Baseline","summary":"Success"}"#.to_owned(),
+            mutant("a.rs:1:2: x", "CaughtMutant"),
+            mutant("a.rs:2:2: y", "MissedMutant"),
+            mutant("a.rs:3:2: z", "Unviable"),
+            mutant("a.rs:4:2: t", "Timeout"),
+        ];
+        let text = format!(r#"{{"outcomes":[{}]}}"#, outcomes.join(","));
+        fs::write(folder.path().join("outcomes.json"), text).expect("written");
+        let (missed, all) = super::outcomes(folder.path()).expect("outcomes");
+        assert_eq!((missed.len(), all), (1, 3));
+        assert_eq!(missed[0].name, "a.rs: y");
+    }
+}
