@@ -208,16 +208,20 @@ fn note(report: &Path, line: &str) -> anyhow::Result<()> {
     write().with_context(|| format!("cannot write to {}", report.display()))
 }
 
-/// Seeds that nobody has run yet: those of this second, and the following ones.
+/// So many seeds that nobody has run yet, as the simulator takes them: those of this second, and the following ones.
+fn fresh_seeds(count: u64) -> anyhow::Result<String> {
+    let first = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() * 1_000;
+    Ok(format!("{first}..{}", first + count))
+}
+
+/// The simulator, with seeds that nobody has run yet.
 fn seeds(context: &Context, time: Duration) -> anyhow::Result<String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let (first, seconds) = (now.as_secs() * 1_000, time.as_secs().max(1));
-    let seeds = format!("{first}..{}", first + 1_000_000);
+    let (seeds, seconds) = (fresh_seeds(1_000_000)?, time.as_secs().max(1));
     Cmd::new(context.built()?.programs.join("percolator-sim"))
         .args(["--seeds", &seeds])
         .args(["--seconds", &seconds.to_string()])
         .run()?;
-    Ok(format!("seeds from {first} on for {seconds} s"))
+    Ok(format!("seeds of {seeds} for {seconds} s"))
 }
 
 /// The tests on a real Kubernetes, with long faults.

@@ -5,12 +5,12 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
+use super::fresh_seeds;
 use crate::{cmd::Cmd, context::Context};
 
 const VERSION: &str = "27.1.0";
@@ -160,6 +160,16 @@ fn without_line(name: &str) -> String {
     }
 }
 
+/// The diff of a mutant as `git apply` takes it: its second line has what is changed, where git looks for the file.
+fn patch(diff: &str) -> anyhow::Result<String> {
+    let mut lines = diff.splitn(3, '\n');
+    let file = lines.next().and_then(|line| line.strip_prefix("--- "));
+    match (file, lines.next(), lines.next()) {
+        (Some(file), Some(_), Some(hunks)) => Ok(format!("--- a/{file}\n+++ b/{file}\n{hunks}")),
+        _ => bail!("cargo-mutants gives another kind of diff: {diff}"),
+    }
+}
+
 /// The verdicts.
 fn known(context: &Context) -> anyhow::Result<BTreeMap<String, String>> {
     let text = fs::read_to_string(context.root().join(KNOWN))?;
@@ -195,34 +205,38 @@ impl<'a> Tree<'a> {
             folder: out.join("tree"),
             builds: out.join("builds"),
         };
-        let git = |arguments: &[&str]| Cmd::new("git").args(arguments).dir(context.root());
         if tree.folder.exists() {
-            git(&["worktree", "remove", "--force"])
-                .arg(&tree.folder)
-                .run()?;
+            tree.worktree(&["remove", "--force"]).run()?;
         }
-        git(&["worktree", "prune"]).run()?;
-        let add = git(&["worktree", "add", "--detach"]).arg(&tree.folder);
-        add.run()?;
+        tree.worktree(&["add", "--force", "--detach"]).run()?;
         Ok(tree)
+    }
+
+    fn worktree(&self, arguments: &[&str]) -> Cmd {
+        Cmd::new("git")
+            .arg("worktree")
+            .args(arguments)
+            .arg(&self.folder)
+            .dir(self.root)
     }
 
     /// Whether a seed fails with this mutant.
     fn simulator_notices(&self, mutant: &Missed) -> anyhow::Result<bool> {
         let git = |arguments: &[&str]| Cmd::new("git").args(arguments).dir(&self.folder);
         git(&["checkout", "--quiet", "--", "."]).run()?;
-        git(&["apply"]).arg(&mutant.diff).run()?;
-        let built = Cmd::cargo()
+        let diff = fs::read_to_string(&mutant.diff);
+        let diff = diff.with_context(|| format!("cannot read {}", mutant.diff.display()))?;
+        let applied = self.folder.with_file_name("mutant.patch");
+        fs::write(&applied, patch(&diff)?)?;
+        git(&["apply"]).arg(&applied).run()?;
+        // It has been compiled for the tests. What fails here is no sign that anything has noticed it.
+        Cmd::cargo()
             .args(["build", "--quiet", "--workspace", "--bin", "percolator-sim"])
             .arg("--target-dir")
             .arg(&self.builds)
-            .dir(&self.folder);
-        // What doesn't compile for the simulator can't be in it.
-        if !built.status()?.success() {
-            return Ok(true);
-        }
-        let first = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() * 1_000;
-        let seeds = format!("{first}..{}", first + SEEDS);
+            .dir(&self.folder)
+            .run()?;
+        let seeds = fresh_seeds(SEEDS)?;
         let status = Cmd::new(self.builds.join("debug/percolator-sim"))
             .args(["--seeds", &seeds, "--seconds", SEEDS_SECONDS])
             .status()?;
@@ -232,12 +246,7 @@ impl<'a> Tree<'a> {
 
 impl Drop for Tree<'_> {
     fn drop(&mut self) {
-        let remove = ["worktree", "remove", "--force"];
-        let _ = Cmd::new("git")
-            .args(remove)
-            .arg(&self.folder)
-            .dir(self.root)
-            .status();
+        let _ = self.worktree(&["remove", "--force"]).status();
     }
 }
 
@@ -259,6 +268,15 @@ mod tests {
             let error = verdicts(&wrong).expect_err("no reason").to_string();
             assert!(error.contains("survivors.txt:1"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_diff_names_its_file_twice() {
+        let diff = "--- a/src/x.rs\n+++ replace x -> bool with true\n@@ -1 +1 @@\n-false\n+true\n";
+        let expected = "--- a/a/src/x.rs\n+++ b/a/src/x.rs\n@@ -1 +1 @@\n-false\n+true\n";
+        assert_eq!(patch(diff).expect("a patch"), expected);
+        let error = patch("nothing").expect_err("no diff").to_string();
+        assert!(error.contains("another kind of diff"), "{error}");
     }
 
     #[test]
