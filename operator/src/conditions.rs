@@ -33,7 +33,7 @@ impl ClusterConditions {
     }
 
     /// Sets the series to what is known, and drops those of clusters that are gone: where nothing of a cluster outlives it,
-    /// nobody looks at it again.
+    /// it is reconciled no more.
     pub(crate) fn show(&self, gauges: &IntGaugeVec, is_there: impl Fn(&str, &str) -> bool) {
         gauges.reset();
         let mut all = self.all();
@@ -88,7 +88,7 @@ mod tests {
         known.note("n", "a", &status("False"));
         known.forget("n", "b");
         assert_eq!(shown(), [of("a", "False")]);
-        // It went with its namespace, and nothing of it was left to be told of.
+        // It went with its namespace, and no watch brought anything of it.
         assert_eq!(shown_of(|_, name| name != "a"), Vec::<String>::new());
         assert_eq!(shown(), Vec::<String>::new());
     }

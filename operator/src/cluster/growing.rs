@@ -31,11 +31,10 @@ fn growths<'a>(cluster: &ClusterObject, observed: &'a Observed) -> Vec<Growth<'a
         let live = observed.set(name, role);
         let servers = live.map_or(i64::MAX, |live| observed::number(live, "/spec/replicas"));
         for (ordinal, claim) in observed.claims_of(name, role) {
-            let is_bound = claim.pointer("/status/phase").and_then(Value::as_str) == Some("Bound");
             let Some(has) = observed::claim_capacity(claim) else {
                 continue;
             };
-            if is_bound && has < asked.size && i64::from(ordinal) < servers {
+            if observed::is_bound(claim) && has < asked.size && i64::from(ordinal) < servers {
                 growths.push(Growth {
                     claim,
                     has,

@@ -310,6 +310,11 @@ pub(crate) fn has_volume(claim: &Value) -> bool {
         || phase.is_some_and(|phase| phase != "Pending")
 }
 
+/// Whether a claim has its volume.
+pub(crate) fn is_bound(claim: &Value) -> bool {
+    claim.pointer("/status/phase").and_then(Value::as_str) == Some("Bound")
+}
+
 /// A condition of an object's status.
 pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     let conditions = object.pointer("/status/conditions")?.as_array()?;

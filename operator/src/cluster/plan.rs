@@ -364,8 +364,7 @@ fn plan_claims(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
     for role in Role::ALL {
         let asked = role.asked(&cluster.spec);
         for claim in observed.claims_of(name, role).into_values() {
-            let is_bound = claim.pointer("/status/phase").and_then(Value::as_str) == Some("Bound");
-            if !is_bound {
+            if !observed::is_bound(claim) {
                 continue;
             }
             if let Some(change) = change_of(claim, &asked) {
