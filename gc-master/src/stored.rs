@@ -336,9 +336,14 @@ mod tests {
         StoreWaits::up_to(Duration::from_secs(60))
     }
 
+    /// The store of the leader of this term.
+    async fn open(register: &Arc<FaultyRegister>, term: u64) -> (StateStore, Option<StoredState>) {
+        let opened = StateStore::load(register.clone(), term, waits()).await;
+        opened.unwrap()
+    }
+
     async fn read(register: &Arc<FaultyRegister>) -> Option<StoredState> {
-        let loaded = StateStore::load(register.clone(), 9, waits()).await;
-        loaded.unwrap().1
+        open(register, 9).await.1
     }
 
     fn register(folder: &tempfile::TempDir) -> Arc<FaultyRegister> {
@@ -352,9 +357,7 @@ mod tests {
     async fn lost_requests_and_answers_are_decided() {
         let folder = tempfile::tempdir().unwrap();
         let register = register(&folder);
-        let (mut store, first) = StateStore::load(register.clone(), 1, waits())
-            .await
-            .unwrap();
+        let (mut store, first) = open(&register, 1).await;
         assert_eq!(first, None);
         let faults = [
             vec![Fault::RequestLost],
@@ -379,13 +382,9 @@ mod tests {
         for fault in [None, Some(Fault::RequestLost)] {
             let folder = tempfile::tempdir().unwrap();
             let register = register(&folder);
-            let (mut old, _) = StateStore::load(register.clone(), 1, waits())
-                .await
-                .unwrap();
+            let (mut old, _) = open(&register, 1).await;
             old.store(1, b"one").await.unwrap();
-            let (mut new, found) = StateStore::load(register.clone(), 2, waits())
-                .await
-                .unwrap();
+            let (mut new, found) = open(&register, 2).await;
             let state = found.unwrap().state;
             new.store(0, &state).await.unwrap();
             *register.faults.lock().unwrap() = fault.into_iter().collect();
@@ -417,9 +416,7 @@ mod tests {
     async fn another_state_of_the_same_number_is_another_masters() {
         let folder = tempfile::tempdir().unwrap();
         let register = register(&folder);
-        let (mut store, _) = StateStore::load(register.clone(), 1, waits())
-            .await
-            .unwrap();
+        let (mut store, _) = open(&register, 1).await;
         store.store(1, b"one").await.unwrap();
         replace(&register, |value| [value, b" more"].concat()).await;
         let error = store.store(2, b"two").await.unwrap_err();
@@ -432,9 +429,7 @@ mod tests {
         for fault in [None, Some(Fault::RequestLost), Some(Fault::AnswerLost)] {
             let folder = tempfile::tempdir().unwrap();
             let register = register(&folder);
-            let (mut store, _) = StateStore::load(register.clone(), 1, waits())
-                .await
-                .unwrap();
+            let (mut store, _) = open(&register, 1).await;
             store.store(1, b"one").await.unwrap();
             touch(&register).await;
             store.store(2, b"two").await.unwrap();
@@ -443,9 +438,7 @@ mod tests {
             store.store(3, b"three").await.unwrap();
             assert_eq!(read(&register).await.unwrap().state, b"three");
             // Nor is one that was touched before the first write of a new leader.
-            let (mut next, found) = StateStore::load(register.clone(), 2, waits())
-                .await
-                .unwrap();
+            let (mut next, found) = open(&register, 2).await;
             touch(&register).await;
             next.store(0, &found.unwrap().state).await.unwrap();
             let error = store.store(4, b"four").await.unwrap_err();
