@@ -18,13 +18,12 @@ use super::{
     volume::Volume,
 };
 
-const PORT: u16 = 17_400;
+pub(crate) const PORT: u16 = 17_400;
 /// A cluster with a standby of each role.
 const SEVERAL: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
                        spec: {oracle: {replicas: 2}, gcMaster: {replicas: 2}, tablets: {replicas: 1}}\n";
-/// How long clients run, with the fault after [`BEFORE`].
-const CLIENTS_RUN: Duration = Duration::from_secs(10);
-const BEFORE: Duration = Duration::from_secs(2);
+/// The fault comes when clients have run for so long.
+const BEFORE: Duration = Duration::from_secs(1);
 /// All servers are there again within this, or something is wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -44,6 +43,15 @@ pub(crate) enum Fault {
 impl Fault {
     /// Those that need no volumes.
     pub(crate) const OF_PROCESSES: [Self; 3] = [Self::Ended, Self::Killed, Self::StandsStill];
+
+    /// How long clients run: well beyond the longest gap.
+    fn clients_run(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Ended => 4,
+            Self::Killed | Self::StandsStill => 8,
+            Self::DiskHangs => 10,
+        })
+    }
 
     pub(crate) fn about(self) -> &'static str {
         match self {
@@ -92,16 +100,36 @@ pub(super) fn run(programs: &Path, args: &Args) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let turns = usize::try_from(args.turns)?;
     throughput(programs, folder.path(), args)?;
-    let bench = Bench::start(programs, folder.path(), false)?;
+    let start = |role: Role, port| {
+        let folder = folder.path().join(role.name());
+        std::fs::create_dir(&folder)?;
+        Bench::start(programs, &folder, port, false)
+    };
+    let oracles = start(Role::Oracle, PORT)?;
+    let masters = start(Role::Master, PORT + 100)?;
     println!("for how long nothing went on, {turns} faults of each kind, milliseconds");
     println!("{:<62}{:>8}{:>8}{:>8}", "", "median", "p99", "longest");
     let mut results = BTreeMap::new();
-    for role in Role::ALL {
-        for fault in Fault::OF_PROCESSES {
-            let mut gaps = Vec::with_capacity(turns);
-            for _ in 0..turns {
-                gaps.push(bench.gap(role, fault)?.as_millis());
-            }
+    for fault in Fault::OF_PROCESSES {
+        let gaps = |bench: &Bench, role| -> anyhow::Result<Vec<u128>> {
+            let gaps = (0..turns).map(|_| Ok(bench.gap(role, fault)?.as_millis()));
+            gaps.collect()
+        };
+        // What takes milliseconds is measured alone; what waits for a right to end, side by side.
+        let (of_oracles, of_masters) = if fault == Fault::Ended {
+            let of_oracles = gaps(&oracles, Role::Oracle);
+            (of_oracles, gaps(&masters, Role::Master))
+        } else {
+            std::thread::scope(|scope| {
+                let of_oracles = scope.spawn(|| gaps(&oracles, Role::Oracle));
+                let of_masters = gaps(&masters, Role::Master);
+                let of_oracles = of_oracles.join();
+                let panicked = |_| Err(anyhow::anyhow!("the bench panicked"));
+                (of_oracles.unwrap_or_else(panicked), of_masters)
+            })
+        };
+        for (role, gaps) in [(Role::Oracle, of_oracles), (Role::Master, of_masters)] {
+            let mut gaps = gaps?;
             let [median, p99, longest] = distribution(&mut gaps);
             let what = match role {
                 Role::Oracle => "no transfer: the leading oracle",
@@ -112,7 +140,8 @@ pub(super) fn run(programs: &Path, args: &Args) -> anyhow::Result<()> {
             results.insert(format!("{} {}", role.name(), fault.about()), gaps);
         }
     }
-    bench.stop()?;
+    oracles.stop()?;
+    masters.stop()?;
     if let Some(file) = &args.json {
         std::fs::write(file, serde_json::to_vec(&results)?)?;
     }
@@ -226,13 +255,14 @@ impl<'a> Bench<'a> {
     pub(crate) fn start(
         programs: &'a Path,
         folder: &Path,
+        port: u16,
         on_volumes: bool,
     ) -> anyhow::Result<Self> {
         let (manifest, data) = (folder.join("failover.yaml"), folder.join("data"));
         std::fs::write(&manifest, SEVERAL)?;
         let (file, folder) = (manifest.to_string_lossy(), data.to_string_lossy());
         let arguments = ["-f", &*file, "--data-dir", &*folder];
-        let start = || Cluster::start(&programs.join("percolator"), PORT, &arguments);
+        let start = || Cluster::start(&programs.join("percolator"), port, &arguments);
         let mut cluster = start()?;
         let mut volumes = BTreeMap::new();
         if on_volumes {
@@ -273,12 +303,12 @@ impl<'a> Bench<'a> {
     }
 
     /// Clients beside those that measure.
-    fn beside(&self, role: Role) -> anyhow::Result<Vec<Child>> {
+    fn beside(&self, role: Role, runs: Duration) -> anyhow::Result<Vec<Child>> {
         let Some(recorded) = &self.recorded else {
             return Ok(Vec::new());
         };
         let mut history = self.percolator();
-        history.args(["history", "record", "--duration", &clients_run()]);
+        history.args(["history", "record", "--duration", &seconds(runs)]);
         let mut clients = vec![
             history
                 .arg(&recorded.history)
@@ -286,15 +316,15 @@ impl<'a> Bench<'a> {
                 .spawn()?,
         ];
         if role == Role::Master {
-            clients.push(self.bank().stdout(Stdio::null()).spawn()?);
+            clients.push(self.bank(runs).stdout(Stdio::null()).spawn()?);
         }
         Ok(clients)
     }
 
-    fn bank(&self) -> Command {
+    fn bank(&self, runs: Duration) -> Command {
         let mut bank = self.percolator();
         bank.args(["bank", "--accounts", "1000", "--clients", "8"]);
-        bank.args(["--duration", &clients_run()]);
+        bank.args(["--duration", &seconds(runs)]);
         bank.stderr(Stdio::inherit());
         if let Some(recorded) = &self.recorded {
             bank.arg("--ledger").arg(&recorded.ledger);
@@ -373,10 +403,11 @@ impl<'a> Bench<'a> {
             signal(&up, "STOP")?;
             self.set(fault, &leader, true)
         };
-        let beside = self.beside(role)?;
+        let runs = fault.clients_run();
+        let beside = self.beside(role, runs)?;
         let gap = match role {
-            Role::Oracle => self.transfers(strike),
-            Role::Master => self.settings(strike),
+            Role::Oracle => self.transfers(runs, strike),
+            Role::Master => self.settings(runs, strike),
         };
         self.set(fault, &leader, false)?;
         signal(&up, "CONT")?;
@@ -387,8 +418,12 @@ impl<'a> Bench<'a> {
         gap
     }
 
-    fn transfers(&self, strike: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
-        let bank = self.bank().stdout(Stdio::piped()).spawn()?;
+    fn transfers(
+        &self,
+        runs: Duration,
+        strike: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Duration> {
+        let bank = self.bank(runs).stdout(Stdio::piped()).spawn()?;
         strike()?;
         let summary = summary(bank)?;
         let stall = summary["longest_stall_ms"].as_f64();
@@ -397,12 +432,16 @@ impl<'a> Bench<'a> {
         ))
     }
 
-    fn settings(&self, strike: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> {
+    fn settings(
+        &self,
+        runs: Duration,
+        strike: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Duration> {
         let began = Instant::now();
         let change = || {
             let (mut last, mut longest) = (began, Duration::ZERO);
             for retention in ["10m", "11m"].into_iter().cycle() {
-                if began.elapsed() >= CLIENTS_RUN {
+                if began.elapsed() >= runs {
                     break;
                 }
                 let mut command = self.percolator();
@@ -424,8 +463,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn clients_run() -> String {
-    format!("{}s", CLIENTS_RUN.as_secs())
+fn seconds(runs: Duration) -> String {
+    format!("{}s", runs.as_secs())
 }
 
 /// What a bank says when it ends: no transfer has failed.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use crate::{
-    bench::failover::{Bench, Fault, Recorded, Role, distribution},
+    bench::failover::{Bench, Fault, PORT, Recorded, Role, distribution},
     cmd::Cmd,
 };
 
@@ -18,7 +18,7 @@ pub(super) fn run(programs: &Path, takeovers: u32) -> anyhow::Result<()> {
     } else {
         println!("no disk hangs: only root can freeze a volume");
     }
-    let mut bench = Bench::start(programs, folder.path(), on_volumes)?;
+    let mut bench = Bench::start(programs, folder.path(), PORT, on_volumes)?;
     bench.record(Recorded {
         ledger: folder.path().join("transfers.jsonl"),
         history: folder.path().join("history.jsonl"),
