@@ -352,9 +352,14 @@ fn targets_of(pod: &Value) -> Vec<Value> {
             let mut labels = common.clone();
             labels["__meta_kubernetes_pod_container_port_name"] =
                 port["name"].as_str().unwrap_or_default().into();
+            let host = if ip.contains(':') {
+                format!("[{ip}]")
+            } else {
+                ip.to_owned()
+            };
             let address = match &port["containerPort"] {
-                Value::Null => ip.to_owned(),
-                number => format!("{ip}:{number}"),
+                Value::Null => host,
+                number => format!("{host}:{number}"),
             };
             json!({"targets": [address], "labels": labels})
         })

@@ -140,6 +140,8 @@ impl<'a> Proxies<'a> {
             let (address, _) = rest.rsplit_once('.').ok_or("no secret")?;
             let (host, port) = address.rsplit_once(':').ok_or("no port")?;
             assert_eq!(port, PORT.to_string(), "{token}");
+            // One of IPv6 has brackets.
+            let host = host.trim_matches(['[', ']']);
             let pods = self.pods()?;
             let pod = pods.iter().find(|(ip, _)| ip == host);
             let pod = pod.ok_or_else(|| format!("no pod has {host}: {pods:?}"))?;

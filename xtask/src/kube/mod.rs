@@ -4,6 +4,7 @@
 mod crowd;
 pub(crate) mod lock;
 mod machine;
+pub(crate) mod network;
 pub(crate) mod nodes;
 pub(crate) mod oci;
 mod pki;
@@ -15,6 +16,7 @@ mod volumes;
 use std::{
     ffi::OsStr,
     fs,
+    io::ErrorKind,
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
@@ -25,13 +27,11 @@ use std::{
 use anyhow::{Context as _, bail};
 
 use crate::context::Context;
+use network::Network;
 use nodes::Node;
 use programs::Programs;
 use sh::{output, sh, start, wait};
 
-/// The nodes' network, and the machine's address in it.
-const HUB_NETWORK: &str = "172.30.0";
-const HUB: &str = "172.30.0.1";
 const PORT: u16 = 6443;
 /// Not the usual ones: a machine may have an etcd of its own.
 const ETCD: &str = "127.0.0.1:23790";
@@ -51,6 +51,9 @@ pub(crate) enum KubeCommand {
         /// How many nodes, from 1 to 9.
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
         nodes: u32,
+        /// With addresses of IPv6 alone. Default: of IPv4 alone.
+        #[arg(long)]
+        ipv6: bool,
         /// Anyone who starts this has the lock: a test.
         #[arg(long, hide = true)]
         under_lock: bool,
@@ -86,12 +89,17 @@ pub(crate) enum KubeCommand {
 
 pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<ExitCode> {
     match command {
-        KubeCommand::Up { nodes, under_lock } => {
+        KubeCommand::Up {
+            nodes,
+            ipv6,
+            under_lock,
+        } => {
             // Who isn't root may not even take the lock.
             programs::is_possible(context)?;
             let take = || lock::take("cargo xtask kube up", Duration::ZERO);
             let _alone = (!under_lock).then(take).transpose()?;
-            let kube = up(context, *nodes)?;
+            let network = if *ipv6 { Network::Ipv6 } else { Network::Ipv4 };
+            let kube = up(context, network, *nodes)?;
             println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
             println!("to use it: eval \"$(cargo xtask kube env)\"");
         }
@@ -176,10 +184,6 @@ impl Kube {
         self.folder.join("audit.log")
     }
 
-    fn server(&self) -> String {
-        format!("https://{HUB}:{PORT}")
-    }
-
     fn log(&self, name: &str) -> PathBuf {
         self.folder.join("log").join(format!("{name}.log"))
     }
@@ -231,7 +235,7 @@ impl Kube {
 }
 
 /// Starts a cluster; one that runs already goes first. The caller has the lock, and knows that one can be run here.
-pub(crate) fn up(context: &Context, count: u32) -> anyhow::Result<Kube> {
+pub(crate) fn up(context: &Context, network: Network, count: u32) -> anyhow::Result<Kube> {
     programs::install_packages()?;
     let kube = Kube {
         folder: FOLDER.into(),
@@ -239,7 +243,7 @@ pub(crate) fn up(context: &Context, count: u32) -> anyhow::Result<Kube> {
     };
     down()?;
     let started = Instant::now();
-    let result = start_all(&kube, context, count);
+    let result = start_all(&kube, context, network, count);
     if let Err(error) = result {
         let logs = tails(&kube);
         down()?;
@@ -261,18 +265,18 @@ fn tails(kube: &Kube) -> String {
     .map_or_else(|_| String::new(), |logs| format!("\n{logs}"))
 }
 
-fn start_all(kube: &Kube, context: &Context, count: u32) -> anyhow::Result<()> {
+fn start_all(kube: &Kube, context: &Context, network: Network, count: u32) -> anyhow::Result<()> {
     for folder in ["log", "etcd", "volumes"] {
         fs::create_dir_all(kube.folder.join(folder))
             .with_context(|| format!("cannot make {}/{folder}", kube.folder.display()))?;
     }
     machine::remember(&kube.folder)?;
     let pause = &*pause_image(context, kube)?;
-    nodes::network(count)?;
-    control_plane(kube)?;
+    nodes::make_network(network, count)?;
+    control_plane(kube, network)?;
     thread::scope(|scope| {
         let nodes: Vec<_> = (1..=count)
-            .map(|number| scope.spawn(move || nodes::up(kube, Node(number), &[pause])))
+            .map(|number| scope.spawn(move || nodes::up(kube, network, Node(number), &[pause])))
             .collect::<Vec<_>>();
         nodes.into_iter().try_for_each(|node| {
             node.join()
@@ -343,11 +347,13 @@ fn pause_image(context: &Context, kube: &Kube) -> anyhow::Result<PathBuf> {
 }
 
 #[expect(clippy::too_many_lines, reason = "a list of files and arguments")]
-fn control_plane(kube: &Kube) -> anyhow::Result<()> {
+fn control_plane(kube: &Kube, network: Network) -> anyhow::Result<()> {
+    let (hub, services) = (network.hub(), network.services());
+    let (first, any) = (network.first_service(), network.unspecified());
     let p = kube.folder.join("pki");
     pki::authority(&p)?;
     let hosts = format!(
-        "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:localhost,IP:127.0.0.1,IP:10.96.0.1,IP:{HUB}"
+        "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:localhost,IP:127.0.0.1,IP:{first},IP:{hub}"
     );
     pki::certificate(&p, "apiserver", "/CN=kube-apiserver", &hosts)?;
     for (name, subject) in [
@@ -363,7 +369,7 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
     ] {
         pki::certificate(&p, name, subject, "")?;
         let file = kube.folder.join(format!("{name}.conf"));
-        pki::kubeconfig(&p, name, &kube.server(), &file)?;
+        pki::kubeconfig(&p, name, &network.server(), &file)?;
     }
     let mut etcd = Command::new("etcd");
     etcd.arg("--data-dir").arg(kube.folder.join("etcd")).args([
@@ -381,8 +387,8 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
     apiserver.args([
         format!("--etcd-servers=http://{ETCD}"),
         format!("--secure-port={PORT}"),
-        "--bind-address=0.0.0.0".into(),
-        format!("--advertise-address={HUB}"),
+        format!("--bind-address={any}"),
+        format!("--advertise-address={hub}"),
         format!("--client-ca-file={p}/ca.crt"),
         format!("--tls-cert-file={p}/apiserver.crt"),
         format!("--tls-private-key-file={p}/apiserver.key"),
@@ -402,7 +408,7 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
         format!("--service-account-key-file={p}/sa.pub"),
         format!("--service-account-signing-key-file={p}/sa.key"),
         "--service-account-issuer=https://kubernetes.default.svc".into(),
-        "--service-cluster-ip-range=10.96.0.0/16".into(),
+        format!("--service-cluster-ip-range={services}"),
         "--authorization-mode=Node,RBAC".into(),
         // As OpenShift has it: who lets an object block its owner's deletion has to be allowed to.
         "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".into(),
@@ -432,7 +438,7 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
         &corefile,
         format!(
             ".:53 {{
-    bind {HUB}
+    bind {hub}
     errors
     ready 127.0.0.1:8181
     kubernetes cluster.local {{
@@ -518,8 +524,14 @@ pub(crate) fn down() -> anyhow::Result<()> {
         fs::remove_dir_all(folder).with_context(|| format!("cannot remove {FOLDER}"))?;
     }
     wait(Duration::from_secs(30), || {
-        TcpListener::bind(("0.0.0.0", PORT))
-            .map(drop)
-            .map_err(|error| format!("port {PORT} of the API server: {error}"))
+        Network::ALL.into_iter().try_for_each(|network| {
+            match TcpListener::bind((network.unspecified(), PORT)) {
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                    Err(format!("port {PORT} of the API server: {error}"))
+                }
+                // Or this machine has no such addresses.
+                _ => Ok(()),
+            }
+        })
     })
 }

@@ -10,7 +10,9 @@ use std::{
 use anyhow::Context as _;
 
 use super::{
-    HUB, HUB_NETWORK, Kube, pki,
+    Kube,
+    network::Network,
+    pki,
     sh::{output, sh, start, wait},
 };
 
@@ -34,14 +36,6 @@ pub(crate) struct Node(pub(crate) u32);
 impl Node {
     pub(crate) fn name(self) -> String {
         format!("node-{}", self.0)
-    }
-
-    pub(crate) fn address(self) -> String {
-        format!("{HUB_NETWORK}.{}", 10 + self.0)
-    }
-
-    fn pods(self) -> String {
-        format!("10.244.{}.0/24", self.0)
     }
 
     /// The name of its network namespace, and of its control groups.
@@ -85,41 +79,58 @@ impl Node {
 }
 
 /// Makes the network of all nodes.
-pub(crate) fn network(count: u32) -> anyhow::Result<()> {
+pub(crate) fn make_network(network: Network, count: u32) -> anyhow::Result<()> {
+    let (ip, iptables, hub, mask) = (
+        network.ip(),
+        network.iptables(),
+        network.hub(),
+        network.mask(),
+    );
+    let (forwarding, added) = (network.forwarding(), network.added());
+    let (pods, services) = (network.pods(), network.services());
     sh(&format!(
         "ip link add {LINK} type bridge
-         ip addr add {HUB}/24 dev {LINK}
+         {ip} addr add {hub}/{mask} dev {LINK} {added}
          ip link set {LINK} up
-         sysctl -qw net.ipv4.ip_forward=1
          # Nothing of the cluster leaves the machine.
-         ip route add blackhole 10.244.0.0/16 {ROUTES}
-         ip route add blackhole 10.96.0.0/16 {ROUTES}
-         iptables -I FORWARD -i {LINK} ! -o {LINK} -j DROP"
+         {ip} route add blackhole {pods} {ROUTES}
+         {ip} route add blackhole {services} {ROUTES}
+         {iptables} -I FORWARD -i {LINK} ! -o {LINK} -j DROP"
     ))?;
+    if network == Network::Ipv4 {
+        // Of IPv6 the machine itself has nothing to pass on, and would take no more routes from its routers.
+        sh(&format!("sysctl -qw {forwarding}=1"))?;
+    }
     for number in 1..=count {
         let node = Node(number);
         let (own, link) = (node.own(), node.link());
-        let (address, pods) = (node.address(), node.pods());
+        let (address, pods) = (network.node(number), network.pods_of(number));
         let mut routes = String::new();
-        for other in (1..=count).filter(|other| *other != number).map(Node) {
-            routes += &format!("ip route add {} via {}; ", other.pods(), other.address());
+        for other in (1..=count).filter(|other| *other != number) {
+            let (pods, node) = (network.pods_of(other), network.node(other));
+            routes += &format!("{ip} route add {pods} via {node}; ");
         }
         sh(&format!(
             "ip netns add {own}
              ip link add {link} type veth peer name eth0 netns {own}
              ip link set {link} master {LINK} up
-             nsenter --net=/run/netns/{own} sh -euc 'ip addr add {address}/24 dev eth0
-               ip link set eth0 up; ip link set lo up; ip route add default via {HUB}; {routes}
-               sysctl -qw net.ipv4.ip_forward=1'
-             ip route add {pods} via {address}"
+             nsenter --net=/run/netns/{own} sh -euc '{ip} addr add {address}/{mask} dev eth0 {added}
+               ip link set eth0 up; ip link set lo up; {ip} route add default via {hub}; {routes}
+               sysctl -qw {forwarding}=1'
+             {ip} route add {pods} via {address}"
         ))?;
     }
     Ok(())
 }
 
 /// Starts a node's programs, and loads `images` into it.
-pub(crate) fn up(kube: &Kube, node: Node, images: &[&Path]) -> anyhow::Result<()> {
-    let (name, address) = (node.name(), node.address());
+pub(crate) fn up(
+    kube: &Kube,
+    network: Network,
+    node: Node,
+    images: &[&Path],
+) -> anyhow::Result<()> {
+    let (name, address) = (node.name(), network.node(node.0));
     let folder = kube.folder.join(&name);
     let run = node.run();
     fs::create_dir_all(folder.join("cni"))?;
@@ -140,8 +151,8 @@ pub(crate) fn up(kube: &Kube, node: Node, images: &[&Path]) -> anyhow::Result<()
         &hosts,
     )?;
     let kubeconfig = kube.folder.join(format!("{name}.conf"));
-    pki::kubeconfig(&pki, &name, &kube.server(), &kubeconfig)?;
-    write_configurations(kube, node)?;
+    pki::kubeconfig(&pki, &name, &network.server(), &kubeconfig)?;
+    write_configurations(kube, network, node)?;
 
     let mut containerd = node.inside(Path::new("containerd"));
     containerd
@@ -180,8 +191,10 @@ pub(crate) fn up(kube: &Kube, node: Node, images: &[&Path]) -> anyhow::Result<()
 }
 
 #[expect(clippy::too_many_lines, reason = "a list of files and arguments")]
-fn write_configurations(kube: &Kube, node: Node) -> anyhow::Result<()> {
-    let (name, own, pods) = (node.name(), node.own(), node.pods());
+fn write_configurations(kube: &Kube, network: Network, node: Node) -> anyhow::Result<()> {
+    let (name, own, pods) = (node.name(), node.own(), network.pods_of(node.0));
+    let (hub, everywhere, any) = (network.hub(), network.everywhere(), network.unspecified());
+    let all_pods = network.pods();
     let folder = kube.folder.join(&name);
     let (d, run, pki) = (folder.display(), node.run(), kube.folder.join("pki"));
     let (run, p) = (run.display(), pki.display());
@@ -215,12 +228,12 @@ state = "{run}/state"
             format!(
                 r#"{{"cniVersion":"1.0.0","name":"{PREFIX}","plugins":[
 {{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,"hairpinMode":true,
-"ipam":{{"type":"host-local","dataDir":"{d}/ipam","ranges":[[{{"subnet":"{pods}"}}]],"routes":[{{"dst":"0.0.0.0/0"}}]}}}},
+"ipam":{{"type":"host-local","dataDir":"{d}/ipam","ranges":[[{{"subnet":"{pods}"}}]],"routes":[{{"dst":"{everywhere}"}}]}}}},
 {{"type":"portmap","capabilities":{{"portMappings":true}}}}]}}
 "#
             ),
         ),
-        ("resolv.conf", format!("nameserver {HUB}\n")),
+        ("resolv.conf", format!("nameserver {hub}\n")),
         (
             "kubelet.yaml",
             format!(
@@ -228,7 +241,8 @@ state = "{run}/state"
 kind: KubeletConfiguration
 authentication: {{x509: {{clientCAFile: {p}/ca.crt}}, webhook: {{enabled: true}}, anonymous: {{enabled: false}}}}
 authorization: {{mode: Webhook}}
-clusterDNS: [{HUB}]
+address: '{any}'
+clusterDNS: ['{hub}']
 clusterDomain: cluster.local
 cgroupDriver: cgroupfs
 cgroupRoot: /{own}
@@ -254,7 +268,8 @@ podLogsDir: {d}/logs
 kind: KubeProxyConfiguration
 clientConnection: {{kubeconfig: {kube_folder}/proxy.conf}}
 mode: iptables
-clusterCIDR: 10.244.0.0/16
+bindAddress: '{any}'
+clusterCIDR: '{all_pods}'
 hostnameOverride: {name}
 conntrack: {{maxPerCore: 0}}
 "
@@ -295,8 +310,10 @@ pub(crate) fn remove(folder: &Path) -> anyhow::Result<()> {
            ip link del {LINK}-$n 2>/dev/null || true
          done
          ip link del {LINK} 2>/dev/null || true
-         ip route flush {ROUTES}
-         while iptables -D FORWARD -i {LINK} ! -o {LINK} -j DROP 2>/dev/null; do true; done
+         for ip in 'ip' 'ip -6'; do $ip route flush {ROUTES}; done
+         for iptables in iptables ip6tables; do
+           while $iptables -D FORWARD -i {LINK} ! -o {LINK} -j DROP 2>/dev/null; do true; done
+         done
          # What plugins and kubelets keep in places of their own, whatever they are told.
          for pod in {folder}/node-*/containerd/io.containerd.grpc.v1.cri/sandboxes/*; do
            [ -d "$pod" ] || continue

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::machine::{self, NAMESPACES};
-use super::{FOLDER, HUB, HUB_NETWORK, PORT, nodes, sh};
+use super::{FOLDER, network, network::Network, nodes, sh};
 
 /// The kernel takes its time to remove what nobody uses any more.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -18,8 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const DEPTH: u32 = 4;
 /// What is in the names of all that a cluster has on a machine, and of a kube-proxy's chains.
 const NAMES: [&str; 3] = [nodes::PREFIX, nodes::LINK, "KUBE-"];
-/// Of nodes, pods and services.
-const NETWORKS: [&str; 3] = [HUB_NETWORK, "10.244", "10.96"];
 /// How lines begin.
 const NAMESPACE: &str = "network namespace ";
 const SETTING: &str = "setting ";
@@ -46,12 +44,13 @@ impl Traces {
             let said = sh::output(&mut Command::new(program)).unwrap_or_default();
             lines.extend(rules(program, &said));
         }
-        let routes = sh::output(Command::new("ip").args(["route"])).unwrap_or_default();
-        lines.extend(
-            routes
-                .lines()
-                .map(|route| format!("route {}", route.trim())),
-        );
+        for family in ["-4", "-6"] {
+            let said = sh::output(Command::new("ip").args([family, "route"])).unwrap_or_default();
+            // Those of routers have a time to live.
+            let routes = said.lines().map(|line| line.split(" expires").next());
+            let routes = routes.flatten().map(str::trim);
+            lines.extend(routes.map(|route| format!("route {route}")));
+        }
         for (what, folder) in [("link ", "/sys/class/net"), (NAMESPACE, NAMESPACES)] {
             lines.extend(names(Path::new(folder)).map(|name| format!("{what}{name}")));
         }
@@ -80,8 +79,17 @@ impl Traces {
         }
         if let Some(home) = std::env::var_os("HOME") {
             // As kubectl calls the folders of what it remembers of an API server.
-            let server = format!(".kube/cache/discovery/{HUB}_{PORT}");
-            note(&PathBuf::from(home).join(server), 0, &mut lines);
+            let home = PathBuf::from(home);
+            for network in Network::ALL {
+                let server = network.server();
+                let server = server.trim_start_matches("https://");
+                let server = server.replace(['[', ']', ':'], "_");
+                note(
+                    &home.join(".kube/cache/discovery").join(server),
+                    0,
+                    &mut lines,
+                );
+            }
         }
         let marked = sh::sh(&format!(
             "grep -lsz '^{}=1$' /proc/[0-9]*/environ | cut -d/ -f3 || true",
@@ -151,12 +159,14 @@ fn is_setting(line: &str) -> bool {
 fn is_ours(line: &str) -> bool {
     let is_named = NAMES.iter().any(|name| line.contains(name));
     // 110.96.0.1 is none.
-    let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+    let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && !".:_".contains(c));
     let has_address = words.any(|word| {
-        let mut networks = NETWORKS.iter();
-        networks.any(|network| {
-            let rest = word.strip_prefix(network);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        let word = word.trim_start_matches('_').replace('_', ":");
+        network::PREFIXES.iter().any(|prefix| {
+            let rest = word.strip_prefix(prefix);
+            rest.is_some_and(|rest| {
+                prefix.contains(':') || !rest.starts_with(char::is_alphanumeric)
+            })
         })
     });
     let is_in_folder = line.split(' ').any(|word| {
@@ -251,6 +261,9 @@ mod tests {
             "file /var/lib/cni",
             "file /run/netns",
             "file /srv/.kube/cache/discovery/172.30.0.1_6443",
+            "route blackhole fd70:6572:6301::/48 dev lo proto 213 metric 1024 pref medium",
+            "ip6tables-save filter -A FORWARD -d fd70:6572:6302::1/128 -j DROP",
+            "file /srv/.kube/cache/discovery/_fd70_6572_6300__1__6443",
             "process 4711",
         ] {
             let told = traces(&[line]).differences(&none);
@@ -286,6 +299,7 @@ mod tests {
             "network namespace vpn",
             "route 10.8.0.0/24 dev tun0 proto kernel scope link src 10.8.0.2",
             "route 172.30.01.0/24 dev tun0",
+            "route fd70:6572:64::/48 dev tun0",
         ];
         let told = traces(&foreign).differences(&none);
         assert_eq!(told.ours, [""; 0]);

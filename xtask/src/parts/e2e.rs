@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use crate::{
     context::Context,
     debian, image,
-    kube::{self, oci, traces::Traces},
+    kube::{self, network::Network, oci, traces::Traces},
     parts::{Report, unit},
     programs::TestProgram,
     tally::Skipped,
@@ -20,6 +20,8 @@ const OTHER_IMAGE: &str = "localhost/percolator:other";
 const HANDLER_IMAGE: &str = "localhost/measure:1";
 /// The test program that is to run last.
 const LAST: &str = "rights";
+/// The test program that needs a Kubernetes of IPv6 alone.
+const IPV6: &str = "ipv6";
 const LIMIT: Duration = Duration::from_secs(1_500);
 
 /// Of an API server that stands still, unless somebody asks for longer: some leases of servers, which are of ten seconds.
@@ -53,7 +55,7 @@ impl E2eArgs {
             );
         }
         programs.retain(|it| self.only.is_empty() || self.only.contains(&it.name));
-        // It looks at what the others made the operator do.
+        // It looks at what the others on its Kubernetes made the operator do.
         programs.sort_by_key(|program| program.name == LAST);
         Ok(programs)
     }
@@ -101,32 +103,72 @@ pub(crate) fn run(
         kube::down()?;
         nothing_is_left(&before)
     })?;
-    let kube = report.step("kube up", |_| kube::up(context, 3))?;
-    let result = (|| {
+    let (of_ipv6, of_ipv4): (Vec<_>, Vec<_>) = programs.into_iter().partition(|it| it.name == IPV6);
+    let tested = Tested {
+        context,
+        programs: &built.programs,
+        away: args.api_server_away(),
+    };
+    let mut results = Vec::new();
+    for (network, programs) in [(Network::Ipv4, of_ipv4), (Network::Ipv6, of_ipv6)] {
+        if programs.is_empty() {
+            continue;
+        }
+        if !network.is_possible() {
+            let why = "this machine has no IPv6".to_owned();
+            println!("SKIPPED: {why}");
+            let test = "the tests on a Kubernetes of IPv6".to_owned();
+            report.tally.skipped.push(Skipped { test, why });
+            continue;
+        }
+        results.push(tested.run(network, &programs, report));
+        report.step("kube down", |_| kube::down())?;
+    }
+    report.step("what is left", |_| nothing_is_left(&before))?;
+    let failures = results.into_iter().filter_map(anyhow::Result::err);
+    let failures: Vec<String> = failures.map(|error| format!("{error:#}")).collect();
+    anyhow::ensure!(failures.is_empty(), "{}", failures.join(" "));
+    Ok(report.tests())
+}
+
+/// What is tested, and for how long.
+struct Tested<'a> {
+    context: &'a Context,
+    /// The folder of the built programs.
+    programs: &'a Path,
+    /// How long the API server stands still.
+    away: Duration,
+}
+
+impl Tested<'_> {
+    /// Runs these programs on a Kubernetes that it starts, and leaves up.
+    fn run(
+        &self,
+        network: Network,
+        programs: &[&TestProgram],
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let context = self.context;
+        let kube = report.step("kube up", |_| kube::up(context, network, 3))?;
         report.step("images", |_| {
             for name in [IMAGE, OTHER_IMAGE] {
                 let archive = kube.folder.join("percolator.tar");
-                image::make(context, &built.programs, name, &archive)?;
+                image::make(context, self.programs, name, &archive)?;
                 kube.load(&archive)?;
             }
             let archive = kube.folder.join("measure.tar");
-            handler_image(context, &built.programs, &archive)?;
+            handler_image(context, self.programs, &archive)?;
             kube.load(&archive)
         })?;
-        let variables = variables(context, &kube, args.api_server_away(), report)?;
         let how = unit::RunMode {
             arguments: &["--nocapture", "--test-threads=1"],
-            variables,
-            limit,
+            variables: variables(context, &kube, self.away, report)?,
+            limit: LIMIT + self.away,
         };
-        unit::run_each(&programs, &how, report, |program| {
+        unit::run_each(programs, &how, report, |program| {
             format!("--e2e {}", program.name)
         })
-    })();
-    let down = report.step("kube down", |_| kube::down());
-    result.and(down)?;
-    report.step("what is left", |_| nothing_is_left(&before))?;
-    Ok(report.tests())
+    }
 }
 
 /// Makes the image of an observer whose program is a script of the shell, as docs/kubernetes.md says it: the program, a shell,

@@ -1,0 +1,138 @@
+//! The addresses of a cluster, all of one family: of IPv4, or of IPv6.
+
+use std::net::TcpListener;
+
+use super::PORT;
+
+/// Which addresses nodes, pods and services have. They have none of the other family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Network {
+    #[default]
+    Ipv4,
+    Ipv6,
+}
+
+/// How addresses of nodes, pods and services begin, of both families. Those of IPv6 are local ones.
+pub(super) const PREFIXES: [&str; 4] = ["172.30.0", "10.244", "10.96", "fd70:6572:63"];
+
+impl Network {
+    pub(super) const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
+
+    /// Whether a machine has such addresses at all.
+    pub(crate) fn is_possible(self) -> bool {
+        TcpListener::bind((self.unspecified(), 0)).is_ok()
+    }
+
+    /// The machine's address among the nodes.
+    pub(super) fn hub(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "172.30.0.1",
+            Self::Ipv6 => "fd70:6572:6300::1",
+        }
+    }
+
+    /// The network of the nodes, behind a node's address.
+    pub(super) fn mask(self) -> u8 {
+        match self {
+            Self::Ipv4 => 24,
+            Self::Ipv6 => 64,
+        }
+    }
+
+    /// Of a node by its number.
+    pub(super) fn node(self, number: u32) -> String {
+        let host = 10 + number;
+        match self {
+            Self::Ipv4 => format!("172.30.0.{host}"),
+            Self::Ipv6 => format!("fd70:6572:6300::{host}"),
+        }
+    }
+
+    /// The network of the pods of a node.
+    pub(super) fn pods_of(self, node: u32) -> String {
+        match self {
+            Self::Ipv4 => format!("10.244.{node}.0/24"),
+            Self::Ipv6 => format!("fd70:6572:6301:{node}::/64"),
+        }
+    }
+
+    /// The network of all pods.
+    pub(super) fn pods(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "10.244.0.0/16",
+            Self::Ipv6 => "fd70:6572:6301::/48",
+        }
+    }
+
+    /// The network of services.
+    pub(super) fn services(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "10.96.0.0/16",
+            Self::Ipv6 => "fd70:6572:6302::/112",
+        }
+    }
+
+    /// The service of the API server.
+    pub(super) fn first_service(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "10.96.0.1",
+            Self::Ipv6 => "fd70:6572:6302::1",
+        }
+    }
+
+    /// Every address of a machine.
+    pub(super) fn unspecified(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "0.0.0.0",
+            Self::Ipv6 => "::",
+        }
+    }
+
+    /// Every address there is.
+    pub(super) fn everywhere(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "0.0.0.0/0",
+            Self::Ipv6 => "::/0",
+        }
+    }
+
+    /// Where the API server is.
+    pub(super) fn server(self) -> String {
+        let hub = self.hub();
+        match self {
+            Self::Ipv4 => format!("https://{hub}:{PORT}"),
+            Self::Ipv6 => format!("https://[{hub}]:{PORT}"),
+        }
+    }
+
+    /// The command that sets addresses and routes.
+    pub(super) fn ip(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "ip",
+            Self::Ipv6 => "ip -6",
+        }
+    }
+
+    /// What an address is added with: nobody else can have it, and without this it is there only after some seconds.
+    pub(super) fn added(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "",
+            Self::Ipv6 => "nodad",
+        }
+    }
+
+    pub(super) fn iptables(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "iptables",
+            Self::Ipv6 => "ip6tables",
+        }
+    }
+
+    /// The setting that lets packets pass.
+    pub(super) fn forwarding(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "net.ipv4.ip_forward",
+            Self::Ipv6 => "net.ipv6.conf.all.forwarding",
+        }
+    }
+}
