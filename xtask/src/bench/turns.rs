@@ -121,7 +121,7 @@ pub(super) fn figures(said: &str) -> anyhow::Result<Vec<(String, f64)>> {
         .collect()
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {
