@@ -56,6 +56,11 @@ fn the_chart_is_valid_with_every_value() {
         ("namespaces={Upper}", "namespaces"),
         ("unschedulableGrace=soon", "unschedulableGrace"),
         ("rollsMax=0", "rollsMax"),
+        // Otherwise they would be open, and nobody would know.
+        (
+            "networkPolicy.clusters.namespaces={shop}",
+            "networkPolicy.enabled",
+        ),
     ] {
         let error = kube
             .helm(&["template", "x", &chart, "--set", wrong])
