@@ -97,6 +97,18 @@ fn the_example_for_production_passes_every_rule_and_has_a_standby() {
 }
 
 #[test]
+fn the_other_examples_pass_every_rule() {
+    for text in [
+        include_str!("../../../examples/monitored.yaml"),
+        include_str!("../../../examples/air-gapped.yaml"),
+    ] {
+        let cluster = PercolatorCluster::from_yaml(text).expect("the example is good");
+        let object = serde_json::to_value(cluster).expect("JSON");
+        assert_eq!(refusals(&object, None), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn rules_for_values_refuse_what_they_should() {
     for (path, value, said) in [
         ("/metadata/name", json!("9lives"), "starting with a letter"),
