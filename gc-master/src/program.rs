@@ -66,7 +66,8 @@ struct Flags {
 
     /// The registers that it shares with other masters, of which one leads and answers: file:DIR, for processes of one machine
     /// that share this folder; kube:NAMESPACE/NAME, for pods: the ConfigMaps NAME and NAME-state, by default (kube:NAME) in the
-    /// pod's own namespace (default: none, the master is alone and its state is in its own folder)
+    /// pod's own namespace; etcd:HOST:PORT/KEY, without TLS: the keys KEY and KEY-state, of several members with commas between their
+    /// addresses (default: none, the master is alone and its state is in its own folder)
     #[arg(long, value_name = "REGISTER", env = "PERCOLATOR_GC_MASTER_REGISTER")]
     register: Option<RegisterLocation>,
 

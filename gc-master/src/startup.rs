@@ -127,6 +127,8 @@ impl StateLocation {
             RegisterLocation::File(folder) => Some(folder.join(SHARED_STATE.file)),
             #[cfg(feature = "kubernetes")]
             RegisterLocation::Kubernetes(_) => None,
+            #[cfg(feature = "etcd")]
+            RegisterLocation::Etcd(_) => None,
         };
         Ok(Self {
             register: location.open(SHARED_STATE, creates)?,

@@ -5,6 +5,7 @@
 
 mod answers;
 mod connection;
+mod location;
 
 use std::fmt;
 use std::time::Duration;
@@ -15,6 +16,8 @@ use percolator_register::{
     VersionedValue, WriteId, check_size,
 };
 use tonic::transport::Endpoint;
+
+pub use crate::location::{EtcdLocation, LocationError};
 
 use crate::answers::{Failure, TxnOutcome};
 use crate::connection::Connection;
@@ -64,6 +67,14 @@ impl EtcdRegister {
             timeout: Self::TIMEOUT,
             floor: VersionFloor::default(),
         }
+    }
+
+    /// The register at a location, over connections without TLS. To be called within a runtime.
+    ///
+    /// # Errors
+    /// A member's address is none.
+    pub fn at(location: &EtcdLocation) -> Result<Self, LocationError> {
+        Ok(Self::new(location.endpoints()?, location.key()))
     }
 
     /// The same, which waits for answers for so long in place of [`Self::TIMEOUT`].

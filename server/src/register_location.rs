@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use percolator_protocol::election::Timing;
 use percolator_register::{FileRegister, LoadError, Register, VersionedValue};
+#[cfg(feature = "etcd")]
+use percolator_register_etcd::{EtcdLocation, EtcdRegister, LocationError as EtcdLocationError};
 #[cfg(feature = "kubernetes")]
 use percolator_register_kube::{KubeLocation, KubeRegister, LocationError};
 use percolator_telemetry::Limited;
@@ -28,6 +30,9 @@ pub enum RegisterLocation {
     /// In ConfigMaps, for pods. This is the one of the leadership.
     #[cfg(feature = "kubernetes")]
     Kubernetes(KubeLocation),
+    /// In keys of etcd. This is the one of the leadership.
+    #[cfg(feature = "etcd")]
+    Etcd(EtcdLocation),
 }
 
 /// One of the registers at a location.
@@ -35,18 +40,19 @@ pub enum RegisterLocation {
 pub struct RegisterPart {
     /// Its file in the folder.
     pub file: &'static str,
-    /// What its ConfigMap has behind the location's name.
+    /// What its ConfigMap, or its key of etcd, has behind the location's name.
     pub object_suffix: &'static str,
     /// An answer that takes longer is given up.
     pub timeout: Duration,
-    /// The most bytes of a value in a file. A ConfigMap takes [`percolator_register::VALUE_BYTES_MAX`].
+    /// The most bytes of a value in a file. A ConfigMap, or a key of etcd, takes [`percolator_register::VALUE_BYTES_MAX`].
     pub file_bytes_max: usize,
 }
 
 impl FromStr for RegisterLocation {
     type Err = String;
 
-    /// As on the command line: `file:DIR`, `kube:NAMESPACE/NAME` or `kube:NAME`.
+    /// As on the command line: `file:DIR`, `kube:NAMESPACE/NAME`, `kube:NAME` or `etcd:HOST:PORT/KEY`, where several members of one
+    /// etcd have commas between.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             Some(("file", folder)) if !folder.is_empty() => Ok(Self::File(folder.into())),
@@ -63,9 +69,21 @@ impl FromStr for RegisterLocation {
                  program of the image"
                     .into(),
             ),
+            #[cfg(feature = "etcd")]
+            Some(("etcd", key)) => {
+                let location = key.parse();
+                location
+                    .map(Self::Etcd)
+                    .map_err(|error: EtcdLocationError| error.to_string())
+            }
+            #[cfg(not(feature = "etcd"))]
+            Some(("etcd", _)) => Err(
+                "this program was built without a client of etcd: build it with --features etcd, or take the program of the image"
+                    .into(),
+            ),
             _ => Err(
-                "a register is written file:DIR, as in file:/var/lib/percolator/register, or kube:NAMESPACE/NAME, as in \
-                 kube:default/demo-tso-register"
+                "a register is written file:DIR, as in file:/var/lib/percolator/register, kube:NAMESPACE/NAME, as in \
+                 kube:default/demo-tso-register, or etcd:HOST:PORT/KEY, as in etcd:etcd-0:2379,etcd-1:2379/percolator/demo-tso"
                     .into(),
             ),
         }
@@ -103,6 +121,13 @@ impl RegisterLocation {
                     .map_err(|error| Error::OpenRegister(error.into()))?;
                 Ok(Arc::new(register.with_timeout(part.timeout)))
             }
+            #[cfg(feature = "etcd")]
+            Self::Etcd(location) => {
+                let location = location.with_suffix(part.object_suffix);
+                let register = EtcdRegister::at(&location)
+                    .map_err(|error| Error::OpenRegister(error.into()))?;
+                Ok(Arc::new(register.with_timeout(part.timeout)))
+            }
         }
     }
 
@@ -112,6 +137,8 @@ impl RegisterLocation {
             Self::File(folder) => folder.join(part.file).display().to_string(),
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(location) => format!("configmap {location}{}", part.object_suffix),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(location) => location.with_suffix(part.object_suffix).to_string(),
         }
     }
 
@@ -119,6 +146,8 @@ impl RegisterLocation {
     pub fn timing(&self) -> Timing {
         match self {
             Self::File(_) => Timing::default(),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => Timing::default(),
             #[cfg(feature = "kubernetes")]
             Self::Kubernetes(_) => Timing {
                 poll_ms: POLL_OF_API_SERVER_MS,
@@ -158,10 +187,26 @@ mod tests {
     fn a_location_is_read_as_it_is_written() {
         let file: RegisterLocation = "file:/a/b".parse().unwrap();
         assert_eq!(file, RegisterLocation::File("/a/b".into()));
-        for text in ["", "file:", "/a/b", "etcd:a"] {
+        for text in ["", "file:", "/a/b", "consul:a"] {
             let error = text.parse::<RegisterLocation>().unwrap_err();
             assert!(error.contains("file:DIR"), "{text}: {error}");
         }
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn keys_of_etcd_begin_with_the_one_of_the_location() {
+        let location: RegisterLocation = "etcd:a:2379,[::1]:2380/x/demo".parse().unwrap();
+        let part = RegisterPart {
+            file: "f",
+            object_suffix: "-state",
+            timeout: Duration::from_secs(1),
+            file_bytes_max: 1,
+        };
+        let name = location.describe(part);
+        assert_eq!(name, "etcd:a:2379,[::1]:2380/x/demo-state");
+        let error = "etcd:a".parse::<RegisterLocation>().unwrap_err();
+        assert!(error.contains("HOST:PORT"), "{error}");
     }
 
     #[cfg(feature = "kubernetes")]

@@ -79,7 +79,7 @@ struct Flags {
 
     /// The register that it shares with other oracles, of which one leads and grants: file:DIR, for processes of one machine
     /// that share this folder; kube:NAMESPACE/NAME, for pods: a ConfigMap, by default (kube:NAME) in the pod's own
-    /// namespace. Default: none, the oracle is alone and its limit is in its own folder.
+    /// namespace; etcd:HOST:PORT/KEY, without TLS: a key, of several members with commas between their addresses. Default: none, the oracle is alone and its limit is in its own folder.
     #[arg(long, value_name = "REGISTER", env = "PERCOLATOR_TSO_REGISTER")]
     register: Option<RegisterLocation>,
 

@@ -54,6 +54,7 @@ const RULES: [(&str, Siblings); 15] = [
         Siblings::Only(&[
             "percolator-protocol",
             "percolator-register",
+            "percolator-register-etcd",
             "percolator-register-kube",
             "percolator-telemetry",
             "percolator-wire",
