@@ -397,7 +397,7 @@ impl Cluster {
 
     fn check_status(&self, start_ts: Timestamp, primary: &Cell, now: Timestamp) -> Status {
         if self.state.lock().deleted.contains(&primary.table.0) {
-            // Its locks elsewhere were swept before, if it committed.
+            // Its locks elsewhere were resolved before, if it committed.
             return Status::RolledBack;
         }
         let ask = |primary| {
