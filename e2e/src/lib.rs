@@ -132,15 +132,26 @@ impl Kube {
         });
     }
 
+    /// Installs the operator from a chart of another release, with the image of that release.
+    pub fn install_older(&self, chart: &str, image: &str) {
+        let (_, tag) = image.rsplit_once(':').expect("a tag");
+        let tag = format!("image.tag={tag}");
+        let more = ["--wait", TIMEOUT, "--set", &tag];
+        self.upgrade_to(chart, RELEASE, OPERATOR, &more);
+    }
+
     /// Installs a release of the chart, or brings it up to date, with these arguments on top of the test's.
     fn upgrade(&self, release: &str, namespace: &str, more: &[&str]) {
+        self.upgrade_to(&self.chart(), release, namespace, more);
+    }
+
+    fn upgrade_to(&self, chart: &str, release: &str, namespace: &str, more: &[&str]) {
         let repository = self.image.rsplit_once(':').expect("an image has a tag").0;
         let repository = format!("image.repository={repository}");
-        let chart = self.chart();
         // The operator's pods hold what is asked of those of clusters.
         let _ = kubectl(&["create", "namespace", namespace]);
         kubectl(&["label", "--overwrite", "namespace", namespace, RESTRICTED]).expect("a label");
-        let mut arguments = vec!["upgrade", "--install", release, &chart, "-n", namespace];
+        let mut arguments = vec!["upgrade", "--install", release, chart, "-n", namespace];
         arguments.extend(["--set", &repository]);
         if release != RELEASE {
             // The first release has it.

@@ -53,13 +53,6 @@ fn a_cluster_serves_where_there_is_no_ipv4() {
     kube.install(&[]);
     let space = kube.namespace(SPACE);
     space.apply(&cluster()).expect("a cluster");
-    let configuration = format!(
-        "global: {{scrape_interval: 2s, scrape_timeout: 2s}}\n{}",
-        documented_jobs(&kube)
-    );
-    let Some(prometheus) = Prometheus::start(&configuration, &[], &[SPACE, OPERATOR]) else {
-        return;
-    };
     space.wait_until_up_to_date("demo");
     let pods = space.pods("demo").expect("pods");
     assert_eq!(pods.len(), SERVERS, "{pods:?}");
@@ -94,6 +87,13 @@ fn a_cluster_serves_where_there_is_no_ipv4() {
     proxies.carry_out_transactions("by IPv6");
 
     say("Prometheus scrapes them all, and the operator");
+    let configuration = format!(
+        "global: {{scrape_interval: 2s, scrape_timeout: 2s}}\n{}",
+        documented_jobs(&kube)
+    );
+    let Some(prometheus) = Prometheus::start(&configuration, &[], &[SPACE, OPERATOR]) else {
+        return;
+    };
     wait("all targets", || {
         let targets = prometheus.targets()?;
         let wrong = targets.iter().filter(|(_, wrong)| !wrong.is_empty());

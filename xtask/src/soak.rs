@@ -16,6 +16,7 @@ mod documents;
 mod moves;
 mod servers;
 mod takeovers;
+mod upgrade;
 
 use crate::{
     cmd::Cmd,
@@ -39,6 +40,8 @@ Examples:
   cargo xtask soak --documents 100000  observers alone, with their workers and servers killed
   cargo xtask soak --mutate 'protocol/src/**' --shard 0/8
                                        small bugs in this code, an eighth of them: what notices them?
+  cargo xtask soak --upgrade-from HEAD~100
+                                       the operator and a cluster of this commit become those of this checkout
 
 The report has one JSON object a line for each step: the commit, the step, when it began, how long it took, what was run
 and, if it failed, how. It grows from run to run, so that weeks can be compared:
@@ -70,6 +73,10 @@ pub(crate) struct Args {
     /// With --mutate: one of N parts of them, from 0.
     #[arg(long, value_name = "K/N", requires = "mutate")]
     shard: Option<String>,
+    /// In place of all that: the operator, the chart and the image of this commit, built from the history, on a real Kubernetes, with
+    /// a cluster that is brought up to date while money moves. Its operator has to say Ready (since 2026-11-23).
+    #[arg(long, value_name = "COMMIT", conflicts_with_all = ["takeovers", "moves", "documents", "mutate"])]
+    upgrade_from: Option<String>,
     /// Folder of the programs for --takeovers, --moves and --documents. Default: they are built for release.
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
@@ -124,6 +131,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(files) = &args.mutate {
         let mutate = || code_mutants::run(context, files, args.shard.as_deref());
         return Ok(exit_code(step("code-mutants", &mutate)?));
+    }
+    if let Some(commit) = &args.upgrade_from {
+        let upgrade = || upgrade::run(context, commit);
+        return Ok(exit_code(step("upgrade", &upgrade)?));
     }
     let began = Instant::now();
     let whole = Duration::from_secs_f64(args.hours * 3600.0);

@@ -20,7 +20,11 @@ impl Network {
 
     /// Whether a machine has such addresses at all.
     pub(crate) fn is_possible(self) -> bool {
-        TcpListener::bind((self.unspecified(), 0)).is_ok()
+        let own = match self {
+            Self::Ipv4 => "127.0.0.1",
+            Self::Ipv6 => "::1",
+        };
+        TcpListener::bind((own, 0)).is_ok()
     }
 
     /// The machine's address among the nodes.

@@ -1,6 +1,10 @@
 //! The chart, the operator and its clusters on a real Kubernetes, which this starts, and stops again.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 
@@ -16,12 +20,15 @@ use crate::{
 const PACKAGE: &str = "percolator-e2e";
 const IMAGE: &str = concat!("localhost/percolator:", env!("CARGO_PKG_VERSION"));
 const OTHER_IMAGE: &str = "localhost/percolator:other";
+const OLDER_IMAGE: &str = "localhost/percolator:older";
 /// Of an observer's own program.
 const HANDLER_IMAGE: &str = "localhost/measure:1";
 /// The test program that is to run last.
 const LAST: &str = "rights";
 /// The test program that needs a Kubernetes of IPv6 alone.
 const IPV6: &str = "ipv6";
+/// The test program that needs an older release.
+pub(crate) const OLDER: &str = "older";
 const LIMIT: Duration = Duration::from_secs(1_500);
 
 /// Of an API server that stands still, unless somebody asks for longer: some leases of servers, which are of ten seconds.
@@ -36,6 +43,18 @@ pub(crate) struct E2eArgs {
     /// The API server stands still for so long.
     #[arg(skip)]
     pub(crate) api_server_away: Option<Duration>,
+    /// What to upgrade from; without it that isn't tested.
+    #[arg(skip)]
+    pub(crate) older: Option<OlderRelease>,
+}
+
+/// What was released at an older commit.
+#[derive(Clone, Debug)]
+pub(crate) struct OlderRelease {
+    /// The folder of its programs.
+    pub(crate) programs: PathBuf,
+    /// The folder of its chart.
+    pub(crate) chart: PathBuf,
 }
 
 impl E2eArgs {
@@ -47,12 +66,21 @@ impl E2eArgs {
     fn programs<'a>(&self, built: &'a [TestProgram]) -> anyhow::Result<Vec<&'a TestProgram>> {
         let mut programs: Vec<_> = built.iter().filter(|test| is_it(test)).collect();
         anyhow::ensure!(!programs.is_empty(), "cargo has not built {PACKAGE}");
-        let names: Vec<&str> = programs.iter().map(|it| it.name.as_str()).collect();
-        if let Some(unknown) = self.only.iter().find(|it| !names.contains(&it.as_str())) {
+        let names = programs.iter().map(|it| it.name.as_str());
+        let names: Vec<&str> = names.filter(|name| *name != OLDER).collect();
+        let mut only = self.only.iter().filter(|it| *it != OLDER);
+        if let Some(unknown) = only.find(|it| !names.contains(&it.as_str())) {
             anyhow::bail!(
                 "--e2e {unknown}: there is no such program, but {}",
                 names.join(", ")
             );
+        }
+        anyhow::ensure!(
+            self.older.is_some() || !self.only.iter().any(|it| it == OLDER),
+            "--e2e {OLDER} is run by `cargo xtask soak --upgrade-from COMMIT`"
+        );
+        if self.older.is_none() {
+            programs.retain(|it| it.name != OLDER);
         }
         programs.retain(|it| self.only.is_empty() || self.only.contains(&it.name));
         // It looks at what the others on its Kubernetes made the operator do.
@@ -108,6 +136,7 @@ pub(crate) fn run(
         context,
         programs: &built.programs,
         away: args.api_server_away(),
+        older: args.older.as_ref(),
     };
     let mut results = Vec::new();
     for (network, programs) in [(Network::Ipv4, of_ipv4), (Network::Ipv6, of_ipv6)] {
@@ -122,9 +151,9 @@ pub(crate) fn run(
             continue;
         }
         results.push(tested.run(network, &programs, report));
-        report.step("kube down", |_| kube::down())?;
+        results.push(report.step("kube down", |_| kube::down()));
     }
-    report.step("what is left", |_| nothing_is_left(&before))?;
+    results.push(report.step("what is left", |_| nothing_is_left(&before)));
     let failures = results.into_iter().filter_map(anyhow::Result::err);
     let failures: Vec<String> = failures.map(|error| format!("{error:#}")).collect();
     anyhow::ensure!(failures.is_empty(), "{}", failures.join(" "));
@@ -138,6 +167,7 @@ struct Tested<'a> {
     programs: &'a Path,
     /// How long the API server stands still.
     away: Duration,
+    older: Option<&'a OlderRelease>,
 }
 
 impl Tested<'_> {
@@ -151,18 +181,26 @@ impl Tested<'_> {
         let context = self.context;
         let kube = report.step("kube up", |_| kube::up(context, network, 3))?;
         report.step("images", |_| {
-            for name in [IMAGE, OTHER_IMAGE] {
+            let ours = [IMAGE, OTHER_IMAGE].map(|name| (name, self.programs));
+            let older = self.older.map(|it| (OLDER_IMAGE, &*it.programs));
+            for (name, programs) in ours.into_iter().chain(older) {
                 let archive = kube.folder.join("percolator.tar");
-                image::make(context, self.programs, name, &archive)?;
+                image::make(context, programs, name, &archive)?;
                 kube.load(&archive)?;
             }
             let archive = kube.folder.join("measure.tar");
             handler_image(context, self.programs, &archive)?;
             kube.load(&archive)
         })?;
+        let mut variables = variables(context, &kube, self.away, report)?;
+        if let Some(older) = self.older {
+            let chart = older.chart.display().to_string();
+            variables.push(("PERCOLATOR_E2E_OLDER_CHART", chart));
+            variables.push(("PERCOLATOR_E2E_OLDER_IMAGE", OLDER_IMAGE.to_owned()));
+        }
         let how = unit::RunMode {
             arguments: &["--nocapture", "--test-threads=1"],
-            variables: variables(context, &kube, self.away, report)?,
+            variables,
             limit: LIMIT + self.away,
         };
         unit::run_each(programs, &how, report, |program| {
