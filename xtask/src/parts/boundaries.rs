@@ -75,6 +75,7 @@ const RULES: [(&str, Siblings); 15] = [
             "percolator-client",
             "percolator-protocol",
             "percolator-register",
+            "percolator-register-etcd",
             "percolator-register-kube",
             "percolator-server",
             "percolator-telemetry",
