@@ -12,7 +12,7 @@ use percolator_wire::proxy::v1::outcome_response::Outcome;
 use support::sessions::{
     Grpc, Proxy, ProxyProcess, Session, begin_when_ready, connect, is, reason, refused, with_table,
 };
-use support::{Cluster, block_on, has_go};
+use support::{Cluster, block_on, has_go, output_of};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -25,10 +25,15 @@ struct Two {
 
 impl Two {
     fn new() -> Self {
+        Self::with_idle(Duration::from_secs(2))
+    }
+
+    /// Sessions at "a" may be without a call for so long.
+    fn with_idle(idle_max: Duration) -> Self {
         let cluster = with_table();
         let a = Proxy::start(&cluster, |options| {
             options.advertise = Some("127.0.0.1".into());
-            options.limits.idle_max = Duration::from_secs(2);
+            options.limits.idle_max = idle_max;
         });
         let b = Proxy::start(&cluster, |options| {
             options.server = "b".into();
@@ -279,14 +284,22 @@ fn a_proxy_connects_to_its_peers_alone() {
 
 #[test]
 fn workers_in_two_languages_share_a_transaction() {
-    let two = Two::new();
+    // Interpreters start, on a machine that may be busy.
+    let two = Two::with_idle(Duration::from_secs(60));
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let python = "python3 examples/shared.py";
-    let go = "go run -C ../go ./examples/worker";
+    let folder = tempfile::tempdir().expect("a folder");
+    let worker = folder.path().join("worker");
+    let go = worker.to_str().expect("a path of text");
     let elsewhere = format!("env PERCOLATOR_PROXY={} {python} --here", two.b.address);
     let go_elsewhere = format!("env PERCOLATOR_PROXY={} {go} --here", two.b.address);
     let mut rounds = vec![vec![python, &*elsewhere]];
     if has_go() {
+        // Not by `go run`: to compile it may take longer than a session waits for a call.
+        let mut build = Command::new("go");
+        build.args(["build", "-o", go, "./examples/worker"]);
+        build.current_dir(tree.join("go"));
+        output_of(build).ok();
         rounds.extend([
             vec![python, go, &*go_elsewhere],
             vec![&*go_elsewhere, &*elsewhere],
