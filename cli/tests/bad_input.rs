@@ -5,6 +5,7 @@ mod support;
 use std::net::TcpListener;
 use std::path::Path;
 
+use support::server::free_addresses;
 use support::{Cluster, CommandOutput, percolator, percolator_with, signal, wait_for};
 
 fn up_with(manifest: &str) -> CommandOutput {
@@ -458,9 +459,7 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
 
 #[test]
 fn a_cluster_that_is_not_there() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("an address").to_string();
-    drop(free);
+    let [address] = free_addresses().map(|address| address.to_string());
     percolator(&["-c", &address, "get", "t", "r", "c"])
         .refused(5, &[&address, "refused", "percolator up"]);
     percolator(&["-c", "not an address", "get", "t", "r", "c"]).refused(2, &["HOST:PORT"]);

@@ -3,71 +3,15 @@
 
 mod support;
 
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
+use percolator_register_etcd::testbed::Etcd;
 use serde_json::Value;
-use support::server::{Place, Running, start};
-use support::{CommandOutput, percolator, signal, wait_for, wait_until_ready};
+use support::server::{Place, Running, free_addresses, start};
+use support::{CommandOutput, block_on, percolator, signal, wait_for, wait_until_ready};
 
-const MASTERS: [&str; 2] = ["gc-master-0", "gc-master-1"];
-const ORACLES: [&str; 2] = ["tso-0", "tso-1"];
-
-fn free_address() -> String {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    free.expect("a free port").to_string()
-}
-
-/// An etcd, which ends with the value.
-struct Etcd {
-    process: Child,
-    address: String,
-    _folder: tempfile::TempDir,
-}
-
-impl Etcd {
-    /// None, and a word about it, where there is no etcd.
-    fn start() -> Option<Self> {
-        let program =
-            std::env::var_os("PERCOLATOR_ETCD").map_or_else(|| "etcd".into(), PathBuf::from);
-        let folder = tempfile::tempdir().expect("a folder");
-        let [address, peers] = [(); 2].map(|()| free_address());
-        let started = Command::new(&program)
-            .arg("--data-dir")
-            .arg(folder.path())
-            .arg(format!("--listen-client-urls=http://{address}"))
-            .arg(format!("--advertise-client-urls=http://{address}"))
-            .arg(format!("--listen-peer-urls=http://{peers}"))
-            .arg(format!("--initial-advertise-peer-urls=http://{peers}"))
-            .arg(format!("--initial-cluster=default=http://{peers}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let process = match started {
-            Ok(process) => process,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                eprintln!("SKIPPED: there is no etcd: install Debian's etcd-server");
-                return None;
-            }
-            Err(error) => panic!("{}: {error}", program.display()),
-        };
-        Some(Self {
-            process,
-            address,
-            _folder: folder,
-        })
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+/// The masters come first.
+const SERVERS: [&str; 5] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1", "tablet-0"];
 
 /// Two masters and two oracles over one etcd, and a tablet server.
 struct Servers {
@@ -79,12 +23,13 @@ struct Servers {
 
 impl Servers {
     fn start(etcd: Etcd) -> Self {
-        let all = MASTERS.into_iter().chain(ORACLES).chain(["tablet-0"]);
+        let addresses = free_addresses::<{ SERVERS.len() }>();
+        let all = SERVERS.into_iter().zip(addresses);
         let mut servers = Self {
             etcd,
             folder: tempfile::tempdir().expect("a folder"),
             running: all
-                .map(|it| (it, free_address(), Running::default()))
+                .map(|(server, address)| (server, address.to_string(), Running::default()))
                 .collect(),
         };
         for at in 0..servers.running.len() {
@@ -94,13 +39,14 @@ impl Servers {
     }
 
     fn masters(&self) -> String {
-        let masters = self.running.iter().take(MASTERS.len());
-        let addresses: Vec<&str> = masters.map(|(_, address, _)| &**address).collect();
-        addresses.join(",")
+        let [(_, first, _), (_, second, _), ..] = &self.running[..] else {
+            panic!("two masters")
+        };
+        format!("{first},{second}")
     }
 
     fn start_one(&mut self, at: usize) {
-        let (masters, etcd) = (self.masters(), self.etcd.address.clone());
+        let (masters, etcd) = (self.masters(), self.etcd.address().to_owned());
         let (server, address, running) = &mut self.running[at];
         let place = Place {
             server,
@@ -152,7 +98,9 @@ impl Drop for Servers {
 
 #[test]
 fn leaders_over_etcd_are_replaced_and_go_on_without_it() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some(etcd) = block_on(Etcd::start()) else {
+        return;
+    };
     let mut servers = Servers::start(etcd);
     wait_until_ready(|arguments| servers.run(arguments));
     servers.run(&["table", "create", "t"]).ok();
@@ -173,22 +121,14 @@ fn leaders_over_etcd_are_replaced_and_go_on_without_it() {
     }
 
     // Both promise each other not to take over, and keep what they store.
-    let etcd = servers.etcd.process.id();
+    let etcd = servers.etcd.pid();
     signal(etcd, "STOP");
-    let bank = [
-        "bank",
-        "--accounts",
-        "20",
-        "--clients",
-        "2",
-        "--duration",
-        "8s",
-    ];
-    let said = servers.run(&bank).ok();
+    let bank = ["bank", "--accounts", "20", "--clients", "2"];
+    let said = servers.run(&[&bank[..], &["--duration", "8s"]].concat());
+    let said = said.ok();
     servers.run(&["table", "create", "meanwhile"]).ok();
     signal(etcd, "CONT");
     assert!(said.contains("no money was lost or made"), "{said}");
-    std::thread::sleep(Duration::from_secs(1));
     servers.leaders();
     let got = servers.run(&["get", "t", "row", "c"]).ok();
     assert_eq!(got.trim(), "1");

@@ -2,12 +2,11 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use percolator_client::{Client, Error};
-use support::server::{Place, log_file, start};
+use support::server::{Place, free_addresses, log_file, start};
 use support::{Cluster, PERCOLATOR, block_on, signal, wait_for};
 
 /// Short, so that nobody waits long.
@@ -199,12 +198,7 @@ impl Drop for ByHand {
 #[test]
 fn a_client_of_a_deleted_cluster_is_told_and_writes_nothing_into_the_next_one() {
     let folder = tempfile::tempdir().expect("a folder");
-    let free: Vec<TcpListener> = (0..3)
-        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
-        .collect();
-    let address = |listener: &TcpListener| listener.local_addr().expect("an address").to_string();
-    let addresses: Vec<String> = free.iter().map(address).collect();
-    drop(free);
+    let addresses = free_addresses::<3>().map(|address| address.to_string());
     let percolator = |arguments: &[&str]| {
         let done = Command::new(PERCOLATOR)
             .args(["-c", &addresses[0]])

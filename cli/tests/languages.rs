@@ -5,13 +5,14 @@
 mod support;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
+use support::server::free_addresses;
 use support::sessions::{ProxyProcess, begin_when_ready, connect};
 use support::{Choices, Cluster, Deck, block_on, has_go, output_of, wait_for};
 
@@ -33,9 +34,7 @@ struct Proxies {
 
 impl Proxies {
     fn start(cluster: &Cluster) -> Self {
-        let free = || TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let free = [free(), free()];
-        let addresses = free.map(|free| free.local_addr().expect("an address"));
+        let addresses = free_addresses();
         let running = [0, 1].map(|number| Self::start_one(cluster, addresses, number));
         Self { addresses, running }
     }

@@ -381,6 +381,14 @@ impl Namespace {
         say(&format!("{}: {what}", self.name));
     }
 
+    /// Gives a cluster's service the label `team`, and waits until it has it: by then the operator that runs now has looked at the
+    /// cluster.
+    pub fn give_team(&self, cluster: &str, team: &str) {
+        let label = format!(r#"{{"service":{{"labels":{{"team":"{team}"}}}}}}"#);
+        self.change(cluster, &label).expect("a label");
+        self.wait_for_team(cluster, team);
+    }
+
     /// Waits until the label `team` of a cluster's service says so.
     pub fn wait_for_team(&self, cluster: &str, team: &str) {
         wait("the label", || {

@@ -36,6 +36,12 @@ pub fn documented_jobs(kube: &Kube) -> String {
     jobs.to_owned()
 }
 
+/// The whole configuration that has these jobs, and nothing else.
+pub fn documented_configuration(kube: &Kube) -> String {
+    let jobs = documented_jobs(kube);
+    format!("global: {{scrape_interval: 2s, scrape_timeout: 2s}}\n{jobs}")
+}
+
 /// A running Prometheus; it ends with the value.
 #[derive(Debug)]
 pub struct Prometheus {

@@ -129,10 +129,7 @@ fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
     say("another operator restarts nobody");
     let lives = space.lives("altered");
     kill_operators();
-    space
-        .change("altered", r#"{"service":{"labels":{"team":"a"}}}"#)
-        .expect("a label");
-    space.wait_for_team("altered", "a");
+    space.give_team("altered", "a");
     is_ready(&space);
     assert_eq!(space.lives("altered"), lives);
 

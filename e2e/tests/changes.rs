@@ -249,9 +249,7 @@ fn late_and_killed(kube: &Kube) {
     ]);
     let (is_late, is_other) = (found.contains("TEST_WATCH_DELAY"), found.contains(other));
     assert!(is_late && is_other, "{found}");
-    let settings = r#"{"service":{"labels":{"team":"newer"}}}"#;
-    space.change("demo", settings).expect("a label");
-    space.wait_for_team("demo", "newer");
+    space.give_team("demo", "newer");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
     monitor.holds();

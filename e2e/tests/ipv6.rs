@@ -3,7 +3,7 @@
 
 use std::net::Ipv6Addr;
 
-use percolator_e2e::prometheus::{Prometheus, documented_jobs};
+use percolator_e2e::prometheus::{Prometheus, documented_configuration};
 use percolator_e2e::proxies::Proxies;
 use percolator_e2e::{Kube, Namespace, OPERATOR, say, server_of, small, wait};
 use serde_json::Value;
@@ -39,7 +39,7 @@ fn all_are_up(space: &Namespace) {
             let address = server["address"].as_str().unwrap_or_default();
             server["up"] == true && address.starts_with('[')
         };
-        // The leading master, whom all others know, has a line of its own.
+        // The leading master has a line of its own.
         match servers.iter().filter(is_well).count() {
             up if up + 1 >= SERVERS => Ok(()),
             _ => Err(said),
@@ -87,10 +87,7 @@ fn a_cluster_serves_where_there_is_no_ipv4() {
     proxies.carry_out_transactions("by IPv6");
 
     say("Prometheus scrapes them all, and the operator");
-    let configuration = format!(
-        "global: {{scrape_interval: 2s, scrape_timeout: 2s}}\n{}",
-        documented_jobs(&kube)
-    );
+    let configuration = documented_configuration(&kube);
     let Some(prometheus) = Prometheus::start(&configuration, &[], &[SPACE, OPERATOR]) else {
         return;
     };

@@ -144,9 +144,7 @@ fn an_application_runs_through_everything() {
     kube.helm(&[&upgrade[..], &reuse, &values].concat())
         .expect("helm upgrade");
     assert!(definition().contains(new), "{}", definition());
-    space
-        .change("demo", r#"{"service":{"labels":{"team":"b"}}}"#)
-        .expect("a label");
+    space.give_team("demo", "b");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
     application.goes_on();
@@ -155,10 +153,7 @@ fn an_application_runs_through_everything() {
     let rollback = ["rollback", "percolator", "-n", OPERATOR, "--wait", TIMEOUT];
     kube.helm(&rollback).expect("helm rollback");
     assert!(!definition().contains(new), "{}", definition());
-    space
-        .change("demo", r#"{"service":{"labels":{"team":"c"}}}"#)
-        .expect("a label");
-    space.wait_for_team("demo", "c");
+    space.give_team("demo", "c");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
     application.goes_on();

@@ -2,7 +2,7 @@
 //! changes that wait: docs/kubernetes.md says how, and this follows the page.
 
 use percolator_e2e::adapter::Adapter;
-use percolator_e2e::prometheus::{Prometheus, documented_jobs};
+use percolator_e2e::prometheus::{Prometheus, documented_configuration};
 use percolator_e2e::{Kube, Namespace, say, small, wait};
 
 const SPACE: &str = "observers";
@@ -68,10 +68,7 @@ fn workers_with_a_program_of_their_own_are_scaled_by_the_changes_that_wait() {
     let Some(kube) = Kube::find() else { return };
     kube.install(&[]);
     let space = kube.namespace(SPACE);
-    let configuration = format!(
-        "global: {{scrape_interval: 2s, scrape_timeout: 2s}}\n{}",
-        documented_jobs(&kube)
-    );
+    let configuration = documented_configuration(&kube);
     space.apply(&small("demo", "")).expect("a cluster");
     let Some(prometheus) = Prometheus::start(&configuration, &[], &[SPACE]) else {
         return;

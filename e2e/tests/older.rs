@@ -28,10 +28,7 @@ fn an_older_release_is_brought_up_to_date() {
 
     say("the new chart restarts nobody");
     kube.install(&[]);
-    // When it has done this, the new operator has looked at everything.
-    let label = r#"{"service":{"labels":{"team":"new"}}}"#;
-    space.change("demo", label).expect("a label");
-    space.wait_for_team("demo", "new");
+    space.give_team("demo", "new");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
     bank.goes_on();

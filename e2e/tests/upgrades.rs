@@ -54,10 +54,7 @@ fn a_fleet_is_upgraded_in_turns() {
     let (_, tag) = kube.other_image.rsplit_once(':').expect("a tag");
     kube.install(&["--set", "rollsMax=1", "--set", &format!("image.tag={tag}")]);
     for cluster in CLUSTERS {
-        // When it has done this, it has looked at everything.
-        let label = r#"{"service":{"labels":{"team":"new"}}}"#;
-        space.change(cluster, label).expect("a label");
-        space.wait_for_team(cluster, "new");
+        space.give_team(cluster, "new");
         space.wait_until_up_to_date(cluster);
         assert_eq!(revision(&space, cluster), Ok(1.into()));
     }

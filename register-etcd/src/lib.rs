@@ -6,6 +6,8 @@
 mod answers;
 mod connection;
 mod location;
+#[cfg(feature = "testbed")]
+pub mod testbed;
 
 use std::fmt;
 use std::time::Duration;

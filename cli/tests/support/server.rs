@@ -1,5 +1,6 @@
 //! Servers as processes that the test starts itself, each where it wants it.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -12,6 +13,13 @@ pub(crate) fn resident_kib(pid: impl std::fmt::Display) -> u64 {
     let size = lines.find_map(|line| line.strip_prefix("VmRSS:"));
     let size = size.and_then(|size| size.split_whitespace().next());
     size.and_then(|size| size.parse().ok()).expect("a size")
+}
+
+/// Addresses of this machine where nobody listens, no two the same.
+pub(crate) fn free_addresses<const N: usize>() -> [SocketAddr; N] {
+    // Each is held until all are known.
+    let free = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    free.map(|free| free.local_addr().expect("an address"))
 }
 
 /// Where a server runs, and how the others reach it.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{
     Args,
     cluster::{Cluster, signal},
-    turns::median,
+    turns::{median, order},
     volume::Volume,
 };
 
@@ -170,13 +170,8 @@ fn throughput(programs: &Path, folder: &Path, args: &Args) -> anyhow::Result<()>
         clusters.push((Cluster::start(&percolator, port, &arguments)?, port));
     }
     let duration = args.duration.as_deref().unwrap_or("3s");
-    for turn in 0..args.turns.min(10) {
-        let mut sides = [0, 1];
-        if turn % 2 == 1 {
-            // Whatever changes with time, as the machine's speed, is for neither.
-            sides.reverse();
-        }
-        for side in sides {
+    for round in 1..=args.turns.min(10) {
+        for side in order(round) {
             let (_, port) = &clusters[side];
             let said = Command::new(&percolator)
                 .args(["-c", &format!("127.0.0.1:{port}"), "-o", "json"])

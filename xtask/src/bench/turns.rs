@@ -77,15 +77,21 @@ impl Turns {
     }
 }
 
+/// The order of two sides in a round: whatever gets slower or quicker within rounds is for neither.
+pub(super) fn order(round: u32) -> [usize; 2] {
+    if round.is_multiple_of(2) {
+        [1, 0]
+    } else {
+        [0, 1]
+    }
+}
+
 /// `cargo xtask bench before`.
 pub(super) fn before(before: &Path, now: &Path, args: &Args) -> anyhow::Result<()> {
     let mut turns = Turns::of(&["before", "now"]);
     for round in 1..=args.turns {
-        let mut sides = [(0, before), (1, now)];
-        if round.is_multiple_of(2) {
-            sides.reverse();
-        }
-        for (side, programs) in sides {
+        for side in order(round) {
+            let programs = [before, now][side];
             println!("round {round}: {}", turns.sides[side]);
             for (name, value) in all(programs, args.duration.as_deref())? {
                 turns.add(side, &name, value);

@@ -42,7 +42,9 @@ fn build(context: &Context, commit: &str) -> anyhow::Result<OlderRelease> {
         .silent_output()
         .with_context(|| format!("{commit} is no commit that this checkout has"))?;
     let folder: PathBuf = context.metadata()?.target.join("older");
-    let (tree, which) = (folder.join("tree"), folder.join("commit"));
+    let tree = folder.join("tree");
+    // Goes with the tree: one that was unpacked in part has none.
+    let which = tree.join(".commit");
     if fs::read_to_string(&which).is_ok_and(|unpacked| unpacked == name.trim()) {
         println!("{} has this commit", tree.display());
     } else {

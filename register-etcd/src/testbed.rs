@@ -1,0 +1,113 @@
+//! A real etcd, for the tests of anyone who uses a register in one.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use percolator_register::Register as _;
+use tonic::transport::Endpoint;
+
+use crate::EtcdRegister;
+
+/// The program; `cargo xtask test` says where it is.
+const VARIABLE: &str = "PERCOLATOR_ETCD";
+/// A machine that is busy with other tests may take long to answer.
+const PATIENT: Duration = Duration::from_secs(60);
+
+/// An etcd that ends with the value.
+#[derive(Debug)]
+pub struct Etcd {
+    process: Child,
+    address: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Etcd {
+    /// Starts one, and waits until it serves. None, and a word about it, where there is no etcd.
+    ///
+    /// # Panics
+    /// It can't be started.
+    #[allow(clippy::print_stdout, reason = "the word that xtask listens for")]
+    pub async fn start() -> Option<Self> {
+        let program = std::env::var_os(VARIABLE).map_or_else(|| "etcd".into(), PathBuf::from);
+        let folder = tempfile::tempdir().expect("a folder");
+        let [address, peers] = [(); 2].map(|()| {
+            let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+            free.local_addr().expect("an address").to_string()
+        });
+        let process = Command::new(&program)
+            .arg("--data-dir")
+            .arg(folder.path())
+            .arg(format!("--listen-client-urls=http://{address}"))
+            .arg(format!("--advertise-client-urls=http://{address}"))
+            .arg(format!("--listen-peer-urls=http://{peers}"))
+            .arg(format!("--initial-advertise-peer-urls=http://{peers}"))
+            .arg(format!("--initial-cluster=default=http://{peers}"))
+            // It starts on every processor, and says so of some.
+            .env("ETCD_UNSUPPORTED_ARCH", architecture())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let process = match process {
+            Ok(process) => process,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                println!("SKIPPED: there is no etcd: install Debian's etcd-server");
+                return None;
+            }
+            Err(error) => panic!("{}: {error}", program.display()),
+        };
+        let mut etcd = Self {
+            process,
+            address,
+            _folder: folder,
+        };
+        if etcd.serves().await {
+            return Some(etcd);
+        }
+        // A port that was free is another's by now.
+        Box::pin(Self::start()).await
+    }
+
+    /// Waits until it answers, or has ended.
+    async fn serves(&mut self) -> bool {
+        let member = Endpoint::from_shared(format!("http://{}", self.address));
+        let member = member.expect("an address");
+        let register = EtcdRegister::new(vec![member], "/probe").with_timeout(PATIENT);
+        loop {
+            if register.load().await.is_ok() {
+                return true;
+            }
+            if self.process.try_wait().expect("a process").is_some() {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Where it serves, HOST:PORT.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// As Go calls it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
