@@ -155,10 +155,14 @@ impl Directory {
 
     /// Goes on with moves and splits, and begins some.
     pub(crate) fn balance(&mut self, now: Duration) {
-        if now < self.balancer.next || self.check_settled(now).is_err() {
+        if now < self.balancer.next {
             return;
         }
+        // Also where it ends here: whether all were heard is asked of all servers.
         self.balancer.next = now + PAUSE;
+        if self.check_settled(now).is_err() {
+            return;
+        }
         self.balancer.rests.retain(|_, until| now < *until);
         self.balancer.refusals.retain(|_, until| now < *until);
         self.balancer.splits.retain(|_, until| now < *until);
@@ -313,9 +317,11 @@ impl Directory {
         }
         let arrivals = self.arrivals(now);
         let mut servers: BTreeMap<&str, ServerWeight> = BTreeMap::new();
-        for (name, live) in &self.live {
-            let is_tablet_server = state.servers.get(name).map(|known| known.role);
-            if is_tablet_server != Some(Role::Tablet) || !self.is_alive(name, now) {
+        for (name, known) in state.servers.iter() {
+            let Some(live) = self.live.get(name) else {
+                continue;
+            };
+            if known.role != Role::Tablet || !self.is_alive(name, now) {
                 continue;
             }
             let tablets = self.tablets.count_of_owner(name) as u64;

@@ -117,7 +117,7 @@ impl Directory {
     /// From now on a safe point is missed, unless there is one.
     fn wait_for_ready(&mut self, oracle: Timestamp) {
         let Some(state) = &mut self.state else { return };
-        let waits = state.gc.safe_point == 0 && !state.tablet_servers().is_empty();
+        let waits = state.gc.safe_point == 0 && state.servers.tablet_servers_len() > 0;
         if waits && state.gc.since == 0 {
             state.gc.since = oracle.as_u64();
             self.dirty = true;
@@ -227,7 +227,7 @@ impl Directory {
         };
         let points = state.gc.points();
         let moves = covered > Some(points.resolved) || points.resolved >= points.barrier;
-        if moves || state.tablet_servers().is_empty() {
+        if moves || state.servers.tablet_servers_len() == 0 {
             self.collection.stuck_since = None;
             return false;
         }
@@ -255,7 +255,7 @@ impl Directory {
         let barrier = state.gc.points().barrier;
         if in_use.peek().is_none() {
             // There is no row, and nobody to collect anything before the first tablet server comes.
-            return (!state.tablet_servers().is_empty()).then_some(barrier);
+            return (state.servers.tablet_servers_len() > 0).then_some(barrier);
         }
         let reported = in_use.map(|tablets| {
             let owner = self.live.get(tablets.owner)?;

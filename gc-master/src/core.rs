@@ -420,9 +420,8 @@ impl Directory {
         let unheard = |(name, server): (&String, &Server)| {
             server.role == Role::Tablet && self.reported(name).is_none()
         };
-        let waits = state.servers.iter().any(unheard);
         let until = self.settled_at();
-        if waits && now < until {
+        if now < until && state.servers.iter().any(unheard) {
             return Err(Refusal::Settling { until });
         }
         Ok(())

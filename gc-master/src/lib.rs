@@ -54,6 +54,7 @@ mod startup;
 mod state;
 mod stored;
 mod tables;
+mod tables_by_id;
 
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
 pub use balancer::{SPLIT_BYTES, SPLIT_LOAD};
@@ -84,3 +85,4 @@ pub use state::{
 };
 pub use stored::{PersistError, StateStore, StoreClock, StoreWaits, StoredState};
 pub use tables::STATE_BYTES_MAX;
+pub use tables_by_id::TablesById;

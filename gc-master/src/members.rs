@@ -264,7 +264,7 @@ impl Directory {
         let met = self
             .state
             .as_ref()
-            .map(|state| state.tablet_servers().len());
+            .map(|state| state.servers.tablet_servers_len());
         let expected = self.manifest.tablet_servers.unwrap_or(0) as usize;
         expected.saturating_sub(met.unwrap_or(0))
     }

@@ -48,7 +48,7 @@ impl Directory {
         let servers = self
             .state
             .as_ref()
-            .map_or(0, |it| it.tablet_servers().len());
+            .map_or(0, |it| it.servers.tablet_servers_len());
         for (first, second) in self.next_neighbours() {
             if [first, second]
                 .iter()

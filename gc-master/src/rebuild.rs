@@ -147,7 +147,7 @@ impl Directory {
     fn begin_with(&mut self, now: Duration, state: DirectoryState) {
         self.effects.notes.push(Note::Rebuilt {
             cluster_id: state.cluster_id.clone(),
-            servers: state.tablet_servers().len(),
+            servers: state.servers.tablet_servers_len(),
             tables: state.tables.len(),
         });
         for (id, tablet) in &state.unreported {

@@ -38,6 +38,11 @@ impl ServersByName {
         self.all.len()
     }
 
+    /// How many tablet servers there are.
+    pub fn tablet_servers_len(&self) -> usize {
+        self.all.len() - self.oracles.len()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids;
 use crate::servers_by_name::ServersByName;
 use crate::settings::StoredSettings;
+use crate::tables_by_id::TablesById;
 
 /// The format of the bytes that this program reads and writes.
 const FORMAT: u32 = 2;
@@ -45,7 +46,7 @@ pub struct DirectoryState {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unknown_are_gone: bool,
     /// By id.
-    pub tables: BTreeMap<u32, Table>,
+    pub tables: TablesById,
     /// Tablets of which no owner can report, by id: those that it has still to make, and those that it has lost. All others are
     /// soft state ([`Placements`](crate::Placements)).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -318,7 +319,7 @@ impl DirectoryState {
             first_table_id: 0,
             deleted: BTreeSet::new(),
             unknown_are_gone: false,
-            tables: BTreeMap::new(),
+            tables: TablesById::default(),
             unreported: BTreeMap::new(),
             servers: ServersByName::default(),
             gc: Gc::default(),
@@ -382,18 +383,18 @@ impl DirectoryState {
 
     /// The id of the table with this name, if it is not being deleted.
     pub(crate) fn table_named(&self, name: &str) -> Option<u32> {
-        let mut tables = self.tables.iter();
-        let found =
-            tables.find(|(_, table)| table.name == name && table.state != TableState::Deleting);
-        found.map(|(id, _)| *id)
+        let mut tables = self.tables.named(name);
+        let found = tables.find(|(_, table)| table.state != TableState::Deleting);
+        found.map(|(id, _)| id)
     }
 
     /// The ids of tables with this name that are being deleted.
     pub(crate) fn deleting_named(&self, name: &str) -> impl Iterator<Item = u32> {
-        let is_meant = move |(_, table): &(&u32, &Table)| {
-            table.name == name && table.state == TableState::Deleting
-        };
-        self.tables.iter().filter(is_meant).map(|(id, _)| *id)
+        let is_deleting = |(_, table): &(u32, &Table)| table.state == TableState::Deleting;
+        self.tables
+            .named(name)
+            .filter(is_deleting)
+            .map(|(id, _)| id)
     }
 
     /// Whether the tablets of this table, which is being deleted, may go.

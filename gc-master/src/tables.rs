@@ -49,7 +49,7 @@ impl Directory {
         self.check_settled(now)?;
         let unmet = self.unmet_tablet_servers();
         if unmet > 0 && self.state()?.tables.is_empty() {
-            let met = self.state()?.tablet_servers().len();
+            let met = self.state()?.servers.tablet_servers_len();
             return Err(Refusal::UnmetTabletServers {
                 met,
                 expected: met + unmet,

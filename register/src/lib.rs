@@ -25,9 +25,9 @@ pub use floor::VersionFloor;
 pub use record::StoredRecord;
 pub use versioned_file::VersionedFile;
 
-/// The most that a value may have: 512 KiB. The smallest limit among the stores is an object of Kubernetes, 1 MiB, which
-/// travels in base64.
-pub const VALUE_BYTES_MAX: usize = 512 << 10;
+/// The most that a value may have: 896 KiB. The smallest limit among the stores is the data of a ConfigMap, 1 MiB; etcd takes requests of
+/// 1.5 MiB, and an API server bodies of 3 MiB, in base64.
+pub const VALUE_BYTES_MAX: usize = 896 << 10;
 
 /// One small durable value that is changed by compare-and-swap.
 ///

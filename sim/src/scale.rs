@@ -10,6 +10,7 @@ use percolator_gc_master::{
     Settings, Start, Table, TableState, locate,
 };
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
+use percolator_register::VALUE_BYTES_MAX;
 use percolator_wire::v1;
 use prost::Message as _;
 
@@ -21,8 +22,9 @@ const SERVERS_A_TABLE: usize = 2;
 const SESSIONS_EACH: usize = 10;
 /// Bytes of a heartbeat that says nothing new, and of its answer.
 const UNCHANGED_BYTES_MAX: usize = 200;
-/// The most bytes of durable state for a server, with a table for two servers: 1 MiB for 10,000.
-const STATE_BYTES_MAX: usize = (1 << 20) / 10_000;
+/// The most bytes of durable state for a server, with a table for two servers: what 10,000 may have in the smallest register, whose last
+/// quarter is for what servers report.
+const STATE_BYTES_MAX: usize = VALUE_BYTES_MAX / 4 * 3 / 10_000;
 /// A number that must not grow may differ so much, in percent, as numbers have more digits in a large cluster.
 const GROWTH_PERCENT_MAX: usize = 15;
 const CLUSTER_ID: &str = "5ca1e000000000000000000000000000";
@@ -47,6 +49,10 @@ struct Measured {
     /// Placements looked at while all servers reported, for each tablet, in hundredths.
     startup_placements: usize,
     startup: Duration,
+    /// Servers and placements looked at by the heartbeat that looks at all servers for balance, for each server, in hundredths; and
+    /// how long it takes.
+    balance_looked_at: usize,
+    balance: Duration,
     state_bytes: usize,
 }
 
@@ -92,13 +98,18 @@ pub fn scale(servers: usize) -> Result<(Vec<String>, Vec<Grows>), Refusal> {
         large.startup_placements,
     );
     must_not(
+        "looked at for balance for a server",
+        small.balance_looked_at,
+        large.balance_looked_at,
+    );
+    must_not(
         "durable bytes for a server",
         small.state_bytes / small.servers,
         large.state_bytes / large.servers,
     );
     if large.state_bytes / large.servers > STATE_BYTES_MAX {
         grows.push(Grows {
-            what: "durable bytes for a server, of which 104 may be (1 MiB for 10,000)",
+            what: "durable bytes for a server, of which 10,000 have room in a ConfigMap",
             small: STATE_BYTES_MAX,
             large: large.state_bytes / large.servers,
         });
@@ -152,6 +163,12 @@ fn lines(small: &Measured, large: &Measured) -> Vec<String> {
         "all servers report once",
         seconds(small.startup),
         seconds(large.startup),
+    );
+    let milliseconds = |it: Duration| format!("{:.1} ms", it.as_secs_f64() * 1_000.0);
+    line(
+        "a look at all servers for balance",
+        milliseconds(small.balance),
+        milliseconds(large.balance),
     );
     lines
 }
@@ -305,6 +322,7 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
         opened?;
     }
     let (unchanged, with_lists) = heartbeats(&mut world)?;
+    let (balance_looked_at, balance) = balancing(&mut world)?;
     let session = session_of(1);
     let sent_bytes = session.encoded_len();
     let (looked_at, renewed) = world.cost(|directory| directory.session(NOW, session));
@@ -325,6 +343,8 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
         ],
         startup_placements: startup_placements * 100 / (servers * TABLETS_EACH),
         startup,
+        balance_looked_at: balance_looked_at * 100 / servers,
+        balance,
         state_bytes,
     })
 }
@@ -369,6 +389,20 @@ fn collecting(world: &mut World) -> Cost {
         looked_at: usize::try_from(looked_at).unwrap_or(usize::MAX),
         ..Cost::default()
     }
+}
+
+/// A heartbeat at which it is time to look at all servers for balance: what it looks at, and how long it takes.
+fn balancing(world: &mut World) -> Result<(usize, Duration), Refusal> {
+    let beat = Heartbeat {
+        has_lists: false,
+        tablets: Vec::new(),
+        ..world.with_lists(0)
+    };
+    let began = Instant::now();
+    let later = NOW + Duration::from_secs(1);
+    let (looked_at, heard) = world.cost(|directory| directory.heartbeat(later, beat));
+    heard?;
+    Ok((looked_at, began.elapsed()))
 }
 
 /// A heartbeat without lists, and one with them.
