@@ -1,12 +1,10 @@
 //! What applications lean on of the client library, against a real cluster.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Cluster, block_on};
 use futures_util::TryStreamExt as _;
 use percolator_client::{Client, Error, Options, Range, blocking, tuple};
-use support::{Cluster, block_on};
 
 #[derive(Debug)]
 enum TransferError {

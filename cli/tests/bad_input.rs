@@ -1,12 +1,11 @@
 //! Whatever a person or a peer sends gets a clear answer: what is wrong, where, and what to do.
 
-mod support;
-
+use crate::support;
 use std::net::TcpListener;
 use std::path::Path;
 
-use support::server::free_addresses;
-use support::{Cluster, CommandOutput, percolator, percolator_with, signal, wait_for};
+use crate::support::server::free_addresses;
+use crate::support::{Cluster, CommandOutput, percolator, percolator_with, signal, wait_for};
 
 fn up_with(manifest: &str) -> CommandOutput {
     let folder = tempfile::tempdir().expect("a folder");

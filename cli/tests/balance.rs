@@ -1,13 +1,14 @@
 //! What the master does with tablets by itself: servers are drained while money moves and servers are killed, and a table that
 //! is imported at once spreads over all servers.
 
-mod support;
-
+use crate::support;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use crate::support::{
+    Choices, Cluster, end_bank, percolator, start_bank, wait_for, wait_for_transfers,
+};
 use serde_json::Value;
-use support::{Choices, Cluster, end_bank, percolator, start_bank, wait_for, wait_for_transfers};
 
 const ACCOUNTS: &str = "200";
 const BANK: [&str; 4] = ["--accounts", ACCOUNTS, "--clients", "6"];

@@ -1,15 +1,13 @@
 //! `percolator debug bundle --kubernetes`: what `kubectl` tells, here one of the test's own.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::{CommandOutput, PERCOLATOR, output_of};
 use flate2::read::GzDecoder;
 use serde_json::Value;
-use support::{CommandOutput, PERCOLATOR, output_of};
 
 const SECRET: &str = "zanzibar4711";
 

@@ -1,8 +1,6 @@
 //! `percolator changes` on real clusters: while followers and servers are killed and tablets are split, merged and moved, each
 //! change is printed once and in order; how it begins, goes on and ends.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
@@ -10,9 +8,9 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{Choices, Cluster, block_on, signal, wait_for};
 use percolator_client::{Client, Error, Outcome, Timestamp};
 use serde_json::Value;
-use support::{Choices, Cluster, block_on, signal, wait_for};
 
 const ROWS: u64 = 60;
 const ROUNDS: u64 = 3;

@@ -1,13 +1,12 @@
 //! The commands, as a person and as a script use them.
 
-mod support;
-
+use crate::support;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::{Cluster, PERCOLATOR, percolator};
 use serde_json::Value;
-use support::{Cluster, PERCOLATOR, percolator};
 
 #[test]
 fn cells_are_written_read_scanned_and_deleted() {

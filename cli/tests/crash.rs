@@ -4,16 +4,14 @@
 //!
 //! `cargo xtask test crash --seed S` repeats a run's choices, `--rounds N` makes it longer.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Child, Stdio};
 
-use serde_json::Value;
-use support::{
+use crate::support::{
     Choices, Cluster, Deck, SERVERS, rounds, signal, stand_still, wait_for, wait_for_transfers,
 };
+use serde_json::Value;
 
 /// A bank that is killed and started again, with what it writes down.
 struct Bank {

@@ -1,12 +1,10 @@
 //! A store that is not what was written to it: its server stops, and answers with nothing that is wrong.
 
-mod support;
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use crate::support::{Cluster, block_on, wait_for};
 use percolator_telemetry::endpoint;
-use support::{Cluster, block_on, wait_for};
 
 const MANIFEST: &str = "\
 apiVersion: percolator.dev/v1alpha1

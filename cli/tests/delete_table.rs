@@ -1,15 +1,14 @@
 //! Deleting a table whose transactions wrote to others as well: what was answered committed stays.
 
-mod support;
-
+use crate::support;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::raw::Raw;
+use crate::support::{Cluster, block_on};
 use percolator_client::{Client, Error, Options, Range, Timestamp, Txn};
 use percolator_telemetry::endpoint;
-use support::raw::Raw;
-use support::{Cluster, block_on};
 
 /// Collects what is a second old, and waits until nothing is left of the table.
 fn until_dropped(cluster: &Cluster, table: &str) {

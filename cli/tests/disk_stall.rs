@@ -1,12 +1,10 @@
 //! A disk that neither takes a write nor refuses it: its server says so, and ends, so that another one can take its place.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::{Cluster, block_on, signal, wait_for, wait_for_transfers};
 use percolator_telemetry::endpoint;
-use support::{Cluster, block_on, signal, wait_for, wait_for_transfers};
 
 /// A volume that can be frozen: anyone who writes to it waits then.
 struct Volume(PathBuf);

@@ -1,14 +1,12 @@
 //! Oracles and masters over registers in a real etcd: leaders are killed, etcd stands still while all servers are up, and
 //! transactions go on.
 
-mod support;
-
 use std::process::Command;
 
+use crate::support::server::{Place, Running, free_addresses, start};
+use crate::support::{CommandOutput, block_on, percolator, signal, wait_for, wait_until_ready};
 use percolator_register_etcd::testbed::Etcd;
 use serde_json::Value;
-use support::server::{Place, Running, free_addresses, start};
-use support::{CommandOutput, block_on, percolator, signal, wait_for, wait_until_ready};
 
 /// The masters come first.
 const SERVERS: [&str; 5] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1", "tablet-0"];

@@ -1,14 +1,12 @@
 //! Several oracles under one register: leaders are killed and stand still while money moves. Another oracle goes on, and
 //! sums hold.
 
-mod support;
-
 use std::process::{Child, Stdio};
 
+use crate::support::{Cluster, signal, wait_for, wait_for_transfers};
 use percolator_protocol::election::{Leadership, Member};
 use percolator_register::VersionedFile;
 use serde_json::Value;
-use support::{Cluster, signal, wait_for, wait_for_transfers};
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
                         spec: {oracle: {replicas: 3}, tablets: {replicas: 1}}\n";

@@ -1,13 +1,11 @@
 //! Two processes of one server, and two clusters at one address: real processes, of which one answers at a time.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
+use crate::support::server::{Place, free_addresses, log_file, start};
+use crate::support::{Cluster, PERCOLATOR, block_on, signal, wait_for};
 use percolator_client::{Client, Error};
-use support::server::{Place, free_addresses, log_file, start};
-use support::{Cluster, PERCOLATOR, block_on, signal, wait_for};
 
 /// Short, so that nobody waits long.
 const LEASE: (&str, &str) = ("PERCOLATOR_GC_MASTER_LEASE", "2s");

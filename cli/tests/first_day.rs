@@ -1,12 +1,11 @@
 //! What somebody meets who uses it for the first time.
 
-mod support;
-
+use crate::support;
 use std::io::Write as _;
 use std::process::Command;
 
+use crate::support::{Cluster, PERCOLATOR, output_of, percolator, wait_for};
 use serde_json::Value;
-use support::{Cluster, PERCOLATOR, output_of, percolator, wait_for};
 
 #[test]
 fn values_go_in_and_out_byte_for_byte() {

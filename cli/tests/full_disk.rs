@@ -1,16 +1,15 @@
 //! A cluster whose data lies on a volume that fills up: new data is refused with a clear error, reads go
 //! on, what dead clients left is resolved, and when there's room again everything is there and goes on.
 
-mod support;
 #[path = "../../engine/tests/common/tmpfs.rs"]
 mod tmpfs;
 
 use std::path::Path;
 use std::process::Stdio;
 
+use crate::support::{Cluster, CommandOutput, block_on, signal, wait_for};
 use percolator_telemetry::endpoint::{self, Answer};
 use serde_json::Value;
-use support::{Cluster, CommandOutput, block_on, signal, wait_for};
 use tmpfs::Tmpfs;
 
 const MIB: u64 = 1 << 20;

@@ -1,14 +1,13 @@
 //! Garbage collection on a real cluster: what no snapshot needs goes, what an open one needs stays, and what is
 //! below the barrier is refused, no matter which process was killed.
 
-mod support;
-
+use crate::support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::{Cluster, CommandOutput, PATIENCE, block_on};
 use percolator_client::{Admin, Client, Error, OpenTxn, Range, Timestamp, Txn};
 use serde_json::Value;
-use support::{Cluster, CommandOutput, PATIENCE, block_on};
 
 const TABLE: &str = "accounts";
 

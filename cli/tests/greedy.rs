@@ -1,19 +1,17 @@
 //! Greedy clients of a proxy: one that begins sessions without end, one that would write a gigabyte, one that never reads an answer,
 //! and one whose scans nobody reads. Each has an address of its own, and what others do goes on beside them.
 
-mod support;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::http::json;
+use crate::support::server::resident_kib;
+use crate::support::sessions::shown;
+use crate::support::{Cluster, block_on, wait_for};
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::transactions_client::TransactionsClient;
-use support::http::json;
-use support::server::resident_kib;
-use support::sessions::shown;
-use support::{Cluster, block_on, wait_for};
 use tonic::transport::Endpoint;
 use tonic::{Code, Streaming};
 

@@ -1,10 +1,8 @@
 //! The anomalies of Hermitage (Kleppmann, 2014), by name, through the client on a real cluster: what
 //! snapshot isolation prevents, and the one that it allows, with the way to prevent that too.
 
-mod support;
-
+use crate::support::{Cluster, block_on};
 use percolator_client::{Bytes, Client, Error, Range, Txn};
-use support::{Cluster, block_on};
 
 /// Runs a test on a cluster with the table `test` holding 1 => 10 and 2 => 20.
 fn on_cluster<Fut: Future<Output = Result<(), Error>>>(test: impl FnOnce(Client) -> Fut) {

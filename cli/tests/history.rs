@@ -1,12 +1,13 @@
 //! Histories of real clusters whose processes are killed and stopped: snapshot isolation can explain them.
 
-mod support;
-
+use crate::support;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use crate::support::{
+    Choices, Cluster, Deck, SERVERS, lines, rounds, signal, stand_still, wait_for,
+};
 use serde_json::Value;
-use support::{Choices, Cluster, Deck, SERVERS, lines, rounds, signal, stand_still, wait_for};
 
 fn record(cluster: &Cluster, file: &str) -> Child {
     cluster

@@ -1,9 +1,7 @@
 //! Many that want to write the same row.
 
-mod support;
-
+use crate::support::{Cluster, block_on};
 use percolator_client::{Bytes, Client, Error};
-use support::{Cluster, block_on};
 
 const WORKERS: u32 = 32;
 const EACH: u32 = 5;

@@ -1,18 +1,16 @@
 //! An import in one transaction: all of it becomes visible at once, or nothing, whatever stops it.
 
-mod support;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{Choices, Cluster, block_on, rounds, signal, wait_for};
 use percolator_client::Client;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 use serde_json::Value;
-use support::{Choices, Cluster, block_on, rounds, signal, wait_for};
 
 /// More than a client buffers: two cells and an index entry each.
 const ROWS: usize = 60_000;

@@ -1,13 +1,11 @@
 //! An import of more than fits: its memory is bounded whatever the length of its input, in one transaction or in many,
 //! and it says how far it is.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Cluster, wait_for};
+use crate::support::{Cluster, wait_for};
 
 const ROWS: usize = 150_000;
 /// Of a row, about.

@@ -1,8 +1,6 @@
 //! Rows and the entries of their index are loaded while the tablets of both are split, merged and handed over, and tablet
 //! servers are killed: what each row was loaded with last is there, and its index agrees.
 
-mod support;
-
 use std::io::{BufWriter, Write as _};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -10,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::support::{Choices, Cluster, wait_for};
 use serde_json::Value;
-use support::{Choices, Cluster, wait_for};
 
 /// Of each of both tables.
 const ROWS: usize = 3_000;

@@ -1,12 +1,10 @@
 //! A cluster that has no address of IPv4: servers, the command and what it prints.
 
-mod support;
-
 use std::net::TcpListener;
 use std::process::Command;
 
-use support::server::{Place, Running, start};
-use support::{CommandOutput, percolator, wait_until_ready};
+use crate::support::server::{Place, Running, start};
+use crate::support::{CommandOutput, percolator, wait_until_ready};
 
 const SERVERS: [&str; 3] = ["gc-master-0", "tso-0", "tablet-0"];
 

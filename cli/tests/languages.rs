@@ -2,19 +2,17 @@
 //! clients, proxies and servers are killed: what they write down is a history that snapshot isolation explains, and no money is
 //! lost.
 
-mod support;
-
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::support::server::free_addresses;
+use crate::support::sessions::{ProxyProcess, begin_when_ready, connect};
+use crate::support::{Choices, Cluster, Deck, block_on, has_go, output_of, wait_for};
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
-use support::server::free_addresses;
-use support::sessions::{ProxyProcess, begin_when_ready, connect};
-use support::{Choices, Cluster, Deck, block_on, has_go, output_of, wait_for};
 
 /// Of each language, processes with so many clients each.
 const PROCESSES: usize = 4;

@@ -1,17 +1,15 @@
 //! What logs tell, and what they don't.
 
-mod support;
-
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::support::{Cluster, SERVERS, block_on, wait_for};
 use percolator_client::{Client, Options};
 use percolator_wire::v1;
 use percolator_wire::v1::master_client::MasterClient;
 use percolator_wire::v1::tablets_client::TabletsClient;
 use serde_json::Value;
-use support::{Cluster, SERVERS, block_on, wait_for};
 
 const MARK: &str = "zanzibar4711";
 

@@ -1,14 +1,12 @@
 //! Several masters under one register: leaders are killed, stand still and end while money moves. Another master goes on,
 //! tables are made, and no transfer fails.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{Cluster, end_bank, signal, start_bank, wait_for, wait_for_transfers};
 use percolator_protocol::election::{Leadership, Member};
 use percolator_register::VersionedFile;
 use serde_json::Value;
-use support::{Cluster, end_bank, signal, start_bank, wait_for, wait_for_transfers};
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
                         spec: {gcMaster: {replicas: 2}, tablets: {replicas: 2}}\n";

@@ -1,13 +1,12 @@
 //! What a user is told: by messages, by exit codes, by JSON.
 
-mod support;
-
+use crate::support;
 use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::{Cluster, PERCOLATOR, percolator, signal, wait_for};
 use serde_json::Value;
-use support::{Cluster, PERCOLATOR, percolator, signal, wait_for};
 
 /// A server that stands still, until this is dropped.
 struct Stopped(u32);

@@ -1,18 +1,17 @@
 //! What a real cluster shows of itself: every metric that is declared is there, in the form that Prometheus wants, and
 //! is counted where something happens.
 
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use crate::support::{Cluster, block_on, wait_for};
 use percolator_client::{Client, Options, Registry};
 use percolator_telemetry::endpoint;
 use percolator_telemetry::names::{client, gc_master, leadership, process, proxy, tablet, tso};
 use percolator_telemetry::{Kind, Metric, Values, text};
 use serde_json::Value;
-use support::{Cluster, block_on, wait_for};
 
 /// What a server shows, by its name.
 type Pages = BTreeMap<String, String>;

@@ -1,9 +1,7 @@
 //! Tablets are handed over from server to server while money moves, and tablet servers are killed meanwhile: no transfer fails,
 //! no row is missing or there twice, and collection has overlooked nothing.
 
-mod support;
-
-use support::{Choices, Cluster, end_bank, start_bank, wait_for, wait_for_transfers};
+use crate::support::{Choices, Cluster, end_bank, start_bank, wait_for, wait_for_transfers};
 
 const ACCOUNTS: &str = "200";
 const BANK: [&str; 4] = ["--accounts", ACCOUNTS, "--clients", "6"];

@@ -2,17 +2,15 @@
 //! a network that is late, loses and resets. Snapshot isolation explains what clients saw, and everything
 //! goes on afterwards.
 
-mod support;
-
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
-use support::network::Network;
-use support::proxy::{Storm, Weather};
-use support::{
+use crate::support::network::Network;
+use crate::support::proxy::{Storm, Weather};
+use crate::support::{
     Choices, CommandOutput, Deck, SERVERS, lines, rounds, signal, stand_still, wait_for,
 };
+use serde_json::Value;
 
 #[test]
 fn snapshot_isolation_explains_what_clients_saw_through_cuts_and_wrong_clocks() {

@@ -1,15 +1,14 @@
 //! What `percolator status` and `percolator debug bundle` say of real clusters, well and not.
 
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
+use crate::support::{Cluster, PATIENCE, block_on, signal, wait_for};
 use flate2::read::GzDecoder;
 use percolator_client::Client;
 use serde_json::Value;
-use support::{Cluster, PATIENCE, block_on, signal, wait_for};
 
 fn status(cluster: &Cluster) -> (i32, Value) {
     let said = cluster.run(&["status", "-o", "json"]);

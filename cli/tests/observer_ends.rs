@@ -1,15 +1,14 @@
 //! How observing ends: loops of observers, columns that are observed no more; and what a worker shows of itself.
 
-mod support;
-
+use crate::support;
 use std::io::BufRead as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::support::observing::{observed, start_failing};
+use crate::support::{Cluster, SERVERS, block_on, wait_for};
 use percolator_client::{Bytes, Client, Error, Observer, ObserverOptions, OpenTxn};
 use percolator_telemetry::endpoint;
-use support::observing::{observed, start_failing};
-use support::{Cluster, SERVERS, block_on, wait_for};
 
 /// Runs for changes of a column, and writes each value to another one.
 async fn copier(

@@ -1,8 +1,6 @@
 //! Observers on real clusters: what a chain of them makes of documents is what is computed in one pass, while workers and
 //! servers are killed and tablets split and moved; what becomes of handlers that fail.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -10,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::support::observing::{observed, start_failing};
+use crate::support::raw::Raw;
+use crate::support::{Choices, Cluster, block_on, wait_for};
 use percolator_client::{Bytes, Client, Error, Observer, ObserverOptions, OpenTxn, Range};
 use serde_json::Value;
-use support::observing::{observed, start_failing};
-use support::raw::Raw;
-use support::{Choices, Cluster, block_on, wait_for};
 
 const DOCUMENTS: u64 = 120;
 const PARTS: u64 = 4;

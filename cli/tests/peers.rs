@@ -1,19 +1,18 @@
 //! Peers that misbehave: the server answers them, and goes on serving the others.
 
-mod support;
-
+use crate::support;
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::server::resident_kib;
+use crate::support::{Cluster, block_on, signal, wait_for};
 use percolator_client::{Client, Error, Options, Range};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::tablets_client::TabletsClient;
-use support::server::resident_kib;
-use support::{Cluster, block_on, signal, wait_for};
 use tokio::sync::Notify;
 use tokio_stream::StreamExt;
 

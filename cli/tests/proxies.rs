@@ -1,11 +1,9 @@
 //! Proxies in `percolator status` and `top`: while they run, when they are killed, when they end, and behind another master.
 
-mod support;
-
+use crate::support::http::{Http, json};
+use crate::support::sessions::ProxyProcess;
+use crate::support::{Cluster, signal, wait_for};
 use serde_json::Value;
-use support::http::{Http, json};
-use support::sessions::ProxyProcess;
-use support::{Cluster, signal, wait_for};
 
 /// The status, and in it the proxy of this name, if it is there.
 fn listed(cluster: &Cluster, name: &str) -> (Value, Option<Value>) {

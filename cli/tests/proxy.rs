@@ -1,16 +1,15 @@
 //! Transactions through the proxy, over gRPC and over JSON, against a real cluster.
 
-mod support;
-
+use crate::support;
 use std::time::Duration;
 
+use crate::support::http::{Http, json};
+use crate::support::sessions::{Proxy, Session, connect, is, reason, refused, with_table};
+use crate::support::{Cluster, block_on, wait_for};
 use percolator_client::Client;
 use percolator_proxy::{Options, Server};
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
-use support::http::{Http, json};
-use support::sessions::{Proxy, Session, connect, is, reason, refused, with_table};
-use support::{Cluster, block_on, wait_for};
 use tokio::sync::oneshot;
 use tonic::Code;
 use tonic_types::StatusExt as _;

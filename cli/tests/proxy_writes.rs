@@ -1,13 +1,11 @@
 //! Several writes of a session in one call, by themselves and along with the commit.
 
-mod support;
-
+use crate::support::block_on;
+use crate::support::http::{Http, json};
+use crate::support::sessions::{Proxy, Session, connect, is, refused, with_table};
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
-use support::block_on;
-use support::http::{Http, json};
-use support::sessions::{Proxy, Session, connect, is, refused, with_table};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 

@@ -1,11 +1,9 @@
 //! The Python package against a real cluster: its own tests, and its examples.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Cluster, CommandOutput, output_of};
+use crate::support::{Cluster, CommandOutput, output_of};
 
 fn package() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../python")

@@ -1,14 +1,13 @@
 //! A master that has lost its state, while money and tables are there: nothing is begun over them, and a person has it rebuilt.
 
-mod support;
-
+use crate::support;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::support::{Cluster, wait_for};
 use serde_json::Value;
-use support::{Cluster, wait_for};
 
 /// An `up` that waits for a person.
 struct Waiting {

@@ -1,12 +1,10 @@
 //! A proxy as people use it who have no `.proto`: it describes itself, to grpcurl for example.
 
-mod support;
-
 use std::process::Command;
 
+use crate::support::sessions::with_table;
+use crate::support::{Cluster, CommandOutput, block_on, output_of};
 use serde_json::{Value, json};
-use support::sessions::with_table;
-use support::{Cluster, CommandOutput, block_on, output_of};
 
 /// Where the program is.
 const VARIABLE: &str = "PERCOLATOR_GRPCURL";

@@ -1,17 +1,15 @@
 //! Timestamps by way of proxies: in one order with those of the oracle itself, of one cluster alone, and also when a proxy is killed.
 
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::http::Http;
+use crate::support::sessions::shown;
+use crate::support::{Cluster, block_on, signal};
 use percolator_client::{Client, Options, Timestamp};
 use percolator_wire::of_cluster;
 use percolator_wire::v1::TimestampsRequest;
 use percolator_wire::v1::oracle_client::OracleClient;
-use support::http::Http;
-use support::sessions::shown;
-use support::{Cluster, block_on, signal};
 use tokio_stream::StreamExt as _;
 use tonic::Code;
 use tonic::transport::Endpoint;

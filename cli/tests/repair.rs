@@ -1,11 +1,10 @@
 //! `check-index --repair`, also while the rows are being changed.
 
-mod support;
-
+use crate::support;
 use std::process::Stdio;
 
+use crate::support::Cluster;
 use serde_json::Value;
-use support::Cluster;
 
 const CHECK: [&str; 5] = ["check-index", "--table", "t", "--index", "kind=by-kind"];
 

@@ -1,11 +1,9 @@
 //! A client that outlives the tokio runtime on which it connected, as in tests that share one.
 
-mod support;
-
 use std::sync::mpsc;
 
+use crate::support::{Cluster, PATIENCE, block_on};
 use percolator_client::Client;
-use support::{Cluster, PATIENCE, block_on};
 
 /// Does this on a runtime of its own, which ends then, in a thread, so that a hang fails the test.
 fn on_a_runtime<T: Send + 'static>(

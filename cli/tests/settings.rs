@@ -1,11 +1,9 @@
 //! What a manifest says while the cluster runs counts without a restart.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::{Cluster, SERVERS, wait_for};
 use serde_json::Value;
-use support::{Cluster, SERVERS, wait_for};
 
 fn manifest(spec: &str) -> String {
     format!(

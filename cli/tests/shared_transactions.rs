@@ -1,18 +1,16 @@
 //! Transactions that several clients share, at one proxy and at two, from two languages.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::sessions::{
+    Grpc, Proxy, ProxyProcess, Session, begin_when_ready, connect, is, reason, refused, with_table,
+};
+use crate::support::{Cluster, block_on, has_go, output_of};
 use percolator_wire::proxy::v1;
 use percolator_wire::proxy::v1::cell_write::Change;
 use percolator_wire::proxy::v1::outcome_response::Outcome;
-use support::sessions::{
-    Grpc, Proxy, ProxyProcess, Session, begin_when_ready, connect, is, reason, refused, with_table,
-};
-use support::{Cluster, block_on, has_go, output_of};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 

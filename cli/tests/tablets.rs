@@ -1,12 +1,10 @@
 //! Tablets are split and merged while money moves, and tablet servers are killed meanwhile: no transfer fails, no row is
 //! missing or there twice, and histories are consistent.
 
-mod support;
-
 use std::process::Child;
 
+use crate::support::{Choices, Cluster, end_bank, start_bank, wait_for_transfers};
 use serde_json::Value;
-use support::{Choices, Cluster, end_bank, start_bank, wait_for_transfers};
 
 const ACCOUNTS: &str = "200";
 /// Splits and merges; half of them again after each server was killed.

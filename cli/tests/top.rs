@@ -1,17 +1,15 @@
 //! `percolator top` on a terminal, and for scripts.
 
-mod support;
-
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Cluster, PERCOLATOR, percolator, wait_for};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
-use support::{Cluster, PERCOLATOR, percolator, wait_for};
 
 /// A terminal of so many columns and lines: our side of it, and the programs'.
 fn terminal() -> (File, File) {

@@ -1,23 +1,19 @@
 //! What a collector is sent of a transaction, from a real cluster.
 
-#[path = "support/collector.rs"]
-mod collector;
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use collector::{Collector, Span};
+use crate::support::collector::{Collector, Span};
+use crate::support::http::Http;
+use crate::support::sessions::shown;
+use crate::support::{Cluster, block_on, output_of, wait_for};
 use opentelemetry::trace::{Link, SpanKind, TraceId, TraceState, TracerProvider};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SamplingDecision, SamplingResult, SdkTracerProvider, ShouldSample};
 use percolator_client::{Client, Error, Options};
 use percolator_telemetry::otlp::{Exporter, Settings};
 use serde_json::json;
-use support::http::Http;
-use support::sessions::shown;
-use support::{Cluster, block_on, output_of, wait_for};
 
 /// What no span may tell.
 const ROW: &str = "a-row-that-nobody-sees";

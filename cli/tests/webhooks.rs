@@ -1,7 +1,6 @@
 //! Webhooks: a real HTTP server that checks what it is sent, fails for some changes, and never answers for one.
 
-mod support;
-
+use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::support::Cluster;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use ring::hmac;
 use serde_json::Value;
-use support::Cluster;
 
 const KEY: &[u8] = b"a key that has 24 bytes and more";
 

@@ -145,7 +145,7 @@ fn start(
     segment: u64,
 ) -> (Child, BufReader<std::process::ChildStderr>) {
     let mut child = command(&this_program(), folder, kind, segment)
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "crash::child", "--nocapture"])
         .spawn()
         .expect("a child");
     let answers = BufReader::new(child.stderr.take().expect("a pipe"));
@@ -256,7 +256,7 @@ fn acknowledged_is_synced() {
             ])
             .arg(&trace)
             .arg(this_program())
-            .args(["--exact", "child", "--nocapture"])
+            .args(["--exact", "crash::child", "--nocapture"])
             .output();
         let output = match child {
             Ok(output) if output.status.success() => output,

@@ -1,11 +1,9 @@
 //! Full disks, failed syncs, failing stores: nothing acknowledged is lost, nothing unknown is called
 //! done.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{FaultyDisk, log_path, memory, open, open_with, options, put};
+use crate::common::{FaultyDisk, log_path, memory, open, open_with, options, put};
 use percolator_engine::{
     Backend, Batch, Checkpoint, Checkpoints, Column, Direction, Durable, Engine, Error, Key,
     MemoryStore, Options, Read, Rest, Scan, Snapshot, Store, Value, Versioned,

@@ -1,12 +1,9 @@
 //! A real file system that is full: a small tmpfs, where this may be mounted.
 
-#[path = "common/tmpfs.rs"]
-mod tmpfs;
-
 use std::fs;
 
+use crate::common::tmpfs::Tmpfs;
 use percolator_engine::{Batch, Column, Engine, EngineKind, Error, Options, open};
-use tmpfs::Tmpfs;
 
 const MIB: usize = 1 << 20;
 const ON_DISK: [EngineKind; 2] = [EngineKind::Redb, EngineKind::Sled];

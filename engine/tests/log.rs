@@ -1,8 +1,6 @@
 //! What is torn is cut off, what is damaged is refused.
 
-mod common;
-
-use common::{FaultyDisk, log_path, open, put};
+use crate::common::{FaultyDisk, log_path, open, put};
 use percolator_engine::{Batch, Column, Direction, Engine, Error};
 
 fn keys(engine: &dyn Engine) -> Vec<String> {

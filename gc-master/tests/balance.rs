@@ -1,13 +1,11 @@
 //! Servers that are uneven, and tablets that have become too large or small: what the master does by itself.
 
-mod world;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::world::{CUTS, World, balancing, counts, settle};
 use percolator_gc_master::{Action, HEARTBEAT_INTERVAL, Heartbeat, Manifest, Moving, Settings};
 use percolator_wire::v1;
-use world::{CUTS, World, balancing, counts, settle};
 
 #[test]
 fn tablets_go_to_a_server_that_is_new_and_stay_then() {

@@ -1,13 +1,11 @@
 //! Deleting tables: frozen at once, and dropped when the safe point has passed that; with crashes of the master at every step.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use percolator_gc_master::{Deletion, Refusal, TableState};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TabletState, Timestamp};
-use world::World;
 
 #[test]
 fn a_deletion_that_comes_late_leaves_a_table_that_was_made_again() {

@@ -1,16 +1,15 @@
 //! Servers that are drained, and servers that stop: their tablets go to others before.
 
-mod world;
-
+use crate::world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::world::{CUTS, World, balancing, copy, counts, left, settle};
 use percolator_gc_master::{
     Action, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Merging, Moving,
     Note, Refusal, SILENCE_MAX, drain_servers,
 };
 use percolator_wire::v1;
-use world::{CUTS, World, balancing, copy, counts, left, settle};
 
 /// Lets the server know that it was told to end, and says whether it may.
 fn may_stop(world: &mut World, server: &str) -> bool {

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use masters::{BOUND, FakeServer, Masters, connect, name, start, table};
+use crate::masters::{BOUND, FakeServer, Masters, connect, name, start, table};
 use percolator_client::{Admin, Client, GcChange, Options};
 use percolator_wire::{leader_of, v1};
-
-mod masters;
 
 const MASTERS: usize = 3;
 /// How leaders end, again and again.

@@ -1,12 +1,10 @@
 //! Which incarnation of a server is accepted, and how far it may answer.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{World, oracle};
 use percolator_gc_master::{Heartbeat, LEASE, Leased, Refusal, SILENCE_MAX};
 use percolator_protocol::types::Timestamp;
-use world::{World, oracle};
 
 const T: u64 = 1_700_000_000_000;
 

@@ -1,13 +1,11 @@
 //! Which heartbeats are taken, and what is learned from them.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{RANDOM, World, oracle, report};
 use percolator_gc_master::{
     Directory, Heartbeat, Refusal, Settings, Start, TableState, directory_response,
 };
-use world::{RANDOM, World, oracle, report};
 
 #[test]
 fn a_new_cluster_gives_its_id_to_servers_that_have_none() {

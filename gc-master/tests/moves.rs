@@ -1,12 +1,10 @@
 //! Tablets are handed over for somebody who asks for it: the servers do it, and the directory follows what they say.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{World, copy};
 use percolator_gc_master::{Action, Moving, Pending, Refusal, SILENCE_MAX};
 use percolator_wire::v1;
-use world::{World, copy};
 
 fn moving(tablet_id: u64, server: &str) -> Moving {
     Moving::new(v1::MoveTabletRequest {

@@ -5,14 +5,12 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use masters::{BOUND, FakeServer, Masters, connect, name, table};
+use crate::masters::{BOUND, FakeServer, Masters, connect, name, table};
 use percolator_client::{Admin, Client, GcChange};
 use percolator_protocol::election::Leadership;
 use percolator_register::{FileRegister, Register};
 use percolator_wire::v1;
 use tokio::time::Instant;
-
-mod masters;
 
 /// Longer than a leader's right lasts after its last swap, and than the lease of its servers.
 const OUTAGE: Duration = Duration::from_secs(12);

@@ -1,14 +1,12 @@
 //! A state that was lost, and is rebuilt from the tablet servers that a person names.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{World, copy, oracle, report};
 use percolator_gc_master::{Departed, Heartbeat, Note, Refusal, TableState, locate};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
-use world::{World, copy, oracle, report};
 
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()

@@ -1,14 +1,12 @@
 //! What a heartbeat costs that says nothing new, and a session: as much in a large cluster as in a small one.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::{World, oracle};
 use percolator_gc_master::{Heartbeat, HeartbeatAnswer};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use prost::Message as _;
-use world::{World, oracle};
 
 /// Bytes of a heartbeat and of its answer, when nothing has changed.
 const BYTES_MAX: usize = 200;

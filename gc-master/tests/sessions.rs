@@ -1,13 +1,11 @@
 //! gc-locks: how long they hold the barrier back, and how they end.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use percolator_gc_master::{Change, gc_status};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
-use world::World;
 
 /// The oracle's time, some while after the cluster began.
 const NOW_MS: u64 = 10_000_000;

@@ -1,12 +1,10 @@
 //! The settings of garbage collection: who says them, what wins, and what a master that has lost its state knows.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use percolator_gc_master::{Change, Manifest, Refusal};
 use percolator_protocol::types::Timestamp;
-use world::World;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -1,13 +1,11 @@
 //! Where tablets are is soft state: a master that starts again hears it from their owners. What no owner can report is
 //! durable.
 
-mod world;
-
+use crate::world::World;
 use percolator_gc_master::{
     Heartbeat, Refusal, SILENCE_MAX, TableState, directory_response, gc_status,
 };
 use percolator_protocol::types::TabletState;
-use world::World;
 
 /// Time for those that are up to be heard, and for what is missing to be noted.
 fn settle(world: &mut World) {

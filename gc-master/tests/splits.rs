@@ -1,12 +1,10 @@
 //! Tablets are split and merged for somebody who asks for it: their owners do it, and the directory follows.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use percolator_gc_master::{Action, Heartbeat, Merging, Pending, Refusal, SILENCE_MAX, Splitting};
 use percolator_wire::v1;
-use world::World;
 
 fn splitting(rows: &[&str]) -> Splitting {
     Splitting::new(v1::SplitTableRequest {

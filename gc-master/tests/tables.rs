@@ -1,13 +1,11 @@
 //! Creating tables, with crashes of the master at every step, and what keeps the safe point back.
 
-mod world;
-
 use std::time::Duration;
 
+use crate::world::World;
 use percolator_gc_master::{Refusal, SILENCE_MAX, TableState};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
-use world::World;
 
 #[test]
 fn a_table_is_spread_over_the_servers_and_ready_when_all_have_it() {

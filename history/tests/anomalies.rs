@@ -1,11 +1,9 @@
 //! Histories written by hand: each anomaly is found and named, and what snapshot isolation allows passes.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{found, history, passes};
 use percolator_history::{Kind, Op, Outcome, Transaction, check, parse, write};
-use support::{found, history, passes};
 
 #[test]
 fn dirty_writes_are_found() {

@@ -1,9 +1,7 @@
 //! Transactions whose answer was lost: anyone who saw one knows that it had committed by then.
 
-mod support;
-
+use crate::support::{found, history, passes};
 use percolator_history::{Kind, check};
-use support::{found, history, passes};
 
 #[test]
 fn what_was_seen_of_a_lost_answer_stays() {

@@ -1,9 +1,7 @@
 //! What is known of the order of versions without timestamps, and what may not be touched meanwhile.
 
-mod support;
-
+use crate::support::{found, passes};
 use percolator_history::Kind;
-use support::{found, passes};
 
 /// Nobody has read what they overwrote: only real time says which version is the later one.
 #[test]

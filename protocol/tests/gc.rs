@@ -1,14 +1,11 @@
 //! Collection on random rows, against what it is for: no snapshot at or above the point sees a difference, at
 //! no step of the way; and what is left is no more than that needs.
 
-#[allow(dead_code, reason = "the golden scripts use the rest")]
-mod support;
-
+use crate::support::store::{ReadResult, Row, Store};
 use percolator_protocol::actions::Snapshot;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, TableId, Timestamp, Write, WriteKind};
 use proptest::prelude::*;
-use support::store::{ReadResult, Row, Store};
 
 const LAST: u64 = 40;
 

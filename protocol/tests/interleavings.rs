@@ -5,19 +5,14 @@
 //! `sim/check.rs`. A failing case prints itself as a golden script, to be kept in `tests/data`.
 //! `PROPTEST_CASES` sets the number of cases.
 
-#[allow(dead_code, reason = "the golden scripts use the rest")]
-mod support;
-
-mod sim;
-
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::sim::plan::{Plan, plan};
+use crate::sim::world;
+use crate::support::script;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
-use sim::plan::{Plan, plan};
-use sim::world;
-use support::script;
 
 const CASES: u32 = 20_000;
 

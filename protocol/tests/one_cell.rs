@@ -2,18 +2,15 @@
 //! transaction's commit_ts may be another's start_ts, or be given to two. The fate of a transaction,
 //! once decided, stays, and readers see the commits.
 
-#[allow(dead_code, reason = "the golden scripts use the rest")]
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::store::{ReadResult, Store};
 use bytes::Bytes;
 use percolator_protocol::actions::{
     AlreadyCommitted, CommitRejection, Prewrite, PrewriteRejection, Snapshot, Status, StatusQuery,
 };
 use percolator_protocol::types::{Cell, LockKind, Mutation, TableId, Timestamp};
 use proptest::prelude::*;
-use support::store::{ReadResult, Store};
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -1,16 +1,13 @@
 //! Golden scripts of the rules: every `tests/data/*.txt` runs against a store of its own, and what
 //! comes out is what stands in it.
 //!
-//! `REWRITE=1 cargo test -p percolator-protocol --test scripts` writes what comes out into the
+//! `REWRITE=1 cargo test -p percolator-protocol --test integration scripts::` writes what comes out into the
 //! scripts: the diff is to be reviewed like code. A new step needs its command and `----` only.
 //! The commands are listed in `support/rules.rs`, `support/txn.rs` and `support/codec.rs`.
 
-#[allow(dead_code, reason = "the property tests use the rest")]
-mod support;
-
 use std::path::Path;
 
-use support::script::{self, Ran};
+use crate::support::script::{self, Ran};
 
 #[test]
 fn scripts_come_out_as_written() {

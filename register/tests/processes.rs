@@ -55,7 +55,7 @@ async fn swap_for_ever(register: &FileRegister, name: &str) {
 
 fn spawn(path: &Path, name: &str) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "processes::child", "--nocapture"])
         .env(PATH, path)
         .env(NAME, name)
         .stdin(Stdio::null())

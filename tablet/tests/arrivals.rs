@@ -1,13 +1,11 @@
 //! Commands to get tablets that have the same rows, as of before and after a merge at their owner: one of them is refused, also
 //! while the other one is on its way to the disk. What is left of an attempt that is given up would go with its rows otherwise.
 
-mod support;
-
+use crate::support::{LIFE, ME, Server, me, refused, tablet};
 use percolator_protocol::types::{Tablet, TabletState};
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
-use support::{LIFE, ME, Server, me, refused, tablet};
 
 fn import(id: u64, start_row: &'static str, end_row: &'static str) -> TabletCommand {
     TabletCommand::Import {

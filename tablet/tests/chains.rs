@@ -1,14 +1,12 @@
 //! Chains of observers: the runs that a transaction comes from are in the notifications that it leaves, in each way to commit.
 
-mod support;
-
+use crate::support::observers::*;
+use crate::support::{LIFE, Server, cell, prewrite, refused};
 use percolator_protocol::types::{CHAIN_COLUMNS_MAX, OBSERVED_COLUMN_BYTES_MAX};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::observers::*;
-use support::{LIFE, Server, cell, prewrite, refused};
 
 fn chain(depth: u32) -> v1::Chain {
     v1::Chain {

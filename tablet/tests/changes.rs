@@ -1,8 +1,8 @@
 //! Scans for changes: every version between two timestamps, whether all records are read for that or only what is known to
 //! have changed of late; locks, pages, and what splits and restarts do to that.
 
-mod support;
-
+use crate::support::observers::commit;
+use crate::support::{LIFE, Server, cell, prewrite, prewrite_row, refused};
 use bytes::Bytes;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
@@ -12,8 +12,6 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::observers::commit;
-use support::{LIFE, Server, cell, prewrite, prewrite_row, refused};
 
 /// Row, value (`-`: deleted) and commit_ts.
 type Found = (String, String, u64);

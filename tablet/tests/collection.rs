@@ -2,10 +2,9 @@
 //! before, no snapshot at or above the safe point sees a difference, the fate of what may be asked for is known, and in the
 //! end nothing is left that nobody sees.
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{LIFE, Server, cell, me};
 use percolator_engine::{Column, Direction};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TableId, Timestamp, Write, key};
@@ -14,7 +13,6 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
-use support::{LIFE, Server, cell, me};
 
 const ROWS: [&str; 5] = ["b", "c", "d", "e", "f"];
 /// Too long to stand in its record.

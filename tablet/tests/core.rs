@@ -1,14 +1,12 @@
 //! The server's core, without socket, clock or thread: requests in, groups and answers out.
 
-mod support;
-
+use crate::support::{LIFE, Server, cell, full, prewrite, refused};
 use percolator_engine::{Batch, Column};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, full, prewrite, refused};
 
 #[test]
 fn what_is_decided_while_a_group_is_on_its_way_makes_the_next_one() {

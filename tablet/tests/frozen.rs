@@ -1,7 +1,6 @@
 //! A tablet whose table is being deleted, and the locks of its transactions elsewhere.
 
-mod support;
-
+use crate::support::{LIFE, ME, Server, cell, me, prewrite, refused, tablet};
 use percolator_protocol::types::{Tablet, TabletState, Timestamp};
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
@@ -9,7 +8,6 @@ use percolator_wire::v1::check_status_response::Status;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, ME, Server, cell, me, prewrite, refused, tablet};
 
 fn frozen(id: u64, table: u32) -> Tablet {
     Tablet {

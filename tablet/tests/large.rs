@@ -1,14 +1,12 @@
 //! Large transactions at a tablet server: what they read of their own, and how their locks are found and resolved.
 
-mod support;
-
+use crate::support::{Server, cell, prewrite, refused};
 use percolator_tablet::Limits;
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{Server, cell, prewrite, refused};
 
 const ROWS: [&str; 7] = ["b", "c", "d", "e", "f", "g", "h"];
 const START: u64 = 10;

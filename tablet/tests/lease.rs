@@ -1,7 +1,6 @@
 //! What a server answers within its lease: nothing that the one in its place could contradict.
 
-mod support;
-
+use crate::support::{LIFE, Server, cell, prewrite, refused};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -9,7 +8,6 @@ use percolator_wire::v1::commit_response::Result as Committed;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, prewrite, refused};
 
 fn lease(until: u64, commits_above: u64) -> Lease {
     Lease {

@@ -1,14 +1,12 @@
 //! Who is sent which notification: requests that wait, leases, and the order of rows.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::cell;
+use crate::support::observers::*;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
-use support::cell;
-use support::observers::*;
 
 #[test]
 fn a_request_waits_for_a_change() {

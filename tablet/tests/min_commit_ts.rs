@@ -1,15 +1,13 @@
 //! The answer to a prewrite says above what its transaction has to commit: above every snapshot that has read here
 //! without meeting its locks.
 
-mod support;
-
+use crate::support::{LIFE, Server, cell, prewrite};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use percolator_wire::v1::commit_response::Result as Committed;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, prewrite};
 
 fn get(row: &'static str, ts: u64) -> Ask {
     Ask::Get(v1::GetRequest {

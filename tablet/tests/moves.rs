@@ -1,9 +1,9 @@
 //! Tablets that are handed over between two servers: what comes along, what stays, and who serves when.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::moves::{Two, ask_at, at, get, not_served, tablets, taken, value};
+use crate::support::{LIFE, ME, Server, cell, prewrite, refused, tablet};
 use percolator_engine::Column;
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::TabletState;
@@ -13,8 +13,6 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::moves::{Two, ask_at, at, get, not_served, tablets, taken, value};
-use support::{LIFE, ME, Server, cell, prewrite, refused, tablet};
 
 #[test]
 fn all_of_it_comes_along_and_the_owner_says_where_it_is() {

@@ -1,10 +1,11 @@
 //! Notifications of changes on observed columns: which batches write and remove them, who may acknowledge them, and what
 //! becomes of them when tablets are split, merged and handed over.
 
-mod support;
-
+use crate::support;
 use std::time::Duration;
 
+use crate::support::observers::*;
+use crate::support::{LIFE, Server, cell, prewrite, refused};
 use bytes::Bytes;
 use percolator_engine::Column;
 use percolator_protocol::types::ack_column;
@@ -13,8 +14,6 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::observers::*;
-use support::{LIFE, Server, cell, prewrite, refused};
 
 #[test]
 fn a_change_of_an_observed_column_leaves_a_notification_and_no_other_does() {

@@ -1,13 +1,11 @@
 //! Commits in one phase, as the server's core carries them out: what readers see while one is on its way
 //! to the disk, and what another life of the server knows.
 
-mod support;
-
+use crate::support::{LIFE, Server, cell, prewrite};
 use percolator_engine::Column;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, prewrite};
 
 fn one_phase(row: &'static str, value: &'static str, start_ts: u64, commit_ts: u64) -> Ask {
     let Ask::Prewrite(request) = prewrite(row, value, start_ts) else {

@@ -1,7 +1,6 @@
 //! The barrier and the safe point of a tablet server: what is refused, what is collected, and what is kept.
 
-mod support;
-
+use crate::support::{LIFE, ME, Server, cell, me, prewrite, tablet};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_tablet::core::TabletCommand;
@@ -9,7 +8,6 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, ME, Server, cell, me, prewrite, tablet};
 
 fn points(barrier: u64, safe_point: u64) -> Points {
     Points {

@@ -1,13 +1,11 @@
 //! The server's core when the disk is full, a tablet is dropped under load, or too much waits.
 
-mod support;
-
+use crate::support::{Server, cell, prewrite, prewrite_row, refused};
 use percolator_tablet::Limits;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{Server, cell, prewrite, prewrite_row, refused};
 
 /// On a disk that is full for new data alone: what ends a transaction goes on, also where it shared a group
 /// with what is refused, and neither kind keeps the other one waiting.

@@ -1,15 +1,13 @@
 //! How large tablets are, and where those can be split that have become too large.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Server, prewrite_row, refused};
 use percolator_engine::Column;
 use percolator_protocol::types::Timestamp;
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
-use support::{Server, prewrite_row, refused};
 
 /// A long value has a key of its own.
 const LONG: &str = "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\

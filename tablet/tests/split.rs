@@ -1,14 +1,13 @@
 //! Tablets that are split, and merged with their neighbour: nothing moves, and nothing is forgotten.
 
-mod support;
-
+use crate::support;
+use crate::support::{LIFE, Server, cell, prewrite, refused, tablet};
 use percolator_protocol::types::{Rows, TabletState};
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, prewrite, refused, tablet};
 
 fn split(
     server: &mut Server,

@@ -1,14 +1,12 @@
 //! The end of the observation of a column: what becomes of notifications that wait, and who knows of it.
 
-mod support;
-
+use crate::support::observers::*;
+use crate::support::{Server, cell, prewrite, prewrite_row, refused};
 use percolator_engine::Column;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::observers::*;
-use support::{Server, cell, prewrite, prewrite_row, refused};
 
 fn ask_unobserve() -> Ask {
     let column = "c".into();

@@ -1,7 +1,6 @@
 //! The walk that compares the index of garbage with the data: what was damaged is noticed, and nothing else.
 
-mod support;
-
+use crate::support::{LIFE, Server, cell, me, prewrite_row};
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction};
 use percolator_protocol::safe_point::Points;
@@ -10,7 +9,6 @@ use percolator_wire::v1;
 use percolator_wire::v1::VerifyPart as Part;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, me, prewrite_row};
 
 const PARTS: [Part; 3] = [Part::Records, Part::Values, Part::Index];
 

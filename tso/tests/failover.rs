@@ -6,14 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use oracles::{Cluster, Stream, granted_once};
+use crate::oracles::{Cluster, Stream, granted_once};
 use percolator_wire::leader_of;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::process::Signal;
 use tokio::sync::watch;
-
-mod oracles;
 
 const ORACLES: usize = 3;
 const CLIENTS: usize = 6;

@@ -6,14 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use oracles::{Cluster, Stream, granted_once};
+use crate::oracles::{Cluster, Stream, granted_once};
 use percolator_protocol::election::Leadership;
 use percolator_register::{FileRegister, Register};
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-
-mod oracles;
 
 /// What is waited for comes within this, or never.
 const WITHIN: Duration = Duration::from_secs(60);

@@ -1,6 +1,7 @@
 //! Building the programs, and running the one for people.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
@@ -19,9 +20,15 @@ pub(crate) struct TestProgram {
     pub(crate) folder: PathBuf,
     /// As cargo calls it: lib, bin, test, example.
     pub(crate) kind: String,
+    /// Of the program, or of the module that is run alone.
     pub(crate) name: String,
     pub(crate) executable: PathBuf,
+    /// The tests to run, where these aren't all.
+    pub(crate) only: Vec<String>,
 }
+
+/// A crate's test files are modules of one program, which is compiled and linked once. Each is run as if it were a program.
+const OF_MODULES: &str = "integration";
 
 impl TestProgram {
     /// How cargo runs this program alone.
@@ -33,10 +40,46 @@ impl TestProgram {
             ..
         } = self;
         match kind.as_str() {
+            _ if !self.only.is_empty() => {
+                format!("cargo test -p {package} --{kind} {OF_MODULES} {name}::")
+            }
             "bin" | "test" | "example" => format!("cargo test -p {package} --{kind} {name}"),
             _ => format!("cargo test -p {package} --lib"),
         }
     }
+
+    /// Arguments that have it run its tests and no others.
+    pub(crate) fn selection(&self) -> impl Iterator<Item = &str> {
+        let exact = (!self.only.is_empty()).then_some("--exact");
+        exact
+            .into_iter()
+            .chain(self.only.iter().map(String::as_str))
+    }
+
+    /// Its modules, each as a program; or itself.
+    fn modules(self) -> anyhow::Result<Vec<Self>> {
+        if self.kind != "test" || self.name != OF_MODULES {
+            return Ok(vec![self]);
+        }
+        let list = Cmd::new(&self.executable).args(["--list", "--format", "terse"]);
+        let list = list.dir(&self.folder).silent_output()?;
+        let modules = by_module(&list).into_iter().map(|(name, only)| Self {
+            name,
+            only,
+            ..self.clone()
+        });
+        Ok(modules.collect())
+    }
+}
+
+/// The tests of a list of the test harness, by the module that they are in.
+fn by_module(list: &str) -> BTreeMap<String, Vec<String>> {
+    let mut modules: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split_once("::").map_or(test, |(module, _)| module);
+        modules.entry(module.into()).or_default().push(test.into());
+    }
+    modules
 }
 
 /// What was built for the tests.
@@ -57,7 +100,9 @@ pub(crate) fn build_for_tests(context: &Context) -> anyhow::Result<Built> {
     let mut tests = Vec::new();
     for line in messages.lines() {
         let message: Value = serde_json::from_str(line).context("a message of cargo isn't JSON")?;
-        tests.extend(test_program(context, &message)?);
+        if let Some(program) = test_program(context, &message)? {
+            tests.extend(program.modules()?);
+        }
     }
     if tests.is_empty() {
         bail!("cargo has built no tests");
@@ -98,6 +143,7 @@ fn test_program(context: &Context, message: &Value) -> anyhow::Result<Option<Tes
         kind: text(&message["target"]["kind"][0]),
         name: text(&message["target"]["name"]),
         executable: executable.into(),
+        only: Vec::new(),
     }))
 }
 
@@ -144,6 +190,49 @@ pub(crate) fn run(context: &Context, arguments: &[String]) -> anyhow::Result<Exi
         command.args(arguments)
     };
     Err(command.exec())
+}
+
+/// A file that isn't one would not be compiled, and nobody would know.
+#[test]
+fn each_file_of_tests_is_a_module() {
+    let context = Context::new();
+    for (name, package) in context.metadata().expect("metadata").members() {
+        let folder = context
+            .root()
+            .join(package.folder.as_ref().expect("a folder"));
+        let tests = folder.join("tests");
+        let Ok(main) = std::fs::read_to_string(tests.join("main.rs")) else {
+            continue;
+        };
+        for file in std::fs::read_dir(&tests).expect("a folder") {
+            let path = file.expect("a file").path();
+            let module = path.file_stem().expect("a name").to_string_lossy();
+            let is_module = path.extension().is_some_and(|it| it == "rs") && module != "main";
+            if is_module || path.join("mod.rs").exists() {
+                let line = format!("mod {module};");
+                assert!(
+                    main.lines().any(|it| it == line),
+                    "{name}: tests/main.rs has no `{line}`"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn tests_are_found_by_their_module() {
+    let list = "moves::two: test\nimport_moves::one: test\nmoves::deep::three: test\nchild: test\n";
+    let modules: Vec<_> = by_module(list).into_iter().collect();
+    let expected = [
+        ("child", vec!["child"]),
+        ("import_moves", vec!["import_moves::one"]),
+        ("moves", vec!["moves::two", "moves::deep::three"]),
+    ];
+    let expected = expected.map(|(module, tests)| {
+        let tests: Vec<String> = tests.into_iter().map(ToOwned::to_owned).collect();
+        (module.to_owned(), tests)
+    });
+    assert_eq!(modules, expected);
 }
 
 #[test]

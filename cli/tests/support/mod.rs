@@ -3,8 +3,8 @@
 //!
 //! The servers' programs are those that lie beside the command: `cargo test -p percolator-cli` alone doesn't
 //! build them anew, `cargo xtask test` does, and so does `cargo build --workspace --bins`.
-#![allow(dead_code)]
 
+pub(crate) mod collector;
 pub(crate) mod http;
 pub(crate) mod network;
 pub(crate) mod observing;

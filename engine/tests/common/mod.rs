@@ -1,5 +1,6 @@
 //! A disk in memory that fails when told, and what the tests of the log share.
-#![allow(dead_code)]
+
+pub(crate) mod tmpfs;
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,4 @@
 //! A small file system for tests, where one may be mounted.
-#![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,7 +1,5 @@
 //! Real masters that share their registers, and servers that do what they are told.
 
-#![allow(dead_code)] // Each test file uses its part.
-
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::path::Path;

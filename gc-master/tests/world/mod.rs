@@ -1,8 +1,6 @@
 //! A directory with a disk and tablet servers that do what they are asked, without a network: the
 //! master can be crashed before or after any single effect.
 
-#![allow(dead_code)] // Each test file uses its part.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! Histories in a short form, and what a check of them has to say.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use percolator_history::{Kind, Op, Outcome, Times, Transaction, check};
 

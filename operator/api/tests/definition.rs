@@ -1,11 +1,9 @@
 //! The resource's definition: generated files are fresh, and its rules say what they should.
 
-mod support;
-
+use crate::support::{each_property, fresh, schema};
 use kube::core::cel::Validator;
 use percolator_api::{ClusterObject, PercolatorCluster, definition};
 use serde_json::{Value, json};
-use support::{each_property, fresh, schema};
 
 const HEAD: &str = "\
 # Generated from operator/api by `cargo xtask generate`: change the types there.

@@ -1,10 +1,8 @@
 //! `docs/reference.md` has every field, and each shared block of fields once.
 
-mod support;
-
+use crate::support::{each_property, fresh, schema};
 use percolator_api::KUBERNETES_OWN;
 use serde_json::Value;
-use support::{each_property, fresh, schema};
 
 /// Blocks of fields that several fields have: where they stand, as the ends of paths, and what each is called.
 const SHARED: [(&str, &[&str], &str); 5] = [

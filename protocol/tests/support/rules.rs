@@ -245,14 +245,6 @@ fn locked(cell: &Cell, lock: &Lock) -> String {
     format!("{} locked {}", args::cell(cell), rows::lock(lock))
 }
 
-fn or_ok(lines: Vec<String>) -> Vec<String> {
-    if lines.is_empty() {
-        vec!["ok".into()]
-    } else {
-        lines
-    }
-}
-
 fn ttl(args: &mut Args, name: &str) -> Result<u64, String> {
     args.named(name)
         .map_or(Ok(TTL_MS), |text| args::read_number(&text))

@@ -1,5 +1,4 @@
 //! A server's core with an engine in memory, for tests: requests in, groups made durable one by one.
-#![allow(dead_code, reason = "each test file uses some of it")]
 
 pub(crate) mod moves;
 pub(crate) mod observers;

@@ -1,12 +1,25 @@
-//! The documentation builds without warnings, and its links lead somewhere.
+//! The documentation builds without warnings, its examples work, and its links lead somewhere.
 
-use crate::{context::Context, site};
+use crate::{
+    context::Context,
+    parts::{Report, unit},
+    site,
+};
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let links = site::check_links(context)?;
-    context
-        .cargo(["doc", "--workspace", "--no-deps", "--keep-going"])
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .run()?;
-    Ok(format!("{}, {links}", context.crates()?))
+    report.step("pages", |_| {
+        context
+            .cargo(["doc", "--workspace", "--no-deps", "--keep-going"])
+            .env("RUSTDOCFLAGS", "-D warnings")
+            .run()
+    })?;
+    report.step("examples in the code", |report| {
+        let examples = context.cargo(["test", "--workspace", "--doc"]);
+        let (result, tally) = unit::read(examples, unit::LIMIT, unit::show);
+        report.tally.add(tally);
+        result
+    })?;
+    let tests = report.tests();
+    Ok(format!("{}, {links}, {tests}", context.crates()?))
 }

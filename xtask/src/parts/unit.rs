@@ -1,7 +1,7 @@
-//! All test functions of the workspace, and the examples in its documentation.
+//! All test functions of the workspace.
 //!
 //! Runs each test program itself, as `cargo test` would, so that all parts share one build, a program
-//! that hangs doesn't hang the rest, and the table shows what takes long. Some run side by side: those that
+//! that hangs doesn't hang the rest, and the table shows what takes long. Those of modules are run module by module. Some run side by side: those that
 //! start clusters wait for most of their time.
 
 use std::{
@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// A test program that takes longer hangs, as a rule.
-const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 /// Those that take longer have a row of their own.
 const WORTH_A_ROW: Duration = Duration::from_secs(3);
 /// So many programs run at a time; each runs as many tests at a time as there are processors.
@@ -86,16 +86,6 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
         }
     });
     report.steps.push(("quick tests".to_owned(), others));
-    let examples = ["test", "--workspace", "--doc"];
-    let result = report.step("doc tests", |report| {
-        let (result, tally) = read(context.cargo(examples), LIMIT, show);
-        report.tally.add(tally);
-        result
-    });
-    if let Err(error) = result {
-        println!("FAILED: {error:#}");
-        failures.push("cargo test --workspace --doc".to_owned());
-    }
     if !failures.is_empty() {
         bail!("{}", failures.join(", "));
     }
@@ -183,6 +173,7 @@ fn command(program: &TestProgram, how: &RunMode) -> Cmd {
         .quiet_env("CARGO_PKG_VERSION", &program.version)
         .arg("--show-output")
         .args(how.arguments)
+        .args(program.selection())
         .shown_as(&program.cargo_line());
     for (name, value) in &how.variables {
         command = command.env(name, value);
@@ -190,12 +181,16 @@ fn command(program: &TestProgram, how: &RunMode) -> Cmd {
     command
 }
 
-fn show(line: &str) {
+pub(crate) fn show(line: &str) {
     println!("{line}");
 }
 
 /// Runs a command of the test harness, and gives each line of its output that is worth showing to `each`.
-fn read(command: Cmd, limit: Duration, mut each: impl FnMut(&str)) -> (anyhow::Result<()>, Tally) {
+pub(crate) fn read(
+    command: Cmd,
+    limit: Duration,
+    mut each: impl FnMut(&str),
+) -> (anyhow::Result<()>, Tally) {
     let mut reader = Reader::default();
     let result = command.lines(limit, |line| {
         if reader.line(line) && !line.is_empty() {

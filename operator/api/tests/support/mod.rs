@@ -1,5 +1,4 @@
 //! What the tests of generated files share.
-#![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 

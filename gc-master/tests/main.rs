@@ -1,0 +1,21 @@
+//! The master, by what it answers and what it keeps.
+
+mod balance;
+mod deletion;
+mod drains;
+mod failover;
+mod fencing;
+mod heartbeats;
+mod masters;
+mod moves;
+mod promises;
+mod rebuild;
+mod scale;
+mod server;
+mod sessions;
+mod settings;
+mod soft_state;
+mod splits;
+mod startup;
+mod tables;
+mod world;
