@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fs::File,
     io::{self, BufRead, BufReader, Write},
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
@@ -215,6 +216,15 @@ impl Cmd {
         check(status, &line)
     }
 
+    /// Starts it, with both its outputs in a file.
+    pub(crate) fn spawn_into(mut self, file: File) -> anyhow::Result<Child> {
+        self.command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().context("cannot share a file")?)
+            .stderr(file);
+        self.spawn()
+    }
+
     /// Becomes the command: returns only where that fails.
     #[cfg(unix)]
     pub(crate) fn exec(mut self) -> anyhow::Error {
@@ -225,7 +235,7 @@ impl Cmd {
     }
 }
 
-fn check(status: ExitStatus, line: &str) -> anyhow::Result<()> {
+pub(crate) fn check(status: ExitStatus, line: &str) -> anyhow::Result<()> {
     if !status.success() {
         bail!("`{line}` failed: {status}");
     }

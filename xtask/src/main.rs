@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod beside;
 mod cmd;
 mod context;
 mod debian;

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the parts one after the other, and a table at the end.
+//! `cargo xtask test`: the parts one after the other, some beside the others, and a table at the end.
 
 use std::{
     process::ExitCode,
@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    beside::Beside,
     context::Context,
     parts::{Part, Report, crash, e2e},
     tally::Tally,
@@ -42,90 +43,135 @@ pub(crate) struct Args {
 
 struct Row {
     name: String,
-    result: String,
+    result: &'static str,
     took: Duration,
     /// What was looked at, where that is known.
     checked: String,
+}
+
+/// What became of the parts.
+#[derive(Default)]
+struct Outcome {
+    rows: Vec<Row>,
+    tally: Tally,
+    /// By name, with what failed.
+    failed: Vec<(String, String)>,
+}
+
+impl Outcome {
+    fn run(&mut self, part: Part, context: &Context, args: &Args) {
+        println!("\n━━ {} ━━ {}", part.name(), part.about());
+        let started = Instant::now();
+        let mut report = Report::default();
+        let result = part.run(context, (&args.crash, &args.e2e), &mut report);
+        self.add(part.name(), started.elapsed(), report, result);
+    }
+
+    /// Notes a part's result: what was checked, or what failed.
+    fn add(&mut self, name: &str, took: Duration, report: Report, result: anyhow::Result<String>) {
+        match result {
+            Ok(checked) => {
+                println!("{checked}");
+                self.row(name, "ok", took, checked);
+            }
+            Err(error) => {
+                println!("FAILED: {error:#}\nto repeat this part: cargo xtask test {name}");
+                self.failed.push((name.to_owned(), format!("{error:#}")));
+                self.row(name, "FAILED", took, String::new());
+            }
+        }
+        for (name, took) in report.steps {
+            self.row(&format!("  {name}"), "", took, String::new());
+        }
+        self.tally.add(report.tally);
+    }
+
+    fn row(&mut self, name: &str, result: &'static str, took: Duration, checked: String) {
+        self.rows.push(Row {
+            name: name.to_owned(),
+            result,
+            took,
+            checked,
+        });
+    }
+
+    /// Prints what failed and what was skipped.
+    fn conclude(&self) -> ExitCode {
+        let Self { tally, failed, .. } = self;
+        if let Some(tests) = tests(tally) {
+            println!("{tests}");
+        }
+        for skipped in &tally.skipped {
+            println!("skipped: {}: {}", skipped.test, skipped.why);
+        }
+        if !failed.is_empty() {
+            for line in &tally.panics {
+                println!("{line}");
+            }
+            for (part, error) in failed {
+                println!("FAILED: {part}: {error}");
+            }
+            let names: Vec<&str> = failed.iter().map(|(part, _)| &**part).collect();
+            println!(
+                "failed parts; to repeat them: cargo xtask test {}",
+                names.join(" ")
+            );
+            return ExitCode::FAILURE;
+        }
+        if !tally.skipped.is_empty() && in_ci() {
+            println!("with CI={} nothing may be skipped", ci());
+            return ExitCode::FAILURE;
+        }
+        ExitCode::SUCCESS
+    }
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     tools::c_compiler()?;
     let free_before = free_disk(context);
     let started = Instant::now();
-    let parts: Vec<Part> = Part::ALL
-        .into_iter()
-        .filter(|part| args.parts.is_empty() || args.parts.contains(part))
-        .collect();
-    let mut rows = Vec::new();
-    let mut total = Report::default();
-    let mut failed = Vec::new();
-    for part in parts {
-        let name = part.name();
-        println!("\n━━ {name} ━━ {}", part.about());
-        let part_started = Instant::now();
-        let mut report = Report::default();
-        let result = part.run(context, (&args.crash, &args.e2e), &mut report);
-        let (result, checked) = match result {
-            Ok(checked) => {
-                println!("{checked}");
-                ("ok", checked)
-            }
-            Err(error) => {
-                println!("FAILED: {error:#}\nto repeat this part: cargo xtask test {name}");
-                failed.push((name, format!("{error:#}")));
-                ("FAILED", String::new())
-            }
-        };
-        rows.push(Row {
-            name: name.to_owned(),
-            result: result.to_owned(),
-            took: part_started.elapsed(),
-            checked,
-        });
-        rows.extend(report.steps.drain(..).map(|(name, took)| Row {
-            name: format!("  {name}"),
-            result: String::new(),
-            took,
-            checked: String::new(),
-        }));
-        total.tally.add(report.tally);
-    }
-    rows.push(Row {
-        name: "all".to_owned(),
-        result: String::new(),
-        took: started.elapsed(),
-        checked: String::new(),
-    });
-    println!("\n{}", table(&rows));
+    let mut outcome = if args.parts.is_empty() {
+        everything(context, args)?
+    } else {
+        let mut outcome = Outcome::default();
+        for part in Part::ALL.iter().filter(|part| args.parts.contains(part)) {
+            outcome.run(*part, context, args);
+        }
+        outcome
+    };
+    outcome.row("all", "", started.elapsed(), String::new());
+    println!("\n{}", table(&outcome.rows));
     if let (Some(before), Some(after)) = (free_before, tools::free_gigabytes(context.root())) {
         println!("disk: {before} GB free before, {after} GB after");
     }
-    let tally = total.tally;
-    if let Some(tests) = tests(&tally) {
-        println!("{tests}");
+    Ok(outcome.conclude())
+}
+
+/// All parts. Those that can wait run beside the others, once there is nothing left to build for these.
+fn everything(context: &Context, args: &Args) -> anyhow::Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let (quick, slow): (Vec<Part>, Vec<Part>) = Part::ALL.iter().partition(|part| part.is_quick());
+    for part in quick {
+        outcome.run(part, context, args);
     }
-    for skipped in &tally.skipped {
-        println!("skipped: {}: {}", skipped.test, skipped.why);
+    let started = Instant::now();
+    let built = context.built()?;
+    let tests = format!("{} programs and modules of tests", built.tests.len());
+    outcome.row("build", "ok", started.elapsed(), tests);
+    let (waiting, slow): (Vec<Part>, Vec<Part>) = slow.iter().partition(|part| part.can_wait());
+    let beside = Beside::start(context, &waiting)?;
+    for part in slow {
+        outcome.run(part, context, args);
     }
-    if !failed.is_empty() {
-        for line in &tally.panics {
-            println!("{line}");
-        }
-        for (part, error) in &failed {
-            println!("FAILED: {part}: {error}");
-        }
-        let names: Vec<&str> = failed.iter().map(|(part, _)| *part).collect();
-        println!(
-            "failed parts; to repeat them: cargo xtask test {}",
-            names.join(" ")
-        );
-        return Ok(ExitCode::FAILURE);
-    }
-    if !tally.skipped.is_empty() && in_ci() {
-        println!("with CI={} nothing may be skipped", ci());
-        return Ok(ExitCode::FAILURE);
-    }
-    Ok(ExitCode::SUCCESS)
+    let name = beside.name();
+    let (took, result) = beside.end();
+    outcome.add(
+        &name,
+        took,
+        Report::default(),
+        result.map(|()| "see above".to_owned()),
+    );
+    Ok(outcome)
 }
 
 /// Room on the disk, in GB; says so if it may be too little.
@@ -165,7 +211,7 @@ fn table(rows: &[Row]) -> String {
         widest.unwrap_or_default().max(least.len())
     };
     let name = width(|row| &row.name, "part");
-    let result = width(|row| &row.result, "result");
+    let result = width(|row| row.result, "result");
     let mut text = format!("{:name$}  {:result$}  seconds  checked\n", "part", "result");
     for row in rows {
         let seconds = row.took.as_secs_f64();
@@ -196,9 +242,9 @@ mod tests {
 
     #[test]
     fn the_table_is_aligned() {
-        let row = |name: &str, result: &str, seconds, checked: &str| Row {
+        let row = |name: &str, result, seconds, checked: &str| Row {
             name: name.into(),
-            result: result.into(),
+            result,
             took: Duration::from_secs(seconds),
             checked: checked.into(),
         };
