@@ -20,6 +20,7 @@ mod kube;
 mod markdown;
 mod metadata;
 mod parts;
+mod platform;
 mod programs;
 mod sbom;
 mod shell;

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use crate::{cmd::Cmd, context::Context};
+use crate::{cmd::Cmd, context::Context, platform::Platform};
 
 /// A program with test functions.
 #[derive(Clone, Debug)]
@@ -153,13 +153,26 @@ const REVISION: &str = "PERCOLATOR_REVISION";
 /// Builds the programs for release, and gives the folder that they are in. They say of which commit they are, where a
 /// checkout or who runs this says it.
 pub(crate) fn build_for_release(context: &Context) -> anyhow::Result<PathBuf> {
-    let build = context.cargo(["build", "--release"]);
+    build_for(context, Platform::native()?)
+}
+
+/// The same, for machines of this kind.
+pub(crate) fn build_for(context: &Context, platform: Platform) -> anyhow::Result<PathBuf> {
+    let mut build = context.cargo(["build", "--release"]);
+    let mut folder = context.metadata()?.target.clone();
+    if !platform.is_native() {
+        build = build.args(["--target", platform.target()]);
+        folder.push(platform.target());
+    }
+    for (name, value) in platform.toolchain()? {
+        build = build.env(&name, &value);
+    }
     let said = std::env::var_os(REVISION).is_some();
     match revision(context.root()).filter(|_| !said) {
         Some(revision) => build.env(REVISION, &revision).run()?,
         None => build.run()?,
     }
-    Ok(context.metadata()?.target.join("release"))
+    Ok(folder.join("release"))
 }
 
 /// The commit of a checkout, with `-changed` where files differ from it; none without git.

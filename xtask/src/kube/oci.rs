@@ -7,16 +7,18 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::sh::{output, sh};
+use crate::platform::Platform;
 
 /// What goes into an image.
 #[derive(Debug)]
 pub(crate) struct Image {
     /// NAME:TAG.
     pub(crate) name: String,
+    platform: Platform,
     pub(crate) entrypoint: String,
     pub(crate) user: String,
     /// Where its programs start, and keep what they write.
@@ -30,7 +32,12 @@ pub(crate) struct Image {
 const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 impl Image {
+    /// Of this machine's platform.
     pub(crate) fn new(name: &str, entrypoint: &str) -> anyhow::Result<Self> {
+        Self::of(Platform::native()?, name, entrypoint)
+    }
+
+    pub(crate) fn of(platform: Platform, name: &str, entrypoint: &str) -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
         for folder in ["etc", "tmp"] {
             fs::create_dir(root.path().join(folder))?;
@@ -43,6 +50,7 @@ impl Image {
         )?;
         Ok(Self {
             name: name.to_owned(),
+            platform,
             entrypoint: entrypoint.to_owned(),
             user: "65532:65532".to_owned(),
             volume: None,
@@ -71,7 +79,12 @@ impl Image {
     /// Adds a program at a path of the image, without what only debuggers read.
     pub(crate) fn program(&self, file: &Path, path: &str) -> anyhow::Result<()> {
         let place = self.place(path)?;
-        output(Command::new("strip").arg("-o").arg(&place).arg(file))?;
+        output(
+            Command::new(self.platform.tool("strip"))
+                .arg("-o")
+                .arg(&place)
+                .arg(file),
+        )?;
         fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
         Ok(())
     }
@@ -92,15 +105,19 @@ impl Image {
 
     /// Adds the shared libraries that a program needs, where it looks for them.
     pub(crate) fn libraries_of(&self, file: &Path) -> anyhow::Result<()> {
-        let needed = output(Command::new("ldd").arg(file))?;
-        for library in needed
-            .split_whitespace()
-            .filter(|word| word.starts_with('/'))
-        {
-            let place = self.place(library)?;
+        let libraries = if self.platform.is_native() {
+            let needed = output(Command::new("ldd").arg(file))?;
+            let words = needed.split_whitespace();
+            let paths = words.filter(|word| word.starts_with('/'));
+            paths.map(|path| (path.into(), path.to_owned())).collect()
+        } else {
+            self.platform.libraries(file)?
+        };
+        for (library, path) in libraries {
+            let place = self.place(&path)?;
             if !place.exists() {
-                let real = fs::canonicalize(library).with_context(|| library.to_owned())?;
-                fs::copy(&real, &place).with_context(|| library.to_owned())?;
+                let real = fs::canonicalize(&library).with_context(|| path.clone())?;
+                fs::copy(&real, &place).with_context(|| path.clone())?;
                 fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
             }
         }
@@ -125,24 +142,14 @@ impl Image {
         self.labels.push((key, value.to_owned()));
     }
 
-    /// Writes the archive, and gives the number of bytes in the layer.
+    /// Writes an archive of it, and gives the number of bytes in its layer.
     pub(crate) fn write(&self, archive: &Path) -> anyhow::Result<u64> {
-        let work = tempfile::tempdir()?;
-        let blobs = work.path().join("blobs/sha256");
-        fs::create_dir_all(&blobs)?;
-        let layer = work.path().join("layer");
-        tar(self.root.path(), &layer)?;
-        let bytes = layer.metadata()?.len();
-        let diff = digest(&layer)?;
-        fs::rename(&layer, blobs.join(&diff))?;
-        let blob = |value: &Value| -> anyhow::Result<Value> {
-            let file = work.path().join("blob");
-            let text = value.to_string();
-            fs::write(&file, &text)?;
-            let digest = digest(&file)?;
-            fs::rename(&file, blobs.join(&digest))?;
-            Ok(json!({"digest": format!("sha256:{digest}"), "size": text.len()}))
-        };
+        Ok(write(std::slice::from_ref(self), archive)?[0])
+    }
+
+    /// Adds its layer, its settings and its manifest to the blobs: what an index says of it, and the number of bytes in the layer.
+    fn add_to(&self, blobs: &Blobs) -> anyhow::Result<(Value, u64)> {
+        let (diff, bytes) = blobs.add(|layer| tar(self.root.path(), layer))?;
         let mut settings = json!({
             "Entrypoint": [self.entrypoint],
             "Env": ["PATH=/usr/local/bin"],
@@ -155,44 +162,89 @@ impl Image {
         for (key, value) in &self.labels {
             settings["Labels"][key] = json!(value);
         }
-        let mut config = blob(&json!({
-            "architecture": architecture()?,
-            "os": "linux",
-            "config": settings,
-            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff}")]},
-        }))?;
-        config["mediaType"] = json!("application/vnd.oci.image.config.v1+json");
-        let mut manifest = blob(&json!({
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": config,
-            "layers": [{
-                "mediaType": "application/vnd.oci.image.layer.v1.tar",
-                "digest": format!("sha256:{diff}"),
-                "size": bytes,
-            }],
-        }))?;
-        manifest["mediaType"] = json!("application/vnd.oci.image.manifest.v1+json");
-        manifest["annotations"] = json!({
-            "io.containerd.image.name": self.name,
-            "org.opencontainers.image.ref.name": self.name,
-        });
-        let index = json!({"schemaVersion": 2, "manifests": [manifest]});
-        fs::write(work.path().join("index.json"), index.to_string())?;
-        fs::write(
-            work.path().join("oci-layout"),
-            r#"{"imageLayoutVersion":"1.0.0"}"#,
+        let architecture = self.platform.architecture();
+        let config = blobs.add_json(
+            "application/vnd.oci.image.config.v1+json",
+            &json!({
+                "architecture": architecture,
+                "os": "linux",
+                "config": settings,
+                "rootfs": {"type": "layers", "diff_ids": [diff]},
+            }),
         )?;
-        tar(work.path(), archive)?;
-        Ok(bytes)
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        let mut manifest = blobs.add_json(
+            kind,
+            &json!({
+                "schemaVersion": 2,
+                "mediaType": kind,
+                "config": config,
+                "layers": [{
+                    "mediaType": "application/vnd.oci.image.layer.v1.tar",
+                    "digest": diff,
+                    "size": bytes,
+                }],
+            }),
+        )?;
+        manifest["platform"] = json!({"os": "linux", "architecture": architecture});
+        Ok((manifest, bytes))
     }
 }
 
-fn architecture() -> anyhow::Result<&'static str> {
-    match std::env::consts::ARCH {
-        "x86_64" => Ok("amd64"),
-        "aarch64" => Ok("arm64"),
-        other => bail!("images of {other} have no name here"),
+/// Writes an archive of an image for each of several platforms, all of one name. Gives the number of bytes in the layer of each.
+pub(crate) fn write(images: &[Image], archive: &Path) -> anyhow::Result<Vec<u64>> {
+    let work = tempfile::tempdir()?;
+    let blobs = Blobs(work.path().join("blobs/sha256"));
+    fs::create_dir_all(&blobs.0)?;
+    let (mut manifests, mut bytes) = (Vec::new(), Vec::new());
+    for image in images {
+        let (manifest, layer) = image.add_to(&blobs)?;
+        manifests.push(manifest);
+        bytes.push(layer);
+    }
+    let mut named = match &manifests[..] {
+        [manifest] => manifest.clone(),
+        manifests => {
+            let kind = "application/vnd.oci.image.index.v1+json";
+            let index = json!({"schemaVersion": 2, "mediaType": kind, "manifests": manifests});
+            blobs.add_json(kind, &index)?
+        }
+    };
+    if let [first, ..] = images {
+        named["annotations"] = json!({
+            "io.containerd.image.name": first.name,
+            "org.opencontainers.image.ref.name": first.name,
+        });
+    }
+    let index = json!({"schemaVersion": 2, "manifests": [named]});
+    fs::write(work.path().join("index.json"), index.to_string())?;
+    fs::write(
+        work.path().join("oci-layout"),
+        r#"{"imageLayoutVersion":"1.0.0"}"#,
+    )?;
+    tar(work.path(), archive)?;
+    Ok(bytes)
+}
+
+/// The folder of an archive in which each file is called by its digest.
+struct Blobs(PathBuf);
+
+impl Blobs {
+    /// Adds what this makes: its digest, and its size.
+    fn add(&self, make: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<(String, u64)> {
+        let file = self.0.join("new");
+        make(&file)?;
+        let digest = digest(&file)?;
+        let bytes = file.metadata()?.len();
+        fs::rename(&file, self.0.join(&digest))?;
+        Ok((format!("sha256:{digest}"), bytes))
+    }
+
+    /// Adds a document of this media type: what refers to it.
+    fn add_json(&self, kind: &str, value: &Value) -> anyhow::Result<Value> {
+        let write = |file: &Path| Ok(fs::write(file, value.to_string())?);
+        let (digest, size) = self.add(write)?;
+        Ok(json!({"mediaType": kind, "digest": digest, "size": size}))
     }
 }
 
@@ -216,6 +268,36 @@ fn digest(file: &Path) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_of_two_platforms_is_an_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = folder.path().join("image.tar");
+        let images = [Platform::Amd64, Platform::Arm64];
+        let images = images.map(|platform| Image::of(platform, "a:1", "/bin/a").unwrap());
+        assert_eq!(write(&images, &archive).unwrap().len(), 2);
+        let file = |name: &str| -> Value {
+            let mut tar = Command::new("tar");
+            let text = output(tar.arg("-xOf").arg(&archive).arg(name)).unwrap();
+            serde_json::from_str(&text).unwrap()
+        };
+        let index = file("index.json");
+        let named = &index["manifests"][0];
+        assert_eq!(named["annotations"]["io.containerd.image.name"], "a:1");
+        let blob = |of: &Value| {
+            let digest = of["digest"].as_str().unwrap().replace(':', "/");
+            file(&format!("blobs/{digest}"))
+        };
+        let index = blob(named);
+        let manifests = index["manifests"].as_array().unwrap();
+        let of = |it: &Value| it["platform"]["architecture"].clone();
+        assert_eq!(
+            manifests.iter().map(of).collect::<Vec<_>>(),
+            ["amd64", "arm64"]
+        );
+        let config = blob(&blob(&manifests[1])["config"]);
+        assert_eq!(config["architecture"], "arm64");
+    }
 
     #[test]
     fn the_volume_is_in_the_image_and_anybody_may_write_to_it() {
