@@ -13,6 +13,7 @@ pub mod breakdown;
 mod command;
 pub mod condition_monitor;
 mod followed;
+pub mod image_webhook;
 pub mod late;
 pub mod leaders;
 pub mod nodes;

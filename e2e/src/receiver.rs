@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use crate::{lock, wait};
 
 /// The machine's address in the network of the test's nodes.
-const MACHINE: &str = "172.30.0.1";
+pub(crate) const MACHINE: &str = "172.30.0.1";
 /// A caller that sends nothing for so long is left.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// A call: its headers, one a line, and its body.
 #[derive(Clone, Debug)]
-struct Call {
+pub(crate) struct Call {
     headers: String,
-    body: Value,
+    pub(crate) body: Value,
 }
 
 /// Answers each call with one line: the length of the changed cell's value, for the cell `length` of the same row.
@@ -82,7 +82,7 @@ fn take(stream: TcpStream, kept: &Mutex<Vec<Call>>) {
 }
 
 /// The next call, if one comes.
-fn call(reader: &mut impl BufRead) -> Option<Call> {
+pub(crate) fn call(reader: &mut impl BufRead) -> Option<Call> {
     let (mut headers, mut length) = (String::new(), 0);
     loop {
         let mut line = String::new();

@@ -1,7 +1,8 @@
-//! A mutating admission policy changes every StatefulSet that the operator applies, as GKE Autopilot and Kyverno do: clusters
-//! start and change all the same, and the condition Drifted says what is kept otherwise. Its proxies carry out transactions, and its
+//! A mutating admission policy changes every StatefulSet that the operator applies, as GKE Autopilot and Kyverno do, and a webhook the
+//! images of sets and pods: clusters start and change all the same, and the condition Drifted says what is kept otherwise. Its proxies carry out transactions, and its
 //! observers run.
 
+use percolator_e2e::image_webhook::ImageWebhook;
 use percolator_e2e::proxies::Proxies;
 use percolator_e2e::receiver::Receiver;
 use percolator_e2e::{Kube, Namespace, kill_operators, kubectl, say, small, wait};
@@ -113,6 +114,8 @@ fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
     kube.install(&[]);
     let space = kube.namespace(SPACE);
     let _policy = Policy::begin(&space);
+    // Another name of the same programs.
+    let _webhook = ImageWebhook::begin(&space, &kube.image, &kube.other_image);
     say("a cluster starts");
     space.apply(&small("altered", "")).expect("a cluster");
     is_ready(&space);
@@ -120,6 +123,8 @@ fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
     for set in sets {
         let live = space.get("statefulset", set).expect("a set");
         assert_eq!(grace(&live), Some(GRACE), "{live}");
+        let image = live.pointer("/spec/template/spec/containers/0/image");
+        assert_eq!(image.expect("an image"), &*kube.other_image, "{live}");
         space.wait_for_words("altered", "Drifted", "AlteredByAdmission", &[set]);
     }
     let master = space.get("statefulset", sets[0]).expect("a set");
