@@ -2,7 +2,6 @@
 //! images from a mirror.
 
 use std::fs;
-use std::io::{BufReader, Write as _};
 use std::net::TcpListener;
 use std::process::Command;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-use crate::receiver::{MACHINE, SILENCE_MAX, call};
+use crate::receiver::{MACHINE, SILENCE_MAX, answer_calls};
 use crate::{Namespace, kubectl};
 
 const NAME: &str = "percolator-e2e-images";
@@ -98,21 +97,10 @@ fn serve(listener: &TcpListener, config: &Arc<ServerConfig>, images: &Arc<(Strin
         };
         let images = images.clone();
         std::thread::spawn(move || {
-            let mut reader = BufReader::new(StreamOwned::new(connection, stream));
-            while let Some(call) = call(&mut reader) {
-                let body = review(&call.body, &images).to_string();
-                let length = body.len();
-                let head = format!(
-                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
-                );
-                if reader
-                    .get_mut()
-                    .write_all((head + &body).as_bytes())
-                    .is_err()
-                {
-                    return;
-                }
-            }
+            let stream = StreamOwned::new(connection, stream);
+            answer_calls(stream, "Content-Type: application/json\r\n", |call| {
+                review(&call.body, &images).to_string()
+            });
         });
     }
 }

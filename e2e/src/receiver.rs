@@ -1,7 +1,7 @@
 //! An HTTP server on this machine, which pods reach: what a webhook calls.
 
-use std::io::{BufRead, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -38,7 +38,8 @@ impl Receiver {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let kept = kept.clone();
-                std::thread::spawn(move || take(stream, &kept));
+                let _ = stream.set_read_timeout(Some(SILENCE_MAX));
+                std::thread::spawn(move || answer_calls(stream, "", |call| length_of(call, &kept)));
             }
         });
         Self { address, calls }
@@ -62,27 +63,37 @@ impl Receiver {
     }
 }
 
-/// Takes a caller's calls, one after the other.
-fn take(stream: TcpStream, kept: &Mutex<Vec<Call>>) {
-    let _ = stream.set_read_timeout(Some(SILENCE_MAX));
-    let Ok(reading) = stream.try_clone() else {
-        return;
-    };
-    let (mut reader, mut stream) = (BufReader::new(reading), stream);
-    while let Some(call) = call(&mut reader) {
-        let length = call.body["value"].as_str().map_or(0, str::len);
-        let put = json!({"row": call.body["row"], "column": "length", "value": length.to_string()});
-        let line = format!("{}\n", json!({ "put": put }));
-        lock(kept).push(call);
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", line.len());
-        if stream.write_all((head + &line).as_bytes()).is_err() {
+/// Keeps a call, and answers it.
+fn length_of(call: Call, kept: &Mutex<Vec<Call>>) -> String {
+    let length = call.body["value"].as_str().map_or(0, str::len);
+    let put = json!({"row": call.body["row"], "column": "length", "value": length.to_string()});
+    lock(kept).push(call);
+    format!("{}\n", json!({ "put": put }))
+}
+
+/// Answers a caller's calls, one after the other. `headers`: of each answer, besides its length, a line each.
+pub(crate) fn answer_calls(
+    stream: impl Read + Write,
+    headers: &str,
+    mut answer: impl FnMut(Call) -> String,
+) {
+    let mut stream = BufReader::new(stream);
+    while let Some(call) = call(&mut stream) {
+        let body = answer(call);
+        let length = body.len();
+        let head = format!("HTTP/1.1 200 OK\r\n{headers}Content-Length: {length}\r\n\r\n");
+        if stream
+            .get_mut()
+            .write_all((head + &body).as_bytes())
+            .is_err()
+        {
             return;
         }
     }
 }
 
 /// The next call, if one comes.
-pub(crate) fn call(reader: &mut impl BufRead) -> Option<Call> {
+fn call(reader: &mut impl BufRead) -> Option<Call> {
     let (mut headers, mut length) = (String::new(), 0);
     loop {
         let mut line = String::new();
