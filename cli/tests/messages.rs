@@ -4,6 +4,7 @@ use crate::support;
 use std::io::Read;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::support::{Cluster, PERCOLATOR, percolator, signal, wait_for};
 use serde_json::Value;
@@ -115,12 +116,29 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
     }
     {
         let _stopped = Stopped::new(&cluster, "gc-master-0");
-        let said = cluster.run(&get);
+        let said = cluster.run(&[&get[..], &["--patience", "4s"]].concat());
         said.refused(5, &["the master at 127.0.0.1:", "did not answer for 3 s"]);
         assert_eq!(said.err.matches("unavailable").count(), 1, "{said:?}");
     }
     wait_for("the cluster to serve again", || {
         (cluster.run(&get).code() == 0).then_some(())
+    });
+}
+
+/// As when packets are lost, or a name isn't resolved yet.
+#[test]
+fn a_command_waits_for_a_silent_master_as_long_as_its_patience() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "t"]).ok();
+    let stopped = Stopped::new(&cluster, "gc-master-0");
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            // A connection without answers is given up after 3 s.
+            std::thread::sleep(Duration::from_secs(5));
+            drop(stopped);
+        });
+        let put = ["put", "t", "a", "c", "1", "--patience", "60s"];
+        cluster.run(&put).ok();
     });
 }
 

@@ -18,6 +18,8 @@ use crate::transport::{BoxFuture, MasterError, Transport};
 use crate::txn::Txn;
 
 const TAKING_A_TIMESTAMP: &str = "taking a timestamp";
+/// Who refuses does so sooner.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug)]
@@ -102,15 +104,32 @@ impl Client {
         Self::connect_through(master, &[], options).await
     }
 
-    /// Whether a cluster is there, and which one.
+    /// Whether a cluster is there, and which one. Where nobody refuses and nobody answers, packets may have been lost, of
+    /// the lookup of a name too: it asks again while there is time.
     pub(crate) async fn reached(&self) -> Result<(), Error> {
-        match self.router.reach(self.deadline()).await {
-            Ok(_) => Ok(()),
-            Err(MasterError::Invalid(why)) => Err(Error::Invalid(why)),
-            Err(error) => Err(Error::Unavailable(format!(
+        let deadline = self.deadline();
+        let mut silence = None;
+        loop {
+            let asked = self.router.transport.now();
+            let error = match self.router.reach(deadline).await {
+                Ok(()) => return Ok(()),
+                Err(MasterError::Invalid(why)) => return Err(Error::Invalid(why)),
+                Err(error) => error,
+            };
+            let now = self.router.transport.now();
+            let error = match silence.take() {
+                // What the deadline has cut short knows less.
+                Some(earlier) if now >= deadline.end => earlier,
+                _ if now < deadline.end && now.saturating_sub(asked) >= SILENCE => {
+                    silence = Some(error);
+                    continue;
+                }
+                _ => error,
+            };
+            return Err(Error::Unavailable(format!(
                 "{}; is a cluster running there? `percolator up` starts one",
                 master_message(error)
-            ))),
+            )));
         }
     }
 
