@@ -1,8 +1,8 @@
 //! Mutants of the rules, for the proof that the simulator kills them: a test that never fails proves
 //! nothing.
 //!
-//! Without the feature `mutants` [`on`] is constantly false, and costs nothing. Only the simulator turns
-//! the feature on, and no release build has it. One thread has at most one mutant at a time, so that runs
+//! Without the feature `mutants` [`on`] is constantly false, and costs nothing. Builds for tests have the feature, no release
+//! build accepts it, and only the simulator turns a mutant on. One thread has at most one mutant at a time, so that runs
 //! go side by side.
 
 /// A rule with a bug on purpose.

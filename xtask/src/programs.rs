@@ -90,11 +90,16 @@ pub(crate) struct Built {
     pub(crate) tests: Vec<TestProgram>,
 }
 
+/// What a build for tests has and a release hasn't: mutants, which nothing but the simulator ever turns on. One set of features
+/// for all, so that each crate is built once.
+pub(crate) const FEATURES: [&str; 2] = ["--features", "percolator-sim/mutants"];
+
 /// Builds programs and tests of the whole workspace in one go. One set of packages, features and
 /// profile: with `-p` a dependency's features can differ, and it would be built again.
 pub(crate) fn build_for_tests(context: &Context) -> anyhow::Result<Built> {
     let messages = context
         .cargo(["build", "--workspace", "--bins", "--tests", "--examples"])
+        .args(FEATURES)
         .arg("--message-format=json-render-diagnostics")
         .output()?;
     let mut tests = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::{cmd::Cmd, context::Context};
+use crate::{cmd::Cmd, context::Context, programs};
 
 /// What to run.
 #[derive(Debug, clap::Args)]
@@ -24,21 +24,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
-    // No release build has the mutants of the rules.
-    let is_wrong = |argument: &String| {
-        let name = argument.split('=').next().unwrap_or_default();
-        matches!(name, "--mutant" | "--mutants" | "--invariants")
-    };
-    let (program, how): (_, &[&str]) = if args.arguments.iter().any(is_wrong) {
-        ("debug/percolator-sim", &["--features", "mutants"])
-    } else {
-        ("sim/percolator-sim", &["--profile", "sim"])
-    };
     context
-        .cargo(["build", "-p", "percolator-sim"])
-        .args(how)
+        .cargo(["build", "-p", "percolator-sim", "--profile", "sim"])
+        .args(programs::FEATURES)
         .run()?;
-    let program = context.metadata()?.target.join(program);
+    let program = context.metadata()?.target.join("sim/percolator-sim");
     let arguments = args
         .arguments
         .iter()

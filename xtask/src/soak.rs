@@ -249,8 +249,7 @@ fn mutants(context: &Context) -> anyhow::Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let first = now.as_secs();
     let seeds = format!("{first}..{}", first + 1000);
-    context
-        .cargo(["run", "-p", "percolator-sim", "--features", "mutants", "--"])
+    Cmd::new(context.built()?.programs.join("percolator-sim"))
         .args(["--mutants", "--seeds", &seeds])
         .run()?;
     Ok(format!("every mutant, seeds {seeds}"))

@@ -3,7 +3,7 @@
 use crate::{
     context::Context,
     parts::{Report, unit},
-    site,
+    programs, site,
 };
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
@@ -16,6 +16,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     })?;
     report.step("examples in the code", |report| {
         let examples = context.cargo(["test", "--workspace", "--doc"]);
+        let examples = examples.args(programs::FEATURES);
         let (result, tally) = unit::read(examples, unit::LIMIT, unit::show);
         report.tally.add(tally);
         result
