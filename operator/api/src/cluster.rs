@@ -5,6 +5,7 @@
     reason = "each printed column has a type of its own"
 )]
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kube::CustomResource;
@@ -200,6 +201,10 @@ pub struct Spec {
     pub log: Log,
     /// The service that clients connect to: it has the cluster's name, and leads to the master.
     pub service: ClientService,
+    /// How the pods of every role, of proxies and of observers run, where a role's own `pod` doesn't say it. Changing anything here
+    /// restarts the servers, one after the other. Default: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_defaults: Option<Pod>,
     /// What is made for the Prometheus operator.
     pub monitoring: Monitoring,
     /// The timestamp oracle.
@@ -223,6 +228,25 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// The same, with `podDefaults` in the settings of each role's pods.
+    pub fn with_pod_defaults(&self) -> Cow<'_, Self> {
+        let Some(defaults) = &self.pod_defaults else {
+            return Cow::Borrowed(self);
+        };
+        let mut spec = self.clone();
+        for pod in [
+            &mut spec.oracle.pod,
+            &mut spec.tablets.pod,
+            &mut spec.gc_master.pod,
+        ] {
+            *pod = pod.over(defaults);
+        }
+        if let Some(proxy) = &mut spec.proxy {
+            proxy.pod = proxy.pod.over(defaults);
+        }
+        Cow::Owned(spec)
+    }
+
     /// The proxies, if there are to be any.
     pub fn proxies(&self) -> Option<&Proxy> {
         self.proxy.as_ref().filter(|it| it.replicas != Some(0))

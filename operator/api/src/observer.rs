@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Duration, Needs, Quantity, Resources};
+use crate::{Duration, Needs, Pod, Quantity, Resources};
 
 /// Workers that run a program, or call a URL, for each change of a column, as `percolator observe run` does: a Deployment with
 /// the cluster's name, `-observer-` and this name. They have the column observed before they start. A local cluster ignores
@@ -93,6 +93,15 @@ impl Observer {
             request: Quantity::from_bytes(64 << 20),
             limit: Quantity::from_bytes(512 << 20),
             least: Quantity::from_bytes(32 << 20),
+        }
+    }
+
+    /// How its pods run.
+    pub fn pod(&self) -> Pod {
+        Pod {
+            resources: self.resources.clone(),
+            env: self.env.clone(),
+            ..Pod::default()
         }
     }
 

@@ -320,3 +320,57 @@ pub struct Pod {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec_patch: Option<PodPatch>,
 }
+
+impl Pod {
+    /// These settings, with those of `defaults` in place of what is left out. Maps, amounts of resources and variables of the
+    /// environment are joined by their names; of anything else that both have, this one's counts alone.
+    pub fn over(&self, defaults: &Self) -> Self {
+        let is_new = |variable: &&EnvVar| self.env.iter().all(|own| own.name != variable.name);
+        let more_env = defaults.env.iter().filter(is_new).cloned();
+        let tolerations = if self.tolerations.is_empty() {
+            &defaults.tolerations
+        } else {
+            &self.tolerations
+        };
+        Self {
+            resources: Resources {
+                requests: joined(&self.resources.requests, &defaults.resources.requests),
+                limits: joined(&self.resources.limits, &defaults.resources.limits),
+            },
+            node_selector: joined(&self.node_selector, &defaults.node_selector),
+            affinity: either(&self.affinity, &defaults.affinity),
+            tolerations: tolerations.clone(),
+            topology_spread_constraints: either(
+                &self.topology_spread_constraints,
+                &defaults.topology_spread_constraints,
+            ),
+            priority_class_name: either(&self.priority_class_name, &defaults.priority_class_name),
+            service_account_name: either(
+                &self.service_account_name,
+                &defaults.service_account_name,
+            ),
+            labels: joined(&self.labels, &defaults.labels),
+            annotations: joined(&self.annotations, &defaults.annotations),
+            env: more_env.chain(self.env.iter().cloned()).collect(),
+            security_context: either(&self.security_context, &defaults.security_context),
+            container_security_context: either(
+                &self.container_security_context,
+                &defaults.container_security_context,
+            ),
+            spec_patch: either(&self.spec_patch, &defaults.spec_patch),
+        }
+    }
+}
+
+fn either<T: Clone>(own: &Option<T>, default: &Option<T>) -> Option<T> {
+    own.as_ref().or(default.as_ref()).cloned()
+}
+
+fn joined<T: Clone>(
+    own: &BTreeMap<String, T>,
+    defaults: &BTreeMap<String, T>,
+) -> BTreeMap<String, T> {
+    let all = defaults.iter().chain(own);
+    all.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}

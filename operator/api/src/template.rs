@@ -106,8 +106,9 @@ const OWN_PORTS: [(&str, u64); 2] = [("grpc", 7400), ("metrics", 9090)];
 const PROGRAMS: &str = "/usr/local/bin";
 
 impl PodPatch {
-    /// What is wrong with it, each with the path below this field. `own` is the name of the server's container.
-    pub(crate) fn problems(&self, own: &str) -> Vec<(String, String)> {
+    /// What is wrong with it, each with the path below this field. `own` is the name of the server's container; none where it is for
+    /// the pods of all.
+    pub(crate) fn problems(&self, own: Option<&str>) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let mut add = |path: String, message: String| found.push((path, message));
         for (field, place) in ELSEWHERE {
@@ -128,20 +129,29 @@ impl PodPatch {
                 let path = format!("{list}[{index}]");
                 match container["name"].as_str() {
                     None | Some("") => add(path, "a container needs a name".into()),
-                    Some(name) if name == own && list == "containers" => {
+                    Some(name) if own == Some(name) && list == "containers" => {
                         check_server(&path, container, &mut add);
                     }
-                    Some(name) if name == own => {
+                    Some(name) if own == Some(name) => {
                         add(
                             path,
-                            format!("the name {own:?} is that of the server's container"),
+                            format!("the name {name:?} is that of the server's container"),
                         );
                     }
-                    Some(name) if container["image"].as_str().is_none_or(str::is_empty) => add(
+                    Some(name) if own.is_none() && is_server(name) => add(
                         path,
                         format!(
-                            "the container {name:?} needs an image: the server's own is called {own:?}"
+                            "the name {name:?} is that of a server's container: write it in the specPatch of its role"
                         ),
+                    ),
+                    Some(name) if container["image"].as_str().is_none_or(str::is_empty) => add(
+                        path,
+                        match own {
+                            Some(own) => format!(
+                                "the container {name:?} needs an image: the server's own is called {own:?}"
+                            ),
+                            None => format!("the container {name:?} needs an image"),
+                        },
                     ),
                     Some(_) => {}
                 }
@@ -183,6 +193,13 @@ impl PodPatch {
         }
     }
 }
+
+/// Whether a container of this name is a server's, or an observer's.
+fn is_server(name: &str) -> bool {
+    SERVERS.contains(&name) || name.starts_with("observer-")
+}
+
+const SERVERS: [&str; 4] = ["tso", "tablet", "gc-master", "proxy"];
 
 const IS_OWN: &str = "is the operator's own: leave it out";
 
@@ -338,7 +355,7 @@ mod tests {
 
     fn problems(patch: Value) -> Vec<String> {
         let patch: PodPatch = serde_json::from_value(patch).expect("an object");
-        let found = patch.problems("tablet").into_iter();
+        let found = patch.problems(Some("tablet")).into_iter();
         found
             .map(|(path, message)| format!("{path}: {message}"))
             .collect()

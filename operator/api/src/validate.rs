@@ -125,6 +125,11 @@ impl Spec {
         self.check_replicas(problems);
         self.check_times(problems);
         self.check_storage(problems);
+        if let Some(defaults) = &self.pod_defaults {
+            let path = "spec.podDefaults";
+            check_patch(path, defaults, None, problems);
+            check_pod(path, defaults, problems);
+        }
         let cache = self.tablets.storage.cache_size;
         let tablets = format!("a tablet server with a cache of {cache}");
         for (role, pod, needs, who, container) in [
@@ -151,20 +156,47 @@ impl Spec {
             ),
         ] {
             let path = format!("spec.{role}.pod");
-            check_patch(&path, pod, container, problems);
+            check_patch(&path, pod, Some(container), problems);
             check_pod(&path, pod, problems);
-            check_needs(&path, pod, &needs, who, problems);
+            self.check_needs(&path, pod, &needs, who, problems);
         }
         if let Some(proxy) = &self.proxy {
             clients::check_proxy(proxy, problems);
+            let needs = proxy.needs();
+            self.check_needs("spec.proxy.pod", &proxy.pod, &needs, "a proxy", problems);
         }
         let names = self.observers.iter().map(|it| it.name.as_str());
         check_names("spec.observers", "name", names, problems);
         for (observer, index) in self.observers.iter().zip(0_usize..) {
-            clients::check_observer(&format!("spec.observers[{index}]"), observer, problems);
+            let path = format!("spec.observers[{index}]");
+            clients::check_observer(&path, observer, problems);
+            let needs = observer.needs();
+            self.check_needs(&path, &observer.pod(), &needs, "a worker", problems);
         }
         self.check_access(problems);
         self.check_own_labels(problems);
+    }
+
+    /// Of the pod alone, or else of the pod with `podDefaults`.
+    fn check_needs(
+        &self,
+        path: &str,
+        pod: &Pod,
+        needs: &Needs,
+        who: &str,
+        problems: &mut Problems,
+    ) {
+        let of_pod = pod.resources.contradictions(needs, who);
+        let (path, found) = match &self.pod_defaults {
+            Some(defaults) if of_pod.is_empty() => {
+                let whole = pod.over(defaults).resources;
+                ("spec.podDefaults", whole.contradictions(needs, who))
+            }
+            _ => (path, of_pod),
+        };
+        for (field, message) in found {
+            problems.add(format!("{path}.resources.{field}"), message);
+        }
     }
 
     fn check_access(&self, problems: &mut Problems) {
@@ -366,16 +398,10 @@ fn check_labels(
     }
 }
 
-fn check_patch(path: &str, pod: &Pod, container: &str, problems: &mut Problems) {
+fn check_patch(path: &str, pod: &Pod, container: Option<&str>, problems: &mut Problems) {
     for (field, message) in pod.spec_patch.iter().flat_map(|it| it.problems(container)) {
         let dot = if field.is_empty() { "" } else { "." };
         problems.add(format!("{path}.specPatch{dot}{field}"), message);
-    }
-}
-
-fn check_needs(path: &str, pod: &Pod, needs: &Needs, who: &str, problems: &mut Problems) {
-    for (field, message) in pod.resources.contradictions(needs, who) {
-        problems.add(format!("{path}.resources.{field}"), message);
     }
 }
 

@@ -135,7 +135,8 @@ fn unknown_fields_are_all_named_with_path_and_line() {
          line 8: spec.tablets.storage.engin: unknown field; did you mean \"engine\"?\n\
          line 9: spec.tablets.storage.cachesize: unknown field; did you mean \"cacheSize\"?\n\
          line 10: spec.colour: unknown field; the fields here are image, imagePullPolicy, \
-         imagePullSecrets, templateRevision, paused, claims, log, service, monitoring, oracle, tablets, gcMaster, proxy, observers, gc, balance"
+         imagePullSecrets, templateRevision, paused, claims, log, service, podDefaults, \
+         monitoring, oracle, tablets, gcMaster, proxy, observers, gc, balance"
     );
     assert_eq!(
         refusal(&format!("{HEAD}metadata: {{name: demo}}\nspecs:\n")),
@@ -165,6 +166,17 @@ fn wrong_values_are_named_with_what_to_do() {
             "  proxy: {pod: {resources: {limits: {memory: 32Mi}}}}\n",
             "line 5: spec.proxy.pod.resources.limits.memory: 32Mi is too little for a proxy: the smallest limit that fits \
              is 64Mi; with less the kernel kills the server. Write 0 for no limit",
+        ),
+        (
+            "  podDefaults: {labels: {percolator.dev/a: b}, specPatch: {containers: [{name: tablet, image: a}]}}\n",
+            "line 5: spec.podDefaults.specPatch.containers[0]: the name \"tablet\" is that of a server's container: write it in \
+             the specPatch of its role\n\
+             line 5: spec.podDefaults.labels.percolator.dev/a: is the operator's own: choose another one",
+        ),
+        (
+            "  podDefaults: {resources: {limits: {memory: 64Mi}}}\n",
+            "line 5: spec.podDefaults.resources.limits.memory: 64Mi is too little for a tablet server with a cache of 256Mi: \
+             the smallest limit that fits is 384Mi; with less the kernel kills the server. Write 0 for no limit",
         ),
         (
             "  proxy: {service: {labels: {percolator.dev/a: b}}}\n",

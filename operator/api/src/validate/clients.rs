@@ -1,10 +1,7 @@
 //! What is checked of those that are clients of the servers: the proxies, and the workers of observers.
 
-use super::{
-    OWN_LABELS, OWN_PREFIX, Problems, check_labels, check_needs, check_patch, check_pod,
-    is_host_name,
-};
-use crate::{Duration, Observer, Pod, Proxy};
+use super::{OWN_LABELS, OWN_PREFIX, Problems, check_labels, check_patch, check_pod, is_host_name};
+use crate::{Duration, Observer, Proxy};
 
 const PROXIES_MAX: u32 = 100;
 const WORKERS_MAX: u32 = 100;
@@ -33,9 +30,8 @@ pub(super) fn check_proxy(proxy: &Proxy, problems: &mut Problems) {
         }
     }
     let path = "spec.proxy.pod";
-    check_patch(path, &proxy.pod, "proxy", problems);
+    check_patch(path, &proxy.pod, Some("proxy"), problems);
     check_pod(path, &proxy.pod, problems);
-    check_needs(path, &proxy.pod, &proxy.needs(), "a proxy", problems);
     let own = |key: &str| {
         OWN_LABELS.contains(&key)
             || key.starts_with(OWN_PREFIX)
@@ -91,11 +87,5 @@ pub(super) fn check_observer(path: &str, observer: &Observer, problems: &mut Pro
         let message = format!("{timeout} must be from {SESSION_MIN} to {SESSION_MAX}");
         add("timeout", message);
     }
-    let pod = Pod {
-        resources: observer.resources.clone(),
-        env: observer.env.clone(),
-        ..Pod::default()
-    };
-    check_pod(path, &pod, problems);
-    check_needs(path, &pod, &observer.needs(), "a worker", problems);
+    check_pod(path, &observer.pod(), problems);
 }

@@ -8,6 +8,7 @@ mod registers;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kube::Resource as _;
@@ -68,6 +69,17 @@ pub(crate) fn default_image<'a>(cluster: &'a ClusterObject, settings: &'a Settin
 /// Builds all objects. What is there matters in two ways: StatefulSets can't change their claims, and a master without
 /// state begins a new cluster only where there has never been one.
 pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Settings) -> Wanted {
+    let with_defaults;
+    let cluster = match cluster.spec.with_pod_defaults() {
+        Cow::Borrowed(_) => cluster,
+        Cow::Owned(spec) => {
+            with_defaults = ClusterObject {
+                spec,
+                ..cluster.clone()
+            };
+            &with_defaults
+        }
+    };
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let builder = Builder {
         name,
@@ -171,7 +183,10 @@ impl Builder<'_> {
         };
         let proxies = self.cluster.spec.proxies();
         let is_of_proxies = proxies.is_some_and(|it| it.pod.service_account_name.is_none());
-        let is_of_workers = is_of_proxies || !self.cluster.spec.observers.is_empty();
+        let defaults = self.cluster.spec.pod_defaults.as_ref();
+        let has_default = defaults.is_some_and(|it| it.service_account_name.is_some());
+        let is_of_observers = !has_default && !self.cluster.spec.observers.is_empty();
+        let is_of_workers = is_of_proxies || is_of_observers;
         if !is_of_workers && !Role::ALL.into_iter().any(is_used) {
             return Vec::new();
         }

@@ -26,16 +26,17 @@ impl Builder<'_> {
     }
 
     fn observer_template(&self, observer: &Observer, component: &str) -> Value {
-        let pod = Pod {
-            resources: observer.resources.clone(),
-            ..Pod::default()
+        let pod = match &self.cluster.spec.pod_defaults {
+            Some(defaults) => observer.pod().over(defaults),
+            None => observer.pod(),
         };
+        let account = pod.service_account_name.as_deref();
         let container = self.observer_container(observer, &pod, component);
         let observe = self.observe_container(&container, observer);
         let mut template = self.pod_template(PodParts {
             component,
             pod: &pod,
-            account: self.name.to_owned(),
+            account: account.unwrap_or(self.name).to_owned(),
             has_token: false,
             // Runs that are under way may end.
             grace_seconds: GRACE_SECONDS + observer.timeout.as_millis().div_ceil(1_000),
@@ -64,7 +65,7 @@ impl Builder<'_> {
                 "valueFrom": {"secretKeyRef": {"name": secret.name, "key": secret.key}},
             }));
         }
-        environment.extend(observer.env.iter().map(|variable| json!(variable)));
+        environment.extend(pod.env.iter().map(|variable| json!(variable)));
         let mut container = self.server_container(ContainerParts {
             component,
             pod,

@@ -331,6 +331,7 @@ fn what_restarts_is_what_the_table_says() {
         "claims": {"whenDeleted": "Delete"},
         "log": {"level": "debug", "format": "text"},
         "service": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
+        "podDefaults": {"priorityClassName": "b"},
         "monitoring": {"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}},
         "gc": {"retention": "7m", "maxHold": "1h", "paused": true},
         "balance": {"enabled": false, "splitSize": "64Mi", "splitLoad": 5000},
@@ -368,6 +369,7 @@ fn what_restarts_is_what_the_table_says() {
         ("imagePullSecrets", &Role::ALL),
         ("templateRevision", &[Role::Tablet]),
         ("log.format", &Role::ALL),
+        ("podDefaults", &Role::ALL),
         ("oracle.replicas", &[Role::Oracle]),
         ("oracle.window", &[Role::Oracle]),
         ("oracle.advertise", &[Role::Oracle]),
@@ -434,11 +436,73 @@ fn what_restarts_is_what_the_table_says() {
     }
 }
 
+#[test]
+fn pod_defaults_hold_where_a_role_says_nothing() {
+    let mut spec = json!(cluster(EXAMPLE).spec);
+    let defaults = json!({
+        "nodeSelector": {"disk": "ssd", "zone": "a"},
+        "tolerations": [{"key": "db", "operator": "Exists"}],
+        "labels": {"team": "data"},
+        "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "1"}],
+        "resources": {"requests": {"cpu": "20m"}},
+        "serviceAccountName": "theirs",
+        "specPatch": {"containers": [{"name": "logs", "image": "logs:1"}]},
+    });
+    spec["podDefaults"] = defaults;
+    spec["proxy"] = json!({"replicas": 1});
+    spec["observers"] = json!([{"name": "a", "table": "t", "column": "c", "exec": "x", "image": "y",
+        "env": [{"name": "A", "value": "3"}]}]);
+    spec["tablets"]["pod"] = json!({
+        "nodeSelector": {"zone": "b"},
+        "tolerations": [{"key": "tablets", "operator": "Exists"}],
+        "env": [{"name": "B", "value": "2"}],
+        "resources": {"requests": {"memory": "2Gi"}},
+        "specPatch": {"runtimeClassName": "gvisor"},
+    });
+    let mut cluster = cluster(EXAMPLE);
+    cluster.spec = serde_json::from_value(spec).expect("a spec");
+    assert_eq!(cluster.spec.validate(), []);
+    let wanted = wanted(&cluster, &Observed::default());
+    let accounts = |object: &&Object| object.kind == Kind::ServiceAccount;
+    assert_eq!(wanted.common.iter().find(accounts), None);
+    let sets = wanted.sets.iter().map(|(_, set)| set);
+    for object in sets.chain(&wanted.deployments) {
+        let template = &object.value["spec"]["template"];
+        let pod = &template["spec"];
+        let own = &pod["containers"][0];
+        let variable = |name: &str| {
+            let mut variables = own["env"].as_array().expect("variables").iter();
+            variables
+                .find(|it| it["name"] == name)
+                .map(|it| &it["value"])
+        };
+        let is_tablets = object.name == "demo-tablet";
+        let expected = if is_tablets {
+            ("b", "tablets", "2")
+        } else {
+            ("a", "db", "1")
+        };
+        assert_eq!(template["metadata"]["labels"]["team"], "data");
+        assert_eq!(pod["nodeSelector"]["disk"], "ssd");
+        assert_eq!(pod["nodeSelector"]["zone"], expected.0);
+        assert_eq!(pod["tolerations"][0]["key"], expected.1);
+        assert_eq!(pod["tolerations"].as_array().map(Vec::len), Some(1));
+        assert_eq!(variable("B"), Some(&json!(expected.2)), "{own}");
+        let of_observer = object.name.contains("observer");
+        let first = if of_observer { "3" } else { "1" };
+        assert_eq!(variable("A"), Some(&json!(first)), "{own}");
+        assert_eq!(own["resources"]["requests"]["cpu"], "20m");
+        assert_eq!(pod["serviceAccountName"], "theirs");
+        let sidecars = pod["containers"].as_array().map(|it| it.len() - 1);
+        assert_eq!(sidecars, Some(usize::from(!is_tablets)), "{}", object.name);
+    }
+}
+
 /// The fields that have a value; a pod, a service and a claim as one.
 fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
     match value {
         Value::Object(fields)
-            if !["pod", "service", "claim"]
+            if !["pod", "podDefaults", "service", "claim"]
                 .iter()
                 .any(|it| path.ends_with(it)) =>
         {
