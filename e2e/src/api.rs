@@ -6,9 +6,14 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::nodes::MARK;
+
+/// Where `cargo xtask kube` has etcd.
+const ETCD: &str = "127.0.0.1:23790";
 
 /// Anyone who doesn't answer within this is asked again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -104,13 +109,35 @@ fn path(namespace: &str, kind: &str) -> String {
     format!("/{group}/namespaces/{namespace}/{plural}")
 }
 
+/// An object as it is in etcd: of a kind of the API server's own, by its place below `/registry/`.
+///
+/// # Errors
+/// There is none, or it isn't stored as JSON.
+pub fn stored(place: &str) -> Result<Value, String> {
+    let key = STANDARD.encode(format!("/registry/{place}"));
+    let body = format!(r#"{{"key":"{key}"}}"#);
+    let length = body.len();
+    let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    let answer = ask(ETCD, "POST", "/v3/kv/range", &head, &body)?;
+    let answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
+    let value = answer["kvs"][0]["value"].as_str();
+    let value = value.ok_or_else(|| format!("{place}: {answer}"))?;
+    let value = STANDARD.decode(value).map_err(|error| error.to_string())?;
+    serde_json::from_slice(&value).map_err(|error| error.to_string())
+}
+
 /// What a server of HTTP answers, where that is well.
 pub(crate) fn get(address: &str, path: &str) -> Result<String, String> {
+    ask(address, "GET", path, "", "")
+}
+
+fn ask(address: &str, method: &str, path: &str, head: &str, body: &str) -> Result<String, String> {
     let ask = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         // Of version 1.0: the answer comes in one piece, and ends with the connection.
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+        let first = format!("{method} {path} HTTP/1.0\r\nHost: {address}");
+        write!(stream, "{first}\r\n{head}\r\n{body}")?;
         let mut text = Vec::new();
         stream.read_to_end(&mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())

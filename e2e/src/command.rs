@@ -40,7 +40,7 @@ impl Namespace {
         nodes::folder(1).join(volume).join(file)
     }
 
-    /// Starts `percolator` in a pod of its own, on the first node.
+    /// Starts `percolator` in a pod of its own, on the first node. The label `run` has the pod's name, as with `kubectl run`.
     pub fn start(&self, kube: &Kube, pod: &str, arguments: &[&str]) {
         let list: Vec<String> = arguments.iter().map(|word| format!("{word:?}")).collect();
         let (list, image) = (list.join(", "), &kube.image);
@@ -48,7 +48,7 @@ impl Namespace {
             "
 apiVersion: v1
 kind: Pod
-metadata: {{name: {pod}}}
+metadata: {{name: {pod}, labels: {{run: {pod}}}}}
 spec:
   restartPolicy: Never
   nodeSelector: {{kubernetes.io/hostname: node-1}}

@@ -6,7 +6,7 @@
 )]
 
 pub mod adapter;
-mod api;
+pub mod api;
 pub mod application;
 pub mod audit;
 pub mod breakdown;
@@ -17,6 +17,7 @@ pub mod image_webhook;
 pub mod late;
 pub mod leaders;
 pub mod nodes;
+pub mod policies;
 pub mod prometheus;
 pub mod proxies;
 pub mod receiver;
@@ -257,6 +258,14 @@ pub fn kubectl<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String, String> {
     output(Command::new("kubectl").args(arguments))
 }
 
+/// A file with this text, until the value goes: for what is too long for an argument.
+pub fn written(text: &str) -> Result<tempfile::NamedTempFile, String> {
+    let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    let written = file.write_all(text.as_bytes());
+    written.map_err(|error| error.to_string())?;
+    Ok(file)
+}
+
 /// Waits until `check` gives something; otherwise it says what is missing, which is what the panic says too. Time in which
 /// everything stood still, as on a machine that was suspended, is no time in which the condition could have been met.
 pub fn wait<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
@@ -364,11 +373,16 @@ impl Namespace {
 
     /// Applies a manifest.
     pub fn apply(&self, manifest: &str) -> Result<String, String> {
-        let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-        file.write_all(manifest.as_bytes())
-            .map_err(|error| error.to_string())?;
+        let file = written(manifest)?;
         let path = file.path().display().to_string();
         self.kubectl(&["apply", "-f", &path])
+    }
+
+    /// Writes an object that was read before, unless it has changed since.
+    pub fn replace(&self, object: &str) -> Result<String, String> {
+        let file = written(object)?;
+        let path = file.path().display().to_string();
+        self.kubectl(&["replace", "-f", &path])
     }
 
     /// Changes a cluster's spec.
@@ -458,19 +472,25 @@ impl Namespace {
         Ok(())
     }
 
-    /// Waits until a condition is true for this reason, and its message says this.
-    pub fn wait_for_words(&self, cluster: &str, kind: &str, reason: &str, words: &[&str]) {
+    /// Waits until a condition is true for this reason, and its message says this. The message.
+    pub fn wait_for_words(
+        &self,
+        cluster: &str,
+        kind: &str,
+        reason: &str,
+        words: &[&str],
+    ) -> String {
         wait(&format!("{kind} {reason} {words:?}"), || {
             self.has_conditions(cluster, &[(kind, "True", reason)])?;
             let found = self.get("perc", cluster)?;
-            let message = condition(&found, kind).map(|it| it["message"].to_string());
-            let message = message.unwrap_or_default();
+            let message = condition(&found, kind).and_then(|it| it["message"].as_str());
+            let message = message.unwrap_or_default().to_owned();
             if words.iter().all(|word| message.contains(word)) {
-                Ok(())
+                Ok(message)
             } else {
                 Err(message)
             }
-        });
+        })
     }
 
     /// Looks whether all the money of a bank of so many accounts is there, while others may move it.
@@ -520,9 +540,12 @@ impl Namespace {
     /// ready, and not at once.
     fn service_answers(&self, cluster: &str) -> Result<(), String> {
         let service = self.get("service", cluster)?;
-        let address = service["spec"]["clusterIP"].as_str();
-        let address = address.ok_or("a service without an address")?;
-        nodes::all().try_for_each(|node| nodes::connects(node, address, 7400))
+        let addresses = service["spec"]["clusterIPs"].as_array();
+        let addresses = addresses.ok_or("a service without an address")?;
+        let mut addresses = addresses.iter().filter_map(Value::as_str);
+        addresses.try_for_each(|address| {
+            nodes::all().try_for_each(|node| nodes::connects(node, address, 7400))
+        })
     }
 
     /// Whether there are as many pods as the spec asks for, and all are ready.

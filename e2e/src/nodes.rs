@@ -16,7 +16,7 @@ fn sh(script: &str) -> String {
 }
 
 /// The numbers of all nodes.
-pub(crate) fn all() -> impl Iterator<Item = u32> {
+pub fn all() -> impl Iterator<Item = u32> {
     (1..=9).filter(|node| netns(*node).exists())
 }
 
@@ -31,14 +31,17 @@ pub(crate) fn folder(node: u32) -> PathBuf {
     configuration.with_file_name(format!("node-{node}"))
 }
 
-/// Whether somebody takes a connection to this address, made from a node.
-pub(crate) fn connects(node: u32, address: &str, port: u16) -> Result<(), String> {
-    let connect = format!("exec 3<>/dev/tcp/{address}/{port}");
+/// A command in a node's network: its program comes as the first argument.
+pub(crate) fn inside(node: u32) -> Command {
     let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", netns(node).display()));
     command
-        .arg(format!("--net={}", netns(node).display()))
-        .args(["timeout", "5", "bash", "-c", &connect]);
-    output(&mut command)
+}
+
+/// Whether somebody takes a connection to this address, made from a node.
+pub fn connects(node: u32, address: &str, port: u16) -> Result<(), String> {
+    let connect = format!("exec 3<>/dev/tcp/{address}/{port}");
+    output(inside(node).args(["timeout", "5", "bash", "-c", &connect]))
         .map(drop)
         .map_err(|error| format!("{address}:{port} from node-{node}: {error}"))
 }
@@ -119,9 +122,8 @@ impl Drop for Dead {
     fn drop(&mut self) {
         let node = self.node;
         for words in &self.programs {
-            let mut command = Command::new("nsenter");
+            let mut command = inside(node);
             command
-                .arg(format!("--net={}", netns(node).display()))
                 .args(words)
                 .env(MARK, "1")
                 .stdin(Stdio::null())
@@ -137,6 +139,30 @@ impl Drop for Dead {
                     output(Command::new("ctr").args(["-a", &socket, "version"]))
                 });
             }
+        }
+    }
+}
+
+/// A node that is out of service, until the value goes: the node is back by then.
+#[derive(Debug)]
+pub struct OutOfService {
+    node: String,
+}
+
+/// Takes a node out of service, by the command that the operator tells people.
+pub fn out_of_service(command: &str, node: u32) -> OutOfService {
+    let node = format!("node-{node}");
+    sh(command);
+    OutOfService { node }
+}
+
+impl Drop for OutOfService {
+    fn drop(&mut self) {
+        let taint = "node.kubernetes.io/out-of-service-";
+        if let Err(error) = kubectl(&["taint", "node", &self.node, taint])
+            && !std::thread::panicking()
+        {
+            panic!("{}: {error}", self.node);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod admission;
 mod changes;
 mod chart;
+mod dual_stack;
 mod ipv6;
 mod kubernetes;
 mod masters;
@@ -10,8 +11,10 @@ mod monitoring;
 mod observers;
 mod older;
 mod oracles;
+mod policies;
 mod prompt_and_late;
 mod register;
 mod rights;
 mod scaling;
 mod upgrades;
+mod versions;

@@ -1,9 +1,10 @@
-//! A node that is cut off, and one that loses its power, under an application.
+//! A node that is cut off, and one that loses its power and is taken out of service, under an application.
 
 use percolator_e2e::application::Application;
 use percolator_e2e::condition_monitor::ConditionMonitor;
 use percolator_e2e::late::side_by_side;
 use percolator_e2e::{Kube, Namespace, nodes, say};
+use serde_json::Value;
 
 /// Nodes other than the first, which applications run on.
 pub(super) fn come_and_go(kube: &Kube, spaces: [&Namespace; 2]) {
@@ -27,10 +28,30 @@ pub(super) fn come_and_go(kube: &Kube, spaces: [&Namespace; 2]) {
     available();
     side_by_side(applications.each_ref(), Application::goes_on);
 
-    say("a node loses its power, and comes back");
+    say(
+        "a node loses its power, and is taken out of service: its servers start elsewhere, with their volumes",
+    );
     let dead = nodes::cut_power(3);
     unavailable();
+    let command = side_by_side(spaces, |space| {
+        let taint = "kubectl taint node node-3 node.kubernetes.io/out-of-service";
+        let told = space.wait_for_words("demo", "Degraded", "NodeUnreachable", &[taint]);
+        let command = &told[told.find(taint).expect("a command")..];
+        command.split(',').next().unwrap_or_default().to_owned()
+    });
+    assert_eq!(command[0], command[1]);
+    let out = nodes::out_of_service(&command[0], 3);
+    side_by_side(spaces, |space| {
+        space.wait_for("demo", "Available", "True", "AllServersReady");
+        let pods = space.pods("demo").expect("pods");
+        let on_it = |pod: &&Value| pod["spec"]["nodeName"] == "node-3";
+        assert_eq!(pods.iter().filter(on_it).count(), 0, "{pods:?}");
+    });
+    side_by_side(applications.each_ref(), Application::goes_on);
+
+    say("and comes back");
     drop(dead);
+    drop(out);
     available();
     monitors.into_iter().for_each(ConditionMonitor::holds);
     side_by_side(applications, Application::ends_well);

@@ -53,7 +53,7 @@ pub(crate) fn run(context: &Context, clusters: u32, idle: Duration) -> anyhow::R
         .metadata()?
         .target
         .join("release/percolator-operator");
-    let kube = up(context, Network::default(), 0)?;
+    let kube = up(context, Network::IPV4, 0)?;
     let result = measure(context, &kube, &program, clusters, idle);
     down()?;
     result

@@ -27,7 +27,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 use crate::context::Context;
-use network::Network;
+use network::{Family, Network};
 use nodes::Node;
 use programs::Programs;
 use sh::{output, sh, start, wait};
@@ -43,6 +43,26 @@ const READY: Duration = Duration::from_secs(120);
 /// Also where another one has been built over it since it was started.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
+/// Addresses of a cluster.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+pub(crate) enum Addresses {
+    #[default]
+    Ipv4,
+    Ipv6,
+    /// Of IPv4 first, and of IPv6.
+    Both,
+}
+
+impl Addresses {
+    fn network(self) -> Network {
+        match self {
+            Self::Ipv4 => Network::IPV4,
+            Self::Ipv6 => Network::IPV6,
+            Self::Both => Network::BOTH,
+        }
+    }
+}
+
 /// What to do with it.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum KubeCommand {
@@ -51,9 +71,9 @@ pub(crate) enum KubeCommand {
         /// How many nodes, from 1 to 9.
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
         nodes: u32,
-        /// With addresses of IPv6 alone. Default: of IPv4 alone.
-        #[arg(long)]
-        ipv6: bool,
+        /// Which addresses nodes, pods and services have.
+        #[arg(long, value_enum, default_value_t)]
+        addresses: Addresses,
         /// Anyone who starts this has the lock: a test.
         #[arg(long, hide = true)]
         under_lock: bool,
@@ -91,15 +111,14 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
     match command {
         KubeCommand::Up {
             nodes,
-            ipv6,
+            addresses,
             under_lock,
         } => {
             // Who isn't root may not even take the lock.
             programs::is_possible(context)?;
             let take = || lock::take("cargo xtask kube up", Duration::ZERO);
             let _alone = (!under_lock).then(take).transpose()?;
-            let network = if *ipv6 { Network::Ipv6 } else { Network::Ipv4 };
-            let kube = up(context, network, *nodes)?;
+            let kube = up(context, addresses.network(), *nodes)?;
             println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
             println!("to use it: eval \"$(cargo xtask kube env)\"");
         }
@@ -348,8 +367,9 @@ fn pause_image(context: &Context, kube: &Kube) -> anyhow::Result<PathBuf> {
 
 #[expect(clippy::too_many_lines, reason = "a list of files and arguments")]
 fn control_plane(kube: &Kube, network: Network) -> anyhow::Result<()> {
-    let (hub, services) = (network.hub(), network.services());
-    let (first, any) = (network.first_service(), network.unspecified());
+    let family = network.first();
+    let (hub, services) = (family.hub(), network.list(Family::services));
+    let (first, any) = (family.first_service(), family.unspecified());
     let p = kube.folder.join("pki");
     pki::authority(&p)?;
     let hosts = format!(
@@ -369,7 +389,7 @@ fn control_plane(kube: &Kube, network: Network) -> anyhow::Result<()> {
     ] {
         pki::certificate(&p, name, subject, "")?;
         let file = kube.folder.join(format!("{name}.conf"));
-        pki::kubeconfig(&p, name, &network.server(), &file)?;
+        pki::kubeconfig(&p, name, &family.server(), &file)?;
     }
     let mut etcd = Command::new("etcd");
     etcd.arg("--data-dir").arg(kube.folder.join("etcd")).args([
@@ -524,8 +544,8 @@ pub(crate) fn down() -> anyhow::Result<()> {
         fs::remove_dir_all(folder).with_context(|| format!("cannot remove {FOLDER}"))?;
     }
     wait(Duration::from_secs(30), || {
-        Network::ALL.into_iter().try_for_each(|network| {
-            match TcpListener::bind((network.unspecified(), PORT)) {
+        Family::ALL.into_iter().try_for_each(|family| {
+            match TcpListener::bind((family.unspecified(), PORT)) {
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {
                     Err(format!("port {PORT} of the API server: {error}"))
                 }

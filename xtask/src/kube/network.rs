@@ -1,13 +1,47 @@
-//! The addresses of a cluster, all of one family: of IPv4, or of IPv6.
+//! The addresses of a cluster: of IPv4, of IPv6, or of both.
 
 use std::net::TcpListener;
 
 use super::PORT;
 
-/// Which addresses nodes, pods and services have. They have none of the other family.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Network {
-    #[default]
+/// Which addresses nodes, pods and services have. Those of the first family are the ones of whatever has only one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network(&'static [Family]);
+
+impl Network {
+    pub(crate) const IPV4: Self = Self(&[Family::Ipv4]);
+    pub(crate) const IPV6: Self = Self(&[Family::Ipv6]);
+    /// Dual-stack.
+    pub(crate) const BOTH: Self = Self(&[Family::Ipv4, Family::Ipv6]);
+
+    pub(super) fn families(self) -> &'static [Family] {
+        self.0
+    }
+
+    /// The one of the API server, and of DNS.
+    pub(super) fn first(self) -> Family {
+        self.0[0]
+    }
+
+    /// Whether a machine has such addresses at all.
+    pub(crate) fn is_possible(self) -> bool {
+        self.0.iter().all(|family| family.is_possible())
+    }
+
+    /// Something of each family, as Kubernetes' programs take a list.
+    pub(super) fn list<T: ToString>(self, of: impl Fn(Family) -> T) -> String {
+        let all: Vec<String> = self
+            .0
+            .iter()
+            .map(|family| of(*family).to_string())
+            .collect();
+        all.join(",")
+    }
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
     Ipv4,
     Ipv6,
 }
@@ -15,11 +49,11 @@ pub(crate) enum Network {
 /// How addresses of nodes, pods and services begin, of both families. Those of IPv6 are local ones.
 pub(super) const PREFIXES: [&str; 4] = ["172.30.0", "10.244", "10.96", "fd70:6572:63"];
 
-impl Network {
+impl Family {
     pub(super) const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
 
     /// Whether a machine has such addresses at all.
-    pub(crate) fn is_possible(self) -> bool {
+    fn is_possible(self) -> bool {
         let own = match self {
             Self::Ipv4 => "127.0.0.1",
             Self::Ipv6 => "::1",

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 
 use super::{
     Kube,
-    network::Network,
+    network::{Family, Network},
     pki,
     sh::{output, sh, start, wait},
 };
@@ -80,42 +80,51 @@ impl Node {
 
 /// Makes the network of all nodes.
 pub(crate) fn make_network(network: Network, count: u32) -> anyhow::Result<()> {
-    let (ip, iptables, hub, mask) = (
-        network.ip(),
-        network.iptables(),
-        network.hub(),
-        network.mask(),
-    );
-    let (forwarding, added) = (network.forwarding(), network.added());
-    let (pods, services) = (network.pods(), network.services());
     sh(&format!(
         "ip link add {LINK} type bridge
-         {ip} addr add {hub}/{mask} dev {LINK} {added}
-         ip link set {LINK} up
+         ip link set {LINK} up"
+    ))?;
+    for number in 1..=count {
+        let node = Node(number);
+        let (own, link) = (node.own(), node.link());
+        sh(&format!(
+            "ip netns add {own}
+             ip link add {link} type veth peer name eth0 netns {own}
+             ip link set {link} master {LINK} up
+             nsenter --net=/run/netns/{own} sh -euc 'ip link set eth0 up; ip link set lo up'"
+        ))?;
+    }
+    let mut families = network.families().iter();
+    families.try_for_each(|family| make_routes(*family, count))
+}
+
+/// Gives nodes and their pods addresses of a family, and ways to each other.
+fn make_routes(family: Family, count: u32) -> anyhow::Result<()> {
+    let (ip, iptables, hub, mask) = (family.ip(), family.iptables(), family.hub(), family.mask());
+    let (forwarding, added) = (family.forwarding(), family.added());
+    let (pods, services) = (family.pods(), family.services());
+    sh(&format!(
+        "{ip} addr add {hub}/{mask} dev {LINK} {added}
          # Nothing of the cluster leaves the machine.
          {ip} route add blackhole {pods} {ROUTES}
          {ip} route add blackhole {services} {ROUTES}
          {iptables} -I FORWARD -i {LINK} ! -o {LINK} -j DROP"
     ))?;
-    if network == Network::Ipv4 {
+    if family == Family::Ipv4 {
         // Of IPv6 the machine itself has nothing to pass on, and would take no more routes from its routers.
         sh(&format!("sysctl -qw {forwarding}=1"))?;
     }
     for number in 1..=count {
-        let node = Node(number);
-        let (own, link) = (node.own(), node.link());
-        let (address, pods) = (network.node(number), network.pods_of(number));
+        let own = Node(number).own();
+        let (address, pods) = (family.node(number), family.pods_of(number));
         let mut routes = String::new();
         for other in (1..=count).filter(|other| *other != number) {
-            let (pods, node) = (network.pods_of(other), network.node(other));
+            let (pods, node) = (family.pods_of(other), family.node(other));
             routes += &format!("{ip} route add {pods} via {node}; ");
         }
         sh(&format!(
-            "ip netns add {own}
-             ip link add {link} type veth peer name eth0 netns {own}
-             ip link set {link} master {LINK} up
-             nsenter --net=/run/netns/{own} sh -euc '{ip} addr add {address}/{mask} dev eth0 {added}
-               ip link set eth0 up; ip link set lo up; {ip} route add default via {hub}; {routes}
+            "nsenter --net=/run/netns/{own} sh -euc '{ip} addr add {address}/{mask} dev eth0 {added}
+               {ip} route add default via {hub}; {routes}
                sysctl -qw {forwarding}=1'
              {ip} route add {pods} via {address}"
         ))?;
@@ -130,7 +139,8 @@ pub(crate) fn up(
     node: Node,
     images: &[&Path],
 ) -> anyhow::Result<()> {
-    let (name, address) = (node.name(), network.node(node.0));
+    let name = node.name();
+    let addresses = network.list(|family| family.node(node.0));
     let folder = kube.folder.join(&name);
     let run = node.run();
     fs::create_dir_all(folder.join("cni"))?;
@@ -143,7 +153,8 @@ pub(crate) fn up(
         fs::write(format!("/sys/fs/cgroup/cpuset/{}/{file}", node.own()), all)?;
     }
     let pki = kube.folder.join("pki");
-    let hosts = format!("DNS:{name},IP:{address}");
+    let hosts = network.list(|family| format!("IP:{}", family.node(node.0)));
+    let hosts = format!("DNS:{name},{hosts}");
     pki::certificate(
         &pki,
         &name,
@@ -151,7 +162,7 @@ pub(crate) fn up(
         &hosts,
     )?;
     let kubeconfig = kube.folder.join(format!("{name}.conf"));
-    pki::kubeconfig(&pki, &name, &network.server(), &kubeconfig)?;
+    pki::kubeconfig(&pki, &name, &network.first().server(), &kubeconfig)?;
     write_configurations(kube, network, node)?;
 
     let mut containerd = node.inside(Path::new("containerd"));
@@ -178,7 +189,7 @@ pub(crate) fn up(
         ))
         .arg(format!("--kubeconfig={}", kubeconfig.display()))
         .arg(format!("--hostname-override={name}"))
-        .arg(format!("--node-ip={address}"))
+        .arg(format!("--node-ip={addresses}"))
         .arg(format!(
             "--node-labels=topology.kubernetes.io/zone=zone-{}",
             node.0
@@ -192,9 +203,11 @@ pub(crate) fn up(
 
 #[expect(clippy::too_many_lines, reason = "a list of files and arguments")]
 fn write_configurations(kube: &Kube, network: Network, node: Node) -> anyhow::Result<()> {
-    let (name, own, pods) = (node.name(), node.own(), network.pods_of(node.0));
-    let (hub, everywhere, any) = (network.hub(), network.everywhere(), network.unspecified());
-    let all_pods = network.pods();
+    let (name, own) = (node.name(), node.own());
+    let (hub, any) = (network.first().hub(), network.first().unspecified());
+    let all_pods = network.list(Family::pods);
+    let ranges = network.list(|family| format!(r#"[{{"subnet":"{}"}}]"#, family.pods_of(node.0)));
+    let routes = network.list(|family| format!(r#"{{"dst":"{}"}}"#, family.everywhere()));
     let folder = kube.folder.join(&name);
     let (d, run, pki) = (folder.display(), node.run(), kube.folder.join("pki"));
     let (run, p) = (run.display(), pki.display());
@@ -228,7 +241,7 @@ state = "{run}/state"
             format!(
                 r#"{{"cniVersion":"1.0.0","name":"{PREFIX}","plugins":[
 {{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,"hairpinMode":true,
-"ipam":{{"type":"host-local","dataDir":"{d}/ipam","ranges":[[{{"subnet":"{pods}"}}]],"routes":[{{"dst":"{everywhere}"}}]}}}},
+"ipam":{{"type":"host-local","dataDir":"{d}/ipam","ranges":[{ranges}],"routes":[{routes}]}}}},
 {{"type":"portmap","capabilities":{{"portMappings":true}}}}]}}
 "#
             ),

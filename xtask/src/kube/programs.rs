@@ -12,13 +12,14 @@ use super::sh::sh;
 use crate::{cmd::Cmd, context::Context};
 
 /// Programs that Debian's packages have: what shows that one is there, and the package.
-const PACKAGED: [(&str, &str); 11] = [
+const PACKAGED: [(&str, &str); 12] = [
     ("/usr/bin/containerd", "containerd"),
     ("/usr/sbin/runc", "runc"),
     ("/usr/lib/cni/bridge", "containernetworking-plugins"),
     ("/usr/bin/etcd", "etcd-server"),
     ("/usr/sbin/iptables", "iptables"),
     ("/usr/sbin/conntrack", "conntrack"),
+    ("/usr/sbin/ipset", "ipset"),
     ("/usr/sbin/ip", "iproute2"),
     ("/usr/bin/socat", "socat"),
     ("/usr/bin/openssl", "openssl"),
@@ -28,6 +29,7 @@ const PACKAGED: [(&str, &str); 11] = [
 
 const PROMETHEUS_OPERATOR: &str = "github.com/prometheus-operator/prometheus-operator";
 const PROMETHEUS_ADAPTER: &str = "sigs.k8s.io/prometheus-adapter";
+const KUBE_ROUTER: &str = "github.com/cloudnativelabs/kube-router/v2";
 
 const OF_KUBERNETES: [&str; 6] = [
     "kube-apiserver",
@@ -119,6 +121,15 @@ pub(crate) fn prometheus_adapter(context: &Context) -> anyhow::Result<PathBuf> {
     let program = cache()?.join(format!("{tool}-{version}/{tool}"));
     let package = format!("{PROMETHEUS_ADAPTER}/cmd/adapter");
     go_build(context, tool, &package, "-s -w", &program)?;
+    Ok(program)
+}
+
+/// Builds what carries out NetworkPolicies on a node, if it isn't there yet: some two minutes, once on a machine.
+pub(crate) fn network_policies(context: &Context) -> anyhow::Result<PathBuf> {
+    let tool = "network-policies";
+    let version = version(context, tool, KUBE_ROUTER)?;
+    let program = cache()?.join(format!("{tool}-{version}/{tool}"));
+    go_build(context, tool, ".", "-s -w", &program)?;
     Ok(program)
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::machine::{self, NAMESPACES};
-use super::{FOLDER, network, network::Network, nodes, sh};
+use super::{FOLDER, network, network::Family, nodes, sh};
 
 /// The kernel takes its time to remove what nobody uses any more.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -80,8 +80,8 @@ impl Traces {
         if let Some(home) = std::env::var_os("HOME") {
             // As kubectl calls the folders of what it remembers of an API server.
             let home = PathBuf::from(home);
-            for network in Network::ALL {
-                let server = network.server();
+            for family in Family::ALL {
+                let server = family.server();
                 let server = server.trim_start_matches("https://");
                 let server = server.replace(['[', ']', ':'], "_");
                 note(

@@ -25,8 +25,8 @@ const OLDER_IMAGE: &str = "localhost/percolator:older";
 const HANDLER_IMAGE: &str = "localhost/measure:1";
 /// The test program that is to run last.
 const LAST: &str = "rights";
-/// The test program that needs a Kubernetes of IPv6 alone.
-const IPV6: &str = "ipv6";
+/// The test programs that need a Kubernetes of other addresses than the others do, and which.
+const OF_ADDRESSES: [(&str, Network); 2] = [("dual_stack", Network::BOTH), ("ipv6", Network::IPV6)];
 /// The test program that needs an older release.
 pub(crate) const OLDER: &str = "older";
 const LIMIT: Duration = Duration::from_secs(1_500);
@@ -131,7 +131,12 @@ pub(crate) fn run(
         kube::down()?;
         nothing_is_left(&before)
     })?;
-    let (of_ipv6, of_ipv4): (Vec<_>, Vec<_>) = programs.into_iter().partition(|it| it.name == IPV6);
+    let network_of = |program: &TestProgram| {
+        let mut of = OF_ADDRESSES
+            .iter()
+            .filter(|(name, _)| program.name == *name);
+        of.next().map_or(Network::IPV4, |(_, network)| *network)
+    };
     let tested = Tested {
         context,
         programs: &built.programs,
@@ -139,14 +144,16 @@ pub(crate) fn run(
         older: args.older.as_ref(),
     };
     let mut results = Vec::new();
-    for (network, programs) in [(Network::Ipv4, of_ipv4), (Network::Ipv6, of_ipv6)] {
+    for network in [Network::IPV4, Network::BOTH, Network::IPV6] {
+        let programs = programs.iter().copied();
+        let programs: Vec<_> = programs.filter(|it| network_of(it) == network).collect();
         if programs.is_empty() {
             continue;
         }
         if !network.is_possible() {
             let why = "this machine has no IPv6".to_owned();
             println!("SKIPPED: {why}");
-            let test = "the tests on a Kubernetes of IPv6".to_owned();
+            let test = format!("the tests on a Kubernetes of {network:?}");
             report.tally.skipped.push(Skipped { test, why });
             continue;
         }
@@ -269,13 +276,18 @@ fn variables(
     let adapter = report.step("autoscalers' metrics", |_| {
         kube::programs::prometheus_adapter(context)
     });
-    match adapter {
-        Ok(program) => variables.push((
-            "PERCOLATOR_PROMETHEUS_ADAPTER",
-            program.display().to_string(),
-        )),
-        // The test that needs it says that it skips.
-        Err(why) => println!("no autoscaler gets Prometheus' metrics: {why:#}"),
+    let policies = report.step("network policies", |_| {
+        kube::programs::network_policies(context)
+    });
+    for (variable, program) in [
+        ("PERCOLATOR_PROMETHEUS_ADAPTER", adapter),
+        ("PERCOLATOR_NETWORK_POLICIES", policies),
+    ] {
+        match program {
+            Ok(program) => variables.push((variable, program.display().to_string())),
+            // The test that needs it says that it skips.
+            Err(why) => println!("there is no {variable}: {why:#}"),
+        }
     }
     Ok(variables)
 }

@@ -1,0 +1,155 @@
+//! The way from v1alpha1 to v1, as docs/design/api-versions.md plans it: an object that was stored by an old release is read and
+//! changed by the new version's name, is stored anew, and can go back; the operator of before looks after it all the time.
+
+use percolator_e2e::api::stored;
+use percolator_e2e::{Kube, Namespace, kill_operators, kubectl, say, small, wait, written};
+use serde_json::{Value, json};
+
+const DEFINITION: &str = "percolatorclusters.percolator.dev";
+const OLD: &str = "percolatorclusters.v1alpha1.percolator.dev";
+const NEW: &str = "percolatorclusters.v1.percolator.dev";
+/// How often an object is written until it is stored as the definition says.
+const TRIES: u32 = 100;
+/// Where the versions are in the definition.
+const VERSION_OLD: usize = 0;
+const VERSION_NEW: usize = 1;
+
+/// The definition with both versions, until the value goes.
+struct BothVersions<'a> {
+    space: &'a Namespace,
+}
+
+fn json_of(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// Changes the definition, by patches that are too long for an argument.
+fn patch(more: &[&str], changes: &Value) -> Result<String, String> {
+    let file = written(&changes.to_string())?;
+    let path = file.path().display().to_string();
+    let patch = [
+        "patch",
+        "crd",
+        DEFINITION,
+        "--type=json",
+        "--patch-file",
+        &path,
+    ];
+    kubectl(&[&patch, more].concat())
+}
+
+fn object(space: &Namespace, kind: &str) -> Result<Value, String> {
+    json_of(&space.kubectl(&["get", kind, "kept", "-o", "json"])?)
+}
+
+/// Changes its spec, by the name of a version.
+fn change(space: &Namespace, kind: &str, spec: &str) {
+    let spec = format!("{{\"spec\":{spec}}}");
+    let patch = ["patch", kind, "kept", "--type=merge", "-p", &spec];
+    space.kubectl(&patch).expect("changed");
+}
+
+fn team(team: &str) -> String {
+    json!({"service": {"labels": {"team": team}}}).to_string()
+}
+
+fn definition() -> Result<Value, String> {
+    json_of(&kubectl(&["get", "crd", DEFINITION, "-o", "json"])?)
+}
+
+impl<'a> BothVersions<'a> {
+    /// Serves v1 as well, with the fields of v1alpha1.
+    fn serve(space: &'a Namespace) -> Self {
+        let definition = definition().expect("the chart's definition");
+        let mut version = definition["spec"]["versions"][VERSION_OLD].clone();
+        version["name"] = "v1".into();
+        version["storage"] = false.into();
+        let add = json!([{"op": "add", "path": "/spec/versions/-", "value": version}]);
+        let both = Self { space };
+        patch(&[], &add).expect("both versions");
+        both
+    }
+
+    /// Stores objects in one of the versions from now on, and those that are there anew.
+    fn store(&self, version: usize) -> Result<(), String> {
+        let is_stored = |index: usize| {
+            let path = format!("/spec/versions/{index}/storage");
+            json!({"op": "replace", "path": path, "value": index == version})
+        };
+        patch(
+            &[],
+            &json!([is_stored(VERSION_OLD), is_stored(VERSION_NEW)]),
+        )?;
+        let name = ["v1alpha1", "v1"][version];
+        let place = format!(
+            "percolator.dev/percolatorclusters/{}/kept",
+            self.space.name()
+        );
+        // What is written before the API server has heard of the change is stored as before.
+        for _ in 0..TRIES {
+            let object = self.space.kubectl(&["get", OLD, "kept", "-o", "json"])?;
+            // Somebody else may have changed it meanwhile.
+            let replaced = self.space.replace(&object);
+            let version = stored(&place)?["apiVersion"].clone();
+            if replaced.is_ok() && version == format!("percolator.dev/{name}") {
+                let only = json!([name]);
+                let path = "/status/storedVersions";
+                let only = json!([{"op": "replace", "path": path, "value": only}]);
+                return patch(&["--subresource=status"], &only).map(drop);
+            }
+        }
+        Err(format!("it isn't stored as {name} after {TRIES} writes"))
+    }
+}
+
+impl Drop for BothVersions<'_> {
+    fn drop(&mut self) {
+        let path = format!("/spec/versions/{VERSION_NEW}");
+        let ended = self.store(VERSION_OLD);
+        let ended = ended.and_then(|()| patch(&[], &json!([{"op": "remove", "path": path}])));
+        if !std::thread::panicking() {
+            ended.expect("the chart's definition again");
+        }
+    }
+}
+
+#[test]
+fn an_object_of_v1alpha1_becomes_one_of_v1_and_goes_back() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&[]);
+    let space = kube.namespace("versions");
+    space.apply(&small("kept", "")).expect("a cluster");
+    space.wait_until_up_to_date("kept");
+    let lives = space.lives("kept");
+    let spec = |kind: &str| Ok::<_, String>(object(&space, kind)?["spec"].clone());
+    let old = spec(OLD).expect("it is there");
+
+    say("it is read and changed as v1, though it was stored before");
+    let both = BothVersions::serve(&space);
+    wait("v1", || spec(NEW));
+    let object = object(&space, NEW).expect("it is served");
+    assert_eq!(object["apiVersion"], "percolator.dev/v1");
+    assert_eq!(object["spec"], old);
+    change(&space, NEW, r#"{"gc":{"retention":"11m"}}"#);
+    space.wait_until_up_to_date("kept");
+    assert_eq!(spec(OLD).expect("served")["gc"]["retention"], "11m");
+
+    say("it is stored as v1");
+    both.store(VERSION_NEW).expect("stored");
+    assert_eq!(spec(OLD), spec(NEW));
+    kill_operators();
+    change(&space, NEW, &team("stored"));
+    space.wait_for_team("kept", "stored");
+
+    say("and as v1alpha1 again, without v1");
+    drop(both);
+    wait("the end of v1", || match spec(NEW) {
+        Ok(spec) => Err(spec.to_string()),
+        Err(_) => Ok(()),
+    });
+    change(&space, OLD, &team("back"));
+    space.wait_for_team("kept", "back");
+    space.wait_until_up_to_date("kept");
+    assert_eq!(spec(OLD).expect("it is there")["gc"]["retention"], "11m");
+    assert_eq!(space.lives("kept"), lives, "nobody restarts");
+}
