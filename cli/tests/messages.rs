@@ -116,7 +116,7 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
     }
     {
         let _stopped = Stopped::new(&cluster, "gc-master-0");
-        let said = cluster.run(&[&get[..], &["--patience", "4s"]].concat());
+        let said = cluster.run(&[&get[..], &["--patience", "8s"]].concat());
         said.refused(5, &["the master at 127.0.0.1:", "did not answer for 3 s"]);
         assert_eq!(said.err.matches("unavailable").count(), 1, "{said:?}");
     }

@@ -11,6 +11,7 @@ use percolator_wire::v1;
 
 use crate::Error;
 use crate::cluster::{Cluster, Table};
+use crate::master::MASTER_TIMEOUT;
 use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router, master_message};
 use crate::trace::Cause;
@@ -18,7 +19,7 @@ use crate::transport::{BoxFuture, MasterError, Transport};
 use crate::txn::Txn;
 
 const TAKING_A_TIMESTAMP: &str = "taking a timestamp";
-/// Who refuses does so sooner.
+/// An attempt to reach a master that took longer met silence: a refusal comes at once.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How a client behaves.
@@ -104,8 +105,8 @@ impl Client {
         Self::connect_through(master, &[], options).await
     }
 
-    /// Whether a cluster is there, and which one. Where nobody refuses and nobody answers, packets may have been lost, of
-    /// the lookup of a name too: it asks again while there is time.
+    /// Whether a cluster is there, and which one. If the master neither refuses nor answers, packets may have been lost, of the
+    /// lookup of its name too: it is asked again while there is time. Several masters have been asked again by then.
     pub(crate) async fn reached(&self) -> Result<(), Error> {
         let deadline = self.deadline();
         let mut silence = None;
@@ -118,9 +119,11 @@ impl Client {
             };
             let now = self.router.transport.now();
             let error = match silence.take() {
-                // What the deadline has cut short knows less.
+                // The last attempt was cut short by the deadline, and says less.
                 Some(earlier) if now >= deadline.end => earlier,
-                _ if now < deadline.end && now.saturating_sub(asked) >= SILENCE => {
+                _ if now < deadline.end
+                    && (SILENCE..MASTER_TIMEOUT).contains(&now.saturating_sub(asked)) =>
+                {
                     silence = Some(error);
                     continue;
                 }

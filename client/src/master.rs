@@ -15,7 +15,7 @@ use crate::ticker::STANDS_STILL;
 use crate::transport::{MasterError, OneCluster};
 
 /// The master answers within this, or is asked again.
-const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where a standby answers, it leads within this, or something is wrong.
 const TAKES_OVER: Duration = Duration::from_secs(10);
 /// One of several masters that doesn't answer a request which takes no time is given up after this.

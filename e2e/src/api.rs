@@ -109,7 +109,7 @@ fn path(namespace: &str, kind: &str) -> String {
     format!("/{group}/namespaces/{namespace}/{plural}")
 }
 
-/// An object as it is in etcd: of a kind of the API server's own, by its place below `/registry/`.
+/// A custom resource as etcd has it, by its place below `/registry/`.
 ///
 /// # Errors
 /// There is none, or it isn't stored as JSON.

@@ -149,7 +149,7 @@ pub struct OutOfService {
     node: String,
 }
 
-/// Takes a node out of service, by the command that the operator tells people.
+/// Takes a node out of service, by the command that the condition names.
 pub fn out_of_service(command: &str, node: u32) -> OutOfService {
     let node = format!("node-{node}");
     sh(command);

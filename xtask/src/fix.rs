@@ -1,6 +1,6 @@
 //! `cargo xtask fix`: what a program can mend. `test` never writes; this does.
 
-use crate::{context::Context, generate, tools};
+use crate::{context::Context, generate, programs, tools};
 
 pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
     tools::component("rustfmt", "fmt")?;
@@ -8,6 +8,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
     context
         .cargo(["clippy", "--workspace", "--all-targets", "--fix"])
         .args(["--allow-dirty", "--allow-staged"])
+        .args(programs::FEATURES)
         .run()?;
     // After clippy, whose suggestions aren't formatted.
     context.cargo(["fmt", "--all"]).run()?;

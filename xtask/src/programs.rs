@@ -90,8 +90,8 @@ pub(crate) struct Built {
     pub(crate) tests: Vec<TestProgram>,
 }
 
-/// What a build for tests has and a release hasn't: mutants, which nothing but the simulator ever turns on. One set of features
-/// for all, so that each crate is built once.
+/// The features of builds for tests: with mutants, which nothing but the simulator turns on, and which no release has. They are the
+/// same for all, so that each crate is built once.
 pub(crate) const FEATURES: [&str; 2] = ["--features", "percolator-sim/mutants"];
 
 /// Builds programs and tests of the whole workspace in one go. One set of packages, features and

@@ -266,6 +266,11 @@ fn without_secrets(object: &mut Value) {
         Value::Object(fields) => {
             fields.remove("managedFields");
             fields.remove("kubectl.kubernetes.io/last-applied-configuration");
+            if let Some(Value::String(spec)) = fields.get_mut("lastValidSpec") {
+                let mut last: Value = serde_json::from_str(spec).unwrap_or_default();
+                without_secrets(&mut last);
+                *spec = last.to_string();
+            }
             if let Some(Value::Array(variables)) = fields.get_mut("env") {
                 for variable in variables {
                     let name = variable["name"].as_str().unwrap_or_default();

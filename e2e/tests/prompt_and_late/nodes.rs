@@ -35,8 +35,8 @@ pub(super) fn come_and_go(kube: &Kube, spaces: [&Namespace; 2]) {
     unavailable();
     let command = side_by_side(spaces, |space| {
         let taint = "kubectl taint node node-3 node.kubernetes.io/out-of-service";
-        let told = space.wait_for_words("demo", "Degraded", "NodeUnreachable", &[taint]);
-        let command = &told[told.find(taint).expect("a command")..];
+        let message = space.wait_for_words("demo", "Degraded", "NodeUnreachable", &[taint]);
+        let command = &message[message.find(taint).expect("a command")..];
         command.split(',').next().unwrap_or_default().to_owned()
     });
     assert_eq!(command[0], command[1]);

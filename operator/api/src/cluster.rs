@@ -201,8 +201,8 @@ pub struct Spec {
     pub log: Log,
     /// The service that clients connect to: it has the cluster's name, and leads to the master.
     pub service: ClientService,
-    /// How the pods of every role, of proxies and of observers run, where a role's own `pod` doesn't say it. Changing anything here
-    /// restarts the servers, one after the other. Default: nothing.
+    /// How the pods of every role, of proxies and of observers run, if a role's own `pod` doesn't say it. `specPatch` takes no server's
+    /// container here. Changing anything here restarts the servers, one after the other. Default: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_defaults: Option<Pod>,
     /// What is made for the Prometheus operator.
@@ -245,6 +245,14 @@ impl Spec {
             proxy.pod = proxy.pod.over(defaults);
         }
         Cow::Owned(spec)
+    }
+
+    /// How an observer's pods run, with `podDefaults`.
+    pub fn pod_of(&self, observer: &Observer) -> Pod {
+        match &self.pod_defaults {
+            Some(defaults) => observer.pod().over(defaults),
+            None => observer.pod(),
+        }
     }
 
     /// The proxies, if there are to be any.

@@ -325,8 +325,12 @@ impl Pod {
     /// These settings, with those of `defaults` in place of what is left out. Maps, amounts of resources and variables of the
     /// environment are joined by their names; of anything else that both have, this one's counts alone.
     pub fn over(&self, defaults: &Self) -> Self {
-        let is_new = |variable: &&EnvVar| self.env.iter().all(|own| own.name != variable.name);
-        let more_env = defaults.env.iter().filter(is_new).cloned();
+        // Each keeps its place: a variable may be made of those before it.
+        let own_env = |name: &str| self.env.iter().find(|own| own.name == name);
+        let of_defaults = defaults.env.iter();
+        let of_defaults = of_defaults.map(|default| own_env(&default.name).unwrap_or(default));
+        let is_new = |own: &&EnvVar| defaults.env.iter().all(|it| it.name != own.name);
+        let more_env = self.env.iter().filter(is_new);
         let tolerations = if self.tolerations.is_empty() {
             &defaults.tolerations
         } else {
@@ -351,7 +355,7 @@ impl Pod {
             ),
             labels: joined(&self.labels, &defaults.labels),
             annotations: joined(&self.annotations, &defaults.annotations),
-            env: more_env.chain(self.env.iter().cloned()).collect(),
+            env: of_defaults.chain(more_env).cloned().collect(),
             security_context: either(&self.security_context, &defaults.security_context),
             container_security_context: either(
                 &self.container_security_context,

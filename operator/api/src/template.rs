@@ -111,8 +111,16 @@ impl PodPatch {
     pub(crate) fn problems(&self, own: Option<&str>) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let mut add = |path: String, message: String| found.push((path, message));
+        if own.is_none() && self.0.contains_key(GRACE) {
+            let message = "differs from role to role: write it in the specPatch of a role";
+            add(GRACE.into(), message.into());
+        }
         for (field, place) in ELSEWHERE {
             if self.0.contains_key(field) {
+                let place = match place.strip_prefix("pod.") {
+                    Some(field) if own.is_none() => format!("podDefaults.{field}"),
+                    _ => place.to_owned(),
+                };
                 add(
                     field.into(),
                     format!("has a field of its own: write it as {place}"),
@@ -161,7 +169,10 @@ impl PodPatch {
             let path = format!("volumes[{index}]");
             match volume["name"].as_str() {
                 None | Some("") => add(path, "a volume needs a name".into()),
-                Some(name) if OWN_VOLUMES.iter().any(|(own, _)| *own == name) => {
+                Some(name)
+                    if OWN_VOLUMES.iter().any(|(own, _)| *own == name)
+                        || (own.is_none() && name == SCRATCH) =>
+                {
                     add(
                         path,
                         format!("the volume {name:?} is the operator's own: choose another name"),
@@ -199,7 +210,10 @@ fn is_server(name: &str) -> bool {
     SERVERS.contains(&name) || name.starts_with("observer-")
 }
 
-const SERVERS: [&str; 4] = ["tso", "tablet", "gc-master", "proxy"];
+const SERVERS: [&str; 5] = ["tso", "tablet", "gc-master", "proxy", "observe"];
+/// A volume of observers.
+const SCRATCH: &str = "scratch";
+const GRACE: &str = "terminationGracePeriodSeconds";
 
 const IS_OWN: &str = "is the operator's own: leave it out";
 

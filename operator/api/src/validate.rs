@@ -187,14 +187,16 @@ impl Spec {
         problems: &mut Problems,
     ) {
         let of_pod = pod.resources.contradictions(needs, who);
-        let (path, found) = match &self.pod_defaults {
-            Some(defaults) if of_pod.is_empty() => {
-                let whole = pod.over(defaults).resources;
-                ("spec.podDefaults", whole.contradictions(needs, who))
+        if let Some(defaults) = &self.pod_defaults
+            && of_pod.is_empty()
+        {
+            let whole = pod.over(defaults).resources;
+            for (field, message) in whole.contradictions(needs, who) {
+                let message = format!("{message} (together with {path})");
+                problems.add(format!("spec.podDefaults.resources.{field}"), message);
             }
-            _ => (path, of_pod),
-        };
-        for (field, message) in found {
+        }
+        for (field, message) in of_pod {
             problems.add(format!("{path}.resources.{field}"), message);
         }
     }

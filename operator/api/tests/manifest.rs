@@ -176,7 +176,15 @@ fn wrong_values_are_named_with_what_to_do() {
         (
             "  podDefaults: {resources: {limits: {memory: 64Mi}}}\n",
             "line 5: spec.podDefaults.resources.limits.memory: 64Mi is too little for a tablet server with a cache of 256Mi: \
-             the smallest limit that fits is 384Mi; with less the kernel kills the server. Write 0 for no limit",
+             the smallest limit that fits is 384Mi; with less the kernel kills the server. Write 0 for no limit (together with \
+             spec.tablets.pod)",
+        ),
+        (
+            "  podDefaults: {specPatch: {terminationGracePeriodSeconds: 5, affinity: {}, volumes: [{name: scratch}]}}\n",
+            "line 5: spec.podDefaults.specPatch.terminationGracePeriodSeconds: differs from role to role: write it in the \
+             specPatch of a role\n\
+             line 5: spec.podDefaults.specPatch.affinity: has a field of its own: write it as podDefaults.affinity\n\
+             line 5: spec.podDefaults.specPatch.volumes[0]: the volume \"scratch\" is the operator's own: choose another name",
         ),
         (
             "  proxy: {service: {labels: {percolator.dev/a: b}}}\n",

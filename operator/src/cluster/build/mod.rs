@@ -183,9 +183,9 @@ impl Builder<'_> {
         };
         let proxies = self.cluster.spec.proxies();
         let is_of_proxies = proxies.is_some_and(|it| it.pod.service_account_name.is_none());
-        let defaults = self.cluster.spec.pod_defaults.as_ref();
-        let has_default = defaults.is_some_and(|it| it.service_account_name.is_some());
-        let is_of_observers = !has_default && !self.cluster.spec.observers.is_empty();
+        let spec = &self.cluster.spec;
+        let mut observers = spec.observers.iter().map(|it| spec.pod_of(it));
+        let is_of_observers = observers.any(|pod| pod.service_account_name.is_none());
         let is_of_workers = is_of_proxies || is_of_observers;
         if !is_of_workers && !Role::ALL.into_iter().any(is_used) {
             return Vec::new();

@@ -26,14 +26,11 @@ impl Builder<'_> {
     }
 
     fn observer_template(&self, observer: &Observer, component: &str) -> Value {
-        let pod = match &self.cluster.spec.pod_defaults {
-            Some(defaults) => observer.pod().over(defaults),
-            None => observer.pod(),
-        };
+        let pod = self.cluster.spec.pod_of(observer);
         let account = pod.service_account_name.as_deref();
         let container = self.observer_container(observer, &pod, component);
         let observe = self.observe_container(&container, observer);
-        let mut template = self.pod_template(PodParts {
+        self.pod_template(PodParts {
             component,
             pod: &pod,
             account: account.unwrap_or(self.name).to_owned(),
@@ -41,14 +38,11 @@ impl Builder<'_> {
             // Runs that are under way may end.
             grace_seconds: GRACE_SECONDS + observer.timeout.as_millis().div_ceil(1_000),
             container,
+            init_containers: vec![observe],
+            volumes: vec![json!({"name": SCRATCH_VOLUME, "emptyDir": {}})],
             followed: &[LOG_LEVEL],
             is_spread: true,
-        });
-        template["spec"]["initContainers"] = json!([observe]);
-        if let Some(volumes) = template["spec"]["volumes"].as_array_mut() {
-            volumes.push(json!({"name": SCRATCH_VOLUME, "emptyDir": {}}));
-        }
-        template
+        })
     }
 
     fn observer_container(&self, observer: &Observer, pod: &Pod, component: &str) -> Value {

@@ -33,6 +33,10 @@ pub(super) struct PodParts<'a> {
     pub(super) has_token: bool,
     pub(super) grace_seconds: u64,
     pub(super) container: Value,
+    /// Those that end before it starts.
+    pub(super) init_containers: Vec<Value>,
+    /// Volumes beside the configuration's.
+    pub(super) volumes: Vec<Value>,
     /// The keys of the configuration that it has as files.
     pub(super) followed: &'a [&'a str],
     /// Whether its role's pods are spread over zones and nodes.
@@ -110,6 +114,8 @@ impl Builder<'_> {
             has_token: self.has_register(role),
             grace_seconds: self.grace_seconds(role),
             container: self.container(role),
+            init_containers: Vec::new(),
+            volumes: Vec::new(),
             followed: Self::followed(role),
             is_spread: role == Role::Tablet || self.has_register(role),
         })
@@ -123,6 +129,11 @@ impl Builder<'_> {
         let followed: Value = followed
             .map(|key| json!({"key": key, "path": key}))
             .collect();
+        let mut volumes = vec![json!({
+            "name": CONFIG_VOLUME,
+            "configMap": {"name": self.name, "items": followed},
+        })];
+        volumes.extend(parts.volumes);
         let mut template = json!({
             "metadata": {"labels": labels},
             "spec": {
@@ -132,12 +143,12 @@ impl Builder<'_> {
                 "terminationGracePeriodSeconds": parts.grace_seconds,
                 "securityContext": self.security_context(pod),
                 "containers": [parts.container],
-                "volumes": [{
-                    "name": CONFIG_VOLUME,
-                    "configMap": {"name": self.name, "items": followed},
-                }],
+                "volumes": volumes,
             },
         });
+        if !parts.init_containers.is_empty() {
+            template["spec"]["initContainers"] = json!(parts.init_containers);
+        }
         if !pod.annotations.is_empty() {
             template["metadata"]["annotations"] = json!(pod.annotations);
         }

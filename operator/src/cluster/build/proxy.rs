@@ -95,6 +95,8 @@ impl Builder<'_> {
             has_token: false,
             grace_seconds: GRACE_SECONDS + proxy.grace.as_millis().div_ceil(1_000),
             container,
+            init_containers: Vec::new(),
+            volumes: Vec::new(),
             followed: &[LOG_LEVEL],
             is_spread: true,
         }

@@ -446,7 +446,11 @@ fn pod_defaults_hold_where_a_role_says_nothing() {
         "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "1"}],
         "resources": {"requests": {"cpu": "20m"}},
         "serviceAccountName": "theirs",
-        "specPatch": {"containers": [{"name": "logs", "image": "logs:1"}]},
+        "specPatch": {
+            "containers": [{"name": "logs", "image": "logs:1"}],
+            "initContainers": [{"name": "first", "image": "first:1"}],
+            "volumes": [{"name": "more", "emptyDir": {}}],
+        },
     });
     spec["podDefaults"] = defaults;
     spec["proxy"] = json!({"replicas": 1});
@@ -493,6 +497,14 @@ fn pod_defaults_hold_where_a_role_says_nothing() {
         assert_eq!(variable("A"), Some(&json!(first)), "{own}");
         assert_eq!(own["resources"]["requests"]["cpu"], "20m");
         assert_eq!(pod["serviceAccountName"], "theirs");
+        let has = |list: &str, name: &str| {
+            let mut elements = pod[list].as_array().into_iter().flatten();
+            elements.any(|it| it["name"] == name)
+        };
+        for (list, name) in [("initContainers", "first"), ("volumes", "more")] {
+            assert_eq!(has(list, name), !is_tablets, "{} {list}", object.name);
+        }
+        assert_eq!(has("initContainers", "observe"), of_observer, "{pod}");
         let sidecars = pod["containers"].as_array().map(|it| it.len() - 1);
         assert_eq!(sidecars, Some(usize::from(!is_tablets)), "{}", object.name);
     }
