@@ -106,19 +106,16 @@ const OWN_PORTS: [(&str, u64); 2] = [("grpc", 7400), ("metrics", 9090)];
 const PROGRAMS: &str = "/usr/local/bin";
 
 impl PodPatch {
-    /// What is wrong with it, each with the path below this field. `own` is the name of the server's container; none where it is for
-    /// the pods of all.
-    pub(crate) fn problems(&self, own: Option<&str>) -> Vec<(String, String)> {
-        let mut found = Vec::new();
-        let mut add = |path: String, message: String| found.push((path, message));
-        if own.is_none() && self.0.contains_key(GRACE) {
+    /// Its fields themselves, of a role's pods or of `podDefaults`.
+    fn check_fields(&self, is_default: bool, add: &mut impl FnMut(String, String)) {
+        if is_default && self.0.contains_key(GRACE) {
             let message = "differs from role to role: write it in the specPatch of a role";
             add(GRACE.into(), message.into());
         }
         for (field, place) in ELSEWHERE {
             if self.0.contains_key(field) {
                 let place = match place.strip_prefix("pod.") {
-                    Some(field) if own.is_none() => format!("podDefaults.{field}"),
+                    Some(field) if is_default => format!("podDefaults.{field}"),
                     _ => place.to_owned(),
                 };
                 add(
@@ -132,6 +129,14 @@ impl PodPatch {
                 add(field.into(), IS_OWN.into());
             }
         }
+    }
+
+    /// What is wrong with it, each with the path below this field. `own` is the name of the server's container; none where it is for
+    /// the pods of all.
+    pub(crate) fn problems(&self, own: Option<&str>) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let mut add = |path: String, message: String| found.push((path, message));
+        self.check_fields(own.is_none(), &mut add);
         for list in ["containers", "initContainers"] {
             for (container, index) in elements(&self.0, list) {
                 let path = format!("{list}[{index}]");
