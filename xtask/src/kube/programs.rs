@@ -116,30 +116,31 @@ impl Programs {
 
 /// Builds what gives Prometheus' metrics to autoscalers, if it isn't there yet: some two minutes, once on a machine.
 pub(crate) fn prometheus_adapter(context: &Context) -> anyhow::Result<PathBuf> {
-    let tool = "prometheus-adapter";
-    let version = version(context, tool, PROMETHEUS_ADAPTER)?;
-    let program = cache()?.join(format!("{tool}-{version}/{tool}"));
     let package = format!("{PROMETHEUS_ADAPTER}/cmd/adapter");
-    go_build(context, tool, &package, "-s -w", &program)?;
-    Ok(program)
+    build_tool(context, "prometheus-adapter", PROMETHEUS_ADAPTER, &package)
 }
 
 /// Builds what carries out NetworkPolicies on a node, if it isn't there yet: some two minutes, once on a machine.
 pub(crate) fn network_policies(context: &Context) -> anyhow::Result<PathBuf> {
-    let tool = "network-policies";
-    let version = version(context, tool, KUBE_ROUTER)?;
-    let program = cache()?.join(format!("{tool}-{version}/{tool}"));
-    go_build(context, tool, ".", "-s -w", &program)?;
-    Ok(program)
+    build_tool(context, "network-policies", KUBE_ROUTER, ".")
 }
 
 /// Builds what calls a service of gRPC by its own description, if it isn't there yet: half a minute, once on a machine.
 pub(crate) fn grpcurl(context: &Context) -> anyhow::Result<PathBuf> {
     let module = "github.com/fullstorydev/grpcurl";
-    let version = version(context, "grpcurl", module)?;
-    let program = cache()?.join(format!("grpcurl-{version}/grpcurl"));
-    let package = format!("{module}/cmd/grpcurl");
-    go_build(context, "grpcurl", &package, "-s -w", &program)?;
+    build_tool(context, "grpcurl", module, &format!("{module}/cmd/grpcurl"))
+}
+
+/// Builds a program that is kept by the version of the module which it is made of.
+fn build_tool(
+    context: &Context,
+    tool: &str,
+    module: &str,
+    package: &str,
+) -> anyhow::Result<PathBuf> {
+    let version = version(context, tool, module)?;
+    let program = cache()?.join(format!("{tool}-{version}/{tool}"));
+    go_build(context, tool, package, "-s -w", &program)?;
     Ok(program)
 }
 
