@@ -5,7 +5,6 @@
     reason = "each printed column has a type of its own"
 )]
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kube::CustomResource;
@@ -228,23 +227,20 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// The same, with `podDefaults` in the settings of each role's pods.
-    pub fn with_pod_defaults(&self) -> Cow<'_, Self> {
+    /// Sets `podDefaults` in the settings of each role's pods.
+    pub fn apply_pod_defaults(&mut self) {
         let Some(defaults) = &self.pod_defaults else {
-            return Cow::Borrowed(self);
+            return;
         };
-        let mut spec = self.clone();
-        for pod in [
-            &mut spec.oracle.pod,
-            &mut spec.tablets.pod,
-            &mut spec.gc_master.pod,
-        ] {
+        let of_proxies = self.proxy.as_mut().map(|proxy| &mut proxy.pod);
+        let of_roles = [
+            &mut self.oracle.pod,
+            &mut self.tablets.pod,
+            &mut self.gc_master.pod,
+        ];
+        for pod in of_roles.into_iter().chain(of_proxies) {
             *pod = pod.over(defaults);
         }
-        if let Some(proxy) = &mut spec.proxy {
-            proxy.pod = proxy.pod.over(defaults);
-        }
-        Cow::Owned(spec)
     }
 
     /// How an observer's pods run, with `podDefaults`.

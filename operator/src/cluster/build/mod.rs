@@ -8,7 +8,6 @@ mod registers;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kube::Resource as _;
@@ -69,17 +68,9 @@ pub(crate) fn default_image<'a>(cluster: &'a ClusterObject, settings: &'a Settin
 /// Builds all objects. What is there matters in two ways: StatefulSets can't change their claims, and a master without
 /// state begins a new cluster only where there has never been one.
 pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Settings) -> Wanted {
-    let with_defaults;
-    let cluster = match cluster.spec.with_pod_defaults() {
-        Cow::Borrowed(_) => cluster,
-        Cow::Owned(spec) => {
-            with_defaults = ClusterObject {
-                spec,
-                ..cluster.clone()
-            };
-            &with_defaults
-        }
-    };
+    let mut cluster = cluster.clone();
+    cluster.spec.apply_pod_defaults();
+    let cluster = &cluster;
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let builder = Builder {
         name,
