@@ -315,6 +315,7 @@ mod tests {
                 {"name": "TOKEN", "value": "secret"},
                 {"name": "POD_NAME", "valueFrom": {}},
             ]}]},
+            "status": {"lastValidSpec": r#"{"podDefaults":{"env":[{"name":"KEY","value":"secret"}]},"paused":false}"#},
         }]});
         without_secrets(&mut pod);
         let text = pod.to_string();
@@ -329,6 +330,12 @@ mod tests {
         assert!(
             text.contains(r#"{"name":"TOKEN","value":"[left out]"}"#),
             "{text}"
+        );
+        let last = pod["items"][0]["status"]["lastValidSpec"].as_str();
+        let last: Value = serde_json::from_str(last.expect("a spec")).expect("JSON");
+        assert_eq!(
+            last,
+            json!({"podDefaults": {"env": [{"name": "KEY", "value": LEFT_OUT}]}, "paused": false})
         );
     }
 
