@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::prometheus::Prometheus;
-use crate::{Namespace, kubectl, skip, wait};
+use crate::{Namespace, kubectl, print_end, skip, wait};
 
 /// Where `cargo xtask test e2e` says which program it is.
 const PROGRAM: &str = "PERCOLATOR_PROMETHEUS_ADAPTER";
@@ -82,18 +82,13 @@ spec:
 }
 
 impl Drop for Adapter {
-    #[allow(clippy::print_stdout, reason = "a failure's circumstances")]
     fn drop(&mut self) {
         // With an API that nobody answers for, no namespace can be removed.
         let _ = kubectl(&["delete", "--ignore-not-found", "apiservice", API]);
         let _ = self.process.kill();
         let _ = self.process.wait();
         if std::thread::panicking() {
-            let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-            let last: Vec<&str> = log.lines().rev().take(30).collect();
-            for line in last.into_iter().rev() {
-                println!("adapter: {line}");
-            }
+            print_end("adapter", &self.folder.path().join("log"));
         }
     }
 }

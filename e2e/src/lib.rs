@@ -12,6 +12,7 @@ pub mod audit;
 pub mod breakdown;
 mod command;
 pub mod condition_monitor;
+mod files;
 mod followed;
 pub mod image_webhook;
 pub mod late;
@@ -24,12 +25,13 @@ pub mod receiver;
 pub mod watched;
 
 use std::ffi::OsStr;
-use std::io::Write as _;
 use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::Api;
+use files::print_end;
+pub use files::written;
 use serde_json::Value;
 
 /// Where the restricted pod security standard is enforced: on every namespace of the tests.
@@ -258,14 +260,6 @@ pub fn kubectl<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String, String> {
     output(Command::new("kubectl").args(arguments))
 }
 
-/// A file with this text, until the value goes: for what is too long for an argument.
-pub fn written(text: &str) -> Result<tempfile::NamedTempFile, String> {
-    let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-    let written = file.write_all(text.as_bytes());
-    written.map_err(|error| error.to_string())?;
-    Ok(file)
-}
-
 /// Waits until `check` gives something; otherwise it says what is missing, which is what the panic says too. Time in which
 /// everything stood still, as on a machine that was suspended, is no time in which the condition could have been met.
 pub fn wait<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
@@ -387,8 +381,13 @@ impl Namespace {
 
     /// Changes a cluster's spec.
     pub fn change(&self, cluster: &str, spec: &str) -> Result<String, String> {
+        self.change_as("perc", cluster, spec)
+    }
+
+    /// [`Self::change`], by the name of one of the definition's versions.
+    pub fn change_as(&self, kind: &str, cluster: &str, spec: &str) -> Result<String, String> {
         let patch = format!("{{\"spec\":{spec}}}");
-        self.kubectl(&["patch", "perc", cluster, "--type=merge", "-p", &patch])
+        self.kubectl(&["patch", kind, cluster, "--type=merge", "-p", &patch])
     }
 
     /// Logs what happens in it.
@@ -399,8 +398,13 @@ impl Namespace {
     /// Gives a cluster's service the label `team`, and waits until it has it: by then the operator that runs now has looked at the
     /// cluster.
     pub fn give_team(&self, cluster: &str, team: &str) {
+        self.give_team_as("perc", cluster, team);
+    }
+
+    /// [`Self::give_team`], by the name of one of the definition's versions.
+    pub fn give_team_as(&self, kind: &str, cluster: &str, team: &str) {
         let label = format!(r#"{{"service":{{"labels":{{"team":"{team}"}}}}}}"#);
-        self.change(cluster, &label).expect("a label");
+        self.change_as(kind, cluster, &label).expect("a label");
         self.wait_for_team(cluster, team);
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{nodes, output, skip};
+use crate::{nodes, output, print_end, skip};
 
 /// Where `cargo xtask test e2e` says which program it is.
 const PROGRAM: &str = "PERCOLATOR_NETWORK_POLICIES";
@@ -52,7 +52,6 @@ impl PoliciesCarriedOut {
 }
 
 impl Drop for PoliciesCarriedOut {
-    #[allow(clippy::print_stdout, reason = "a failure's circumstances")]
     fn drop(&mut self) {
         for process in &self.processes {
             let _ = output(Command::new("kill").arg(process.id().to_string()));
@@ -67,16 +66,9 @@ impl Drop for PoliciesCarriedOut {
             }
         }
         if std::thread::panicking() {
-            for file in fs::read_dir(self.logs.path())
-                .into_iter()
-                .flatten()
-                .flatten()
-            {
-                let log = fs::read_to_string(file.path()).unwrap_or_default();
-                let lines: Vec<&str> = log.lines().collect();
-                for line in lines.iter().rev().take(20).rev() {
-                    println!("{}: {line}", file.file_name().display());
-                }
+            for node in nodes::all() {
+                let name = format!("node-{node}");
+                print_end(&name, &self.logs.path().join(&name));
             }
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{Kube, api, kubectl, skip, wait};
+use crate::{Kube, api, kubectl, print_end, skip, wait};
 
 /// Where `cargo xtask test e2e` says which program it is.
 const PROGRAM: &str = "PERCOLATOR_PROMETHEUS";
@@ -171,11 +171,8 @@ impl Prometheus {
         format!("http://{}", self.address)
     }
 
-    #[allow(clippy::print_stdout, reason = "a failure's circumstances")]
     fn explain(&self) {
-        let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        let last: Vec<&str> = log.lines().rev().take(10).collect();
-        println!("Prometheus said, the last first:\n{}", last.join("\n"));
+        print_end("prometheus", &self.folder.path().join("log"));
     }
 
     fn get(&self, path: &str) -> Result<String, String> {

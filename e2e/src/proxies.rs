@@ -1,11 +1,10 @@
 //! Sessions at the proxies of a cluster, over HTTP with JSON: by the API server, which leads to services and pods.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::{Namespace, is_ending, kubectl, nodes, wait};
+use crate::{Namespace, is_ending, kubectl, nodes, wait, written};
 
 const PORT: u16 = 7400;
 const TABLE: &str = "proxied";
@@ -38,9 +37,7 @@ impl<'a> Proxies<'a> {
 
     /// A call of a method, at a service or a pod, written as a part of the API server's path.
     fn call(&self, target: &str, method: &str, body: &Value) -> Result<Value, String> {
-        let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-        file.write_all(body.to_string().as_bytes())
-            .map_err(|error| error.to_string())?;
+        let file = written(&body.to_string())?;
         let name = self.space.name();
         let path = format!("/api/v1/namespaces/{name}/{target}/proxy/v1/{method}");
         let body = file.path().display().to_string();

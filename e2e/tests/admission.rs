@@ -5,7 +5,7 @@
 use percolator_e2e::image_webhook::ImageWebhook;
 use percolator_e2e::proxies::Proxies;
 use percolator_e2e::receiver::Receiver;
-use percolator_e2e::{Kube, Namespace, kill_operators, kubectl, say, small, wait};
+use percolator_e2e::{Kube, Namespace, kill_operators, kubectl, say, small, wait, written};
 use serde_json::{Value, json};
 
 const SPACE: &str = "admission";
@@ -65,8 +65,7 @@ impl Policy {
             .apply(POLICY)
             .expect("the API server knows such policies");
         let policy = Self;
-        let mut probe = tempfile::NamedTempFile::new().expect("a file");
-        std::io::Write::write_all(&mut probe, PROBE.as_bytes()).expect("a file");
+        let probe = written(PROBE).expect("a file");
         let path = probe.path().display().to_string();
         // The API server hears of it a moment later.
         wait("a policy that counts", || {

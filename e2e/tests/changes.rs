@@ -8,7 +8,6 @@
 //! objects of others, clusters of one name, and what deleting leaves behind run in the other files, with and without it side
 //! by side.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use percolator_e2e::application::Application;
@@ -16,7 +15,7 @@ use percolator_e2e::audit::{Audit, Request};
 use percolator_e2e::condition_monitor::ConditionMonitor;
 use percolator_e2e::late::LateOperator;
 use percolator_e2e::{
-    Kube, Namespace, OPERATOR, TIMEOUT, kill_operators, kubectl, nodes, say, small, wait,
+    Kube, Namespace, OPERATOR, TIMEOUT, kill_operators, kubectl, nodes, say, small, wait, written,
 };
 use serde_json::{Value, json};
 
@@ -131,8 +130,7 @@ fn end_lease(read: &Value) -> Result<(), String> {
         "apiVersion": "v1",
         "preconditions": {"uid": read["uid"], "resourceVersion": read["resourceVersion"]},
     });
-    let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-    write!(file, "{options}").map_err(|error| error.to_string())?;
+    let file = written(&options.to_string())?;
     let body = file.path().display().to_string();
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{OPERATOR}/leases/{LEASE}");
     kubectl(&["delete", "--raw", &path, "-f", &body]).map(drop)

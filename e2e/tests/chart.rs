@@ -1,7 +1,7 @@
 //! The chart, with every set of values: what it makes is as it was reviewed, and Kubernetes takes it. `cargo xtask test e2e`
 //! runs it.
 
-use percolator_e2e::{Kube, OPERATOR, TIMEOUT, kubectl, wait};
+use percolator_e2e::{Kube, OPERATOR, TIMEOUT, kubectl, wait, written};
 
 #[test]
 fn the_chart_is_valid_with_every_value() {
@@ -151,8 +151,7 @@ fn dry_run(kube: &Kube) {
         let template = ["template", "dry", &chart, "-n", "default", "--include-crds"];
         let manifest = kube.helm(&[&template[..], &values].concat());
         let manifest = manifest.expect("helm template");
-        let mut file = tempfile::NamedTempFile::new().expect("a file");
-        std::io::Write::write_all(&mut file, manifest.as_bytes()).expect("a file");
+        let file = written(&manifest).expect("a file");
         let path = file.path().display().to_string();
         let apply = [
             "apply",

@@ -1,12 +1,13 @@
 //! A cluster on a Kubernetes of IPv4 and IPv6, which `cargo xtask test e2e` starts for this program: its services have an address of
 //! each family, and it serves at both, also at the addresses that servers have after a restart.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use percolator_e2e::{Kube, Namespace, nodes, say, small, wait};
 use serde_json::Value;
 
-const PROXY_PORT: u16 = 7400;
+/// Of servers and of proxies.
+const PORT: u16 = 7400;
 
 /// The addresses in a list of an object: the first one is of IPv4, the second of IPv6.
 fn addresses(list: &Value, of: impl Fn(&Value) -> &Value) -> Vec<IpAddr> {
@@ -24,14 +25,6 @@ fn listens(space: &Namespace, service: &str) -> Vec<IpAddr> {
     addresses(&service["spec"]["clusterIPs"], |address| address)
 }
 
-/// HOST:PORT, as the command takes it.
-fn place(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(address) => format!("{address}:7400"),
-        IpAddr::V6(address) => format!("[{address}]:7400"),
-    }
-}
-
 #[test]
 fn a_cluster_serves_by_both_families() {
     let Some(kube) = Kube::find() else { return };
@@ -45,10 +38,9 @@ fn a_cluster_serves_by_both_families() {
     }
 
     say("money moves by both, while each server gets other addresses");
-    let banks = listens(&space, "demo")
-        .into_iter()
-        .zip(["by-ipv4", "by-ipv6"]);
-    let banks: Vec<_> = banks.map(|(address, pod)| (place(address), pod)).collect();
+    let addresses = listens(&space, "demo").into_iter();
+    let places = addresses.map(|address| SocketAddr::new(address, PORT).to_string());
+    let banks: Vec<_> = places.zip(["by-ipv4", "by-ipv6"]).collect();
     for (place, pod) in &banks {
         let bank = ["-c", place, "bank", "--table", pod, "--accounts", "20"];
         let bank = [&bank[..], &["--clients", "2", "--duration", "30s"]].concat();
@@ -70,7 +62,7 @@ fn a_cluster_serves_by_both_families() {
     for address in listens(&space, "demo-proxy") {
         let host = address.to_string();
         wait("the proxy", || {
-            nodes::all().try_for_each(|node| nodes::connects(node, &host, PROXY_PORT))
+            nodes::all().try_for_each(|node| nodes::connects(node, &host, PORT))
         });
     }
 }

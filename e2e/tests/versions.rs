@@ -42,17 +42,6 @@ fn object(space: &Namespace, kind: &str) -> Result<Value, String> {
     json_of(&space.kubectl(&["get", kind, "kept", "-o", "json"])?)
 }
 
-/// Changes its spec, by the name of a version.
-fn change(space: &Namespace, kind: &str, spec: &str) {
-    let spec = format!("{{\"spec\":{spec}}}");
-    let patch = ["patch", kind, "kept", "--type=merge", "-p", &spec];
-    space.kubectl(&patch).expect("changed");
-}
-
-fn team(team: &str) -> String {
-    json!({"service": {"labels": {"team": team}}}).to_string()
-}
-
 fn definition() -> Result<Value, String> {
     json_of(&kubectl(&["get", "crd", DEFINITION, "-o", "json"])?)
 }
@@ -92,9 +81,8 @@ impl<'a> BothVersions<'a> {
             let replaced = self.space.replace(&object);
             let version = stored(&place)?["apiVersion"].clone();
             if replaced.is_ok() && version == format!("percolator.dev/{name}") {
-                let only = json!([name]);
                 let path = "/status/storedVersions";
-                let only = json!([{"op": "replace", "path": path, "value": only}]);
+                let only = json!([{"op": "replace", "path": path, "value": [name]}]);
                 return patch(&["--subresource=status"], &only).map(drop);
             }
         }
@@ -131,7 +119,8 @@ fn an_object_of_v1alpha1_becomes_one_of_v1_and_goes_back() {
     let object = object(&space, NEW).expect("it is served");
     assert_eq!(object["apiVersion"], "percolator.dev/v1");
     assert_eq!(object["spec"], old);
-    change(&space, NEW, r#"{"gc":{"retention":"11m"}}"#);
+    let retention = r#"{"gc":{"retention":"11m"}}"#;
+    space.change_as(NEW, "kept", retention).expect("changed");
     space.wait_until_up_to_date("kept");
     assert_eq!(spec(OLD).expect("served")["gc"]["retention"], "11m");
 
@@ -140,8 +129,7 @@ fn an_object_of_v1alpha1_becomes_one_of_v1_and_goes_back() {
     let [old, new] = [OLD, NEW].map(|kind| spec(kind).expect("it is served"));
     assert_eq!(old, new);
     kill_operators();
-    change(&space, NEW, &team("stored"));
-    space.wait_for_team("kept", "stored");
+    space.give_team_as(NEW, "kept", "stored");
 
     say("and as v1alpha1 again, without v1");
     drop(both);
@@ -153,8 +141,7 @@ fn an_object_of_v1alpha1_becomes_one_of_v1_and_goes_back() {
         .map(|it| &it["name"])
         .collect();
     assert_eq!(names, ["v1alpha1"]);
-    change(&space, OLD, &team("back"));
-    space.wait_for_team("kept", "back");
+    space.give_team_as(OLD, "kept", "back");
     space.wait_until_up_to_date("kept");
     assert_eq!(spec(OLD).expect("it is there")["gc"]["retention"], "11m");
     assert_eq!(space.lives("kept"), lives, "nobody restarts");
