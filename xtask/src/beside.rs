@@ -1,4 +1,4 @@
-//! Parts of the tests that want processors and nothing else, run beside those that wait for a clock, with what these leave of the
+//! Parts of the tests that run beside the others, as a `cargo xtask test` of their own, with what the others leave of the
 //! processors.
 
 use std::{
@@ -14,6 +14,7 @@ use crate::{
     cmd::{Cmd, check},
     context::Context,
     parts::Part,
+    tally::Tally,
 };
 
 /// A `cargo xtask test` of some parts.
@@ -55,17 +56,43 @@ impl Beside {
         self.parts.join(" ")
     }
 
-    /// Waits for its end, and prints what it has printed. How long it took, and what failed.
-    pub(crate) fn end(mut self) -> (Duration, anyhow::Result<()>) {
+    /// Waits for its end, and prints what it has printed.
+    pub(crate) fn end(mut self) -> Ended {
         let ended = self.child.wait().context("cannot wait for it");
         let took = self.started.elapsed();
         println!("\n━━ {} ━━ beside the others", self.name());
-        match fs::read(&self.output) {
-            Ok(output) => println!("{}", String::from_utf8_lossy(&output)),
-            Err(error) => println!("{}: {error}", self.output.display()),
+        let output = fs::read(&self.output);
+        let output = output.map_or_else(
+            |error| format!("{}: {error}", self.output.display()),
+            |output| String::from_utf8_lossy(&output).into_owned(),
+        );
+        println!("{output}");
+        let last_words = last_words(&output);
+        Ended {
+            took,
+            result: ended.and_then(|status| check(status, &self.line)),
+            tally: Tally::read(&last_words),
+            last_words: last_words.into_iter().map(str::to_owned).collect(),
         }
-        (took, ended.and_then(|status| check(status, &self.line)))
     }
+}
+
+/// What became of parts that ran beside others.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) took: Duration,
+    pub(crate) result: anyhow::Result<()>,
+    pub(crate) tally: Tally,
+    /// The lines behind its table: what failed, and why.
+    pub(crate) last_words: Vec<String>,
+}
+
+/// What a `cargo xtask test` prints behind its table; of one that ends before it, its last lines.
+fn last_words(output: &str) -> Vec<&str> {
+    let lines: Vec<&str> = output.lines().collect();
+    let table = lines.iter().rposition(|line| line.starts_with("all "));
+    let from = table.map_or(lines.len().saturating_sub(20), |all| all + 1);
+    lines[from..].to_vec()
 }
 
 /// Runs a program when nobody else wants a processor, or nearly so.
@@ -75,5 +102,19 @@ fn idle() -> Cmd {
         chrt()
     } else {
         Cmd::new("nice").args(["-n", "19"])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_words;
+
+    #[test]
+    fn what_failed_stands_behind_the_table() {
+        let output = "all is well\nthread\n\nall    4.0\n\ntests: 1 passed, 1 failed, 0 skipped\nFAILED: a\n";
+        let expected = ["", "tests: 1 passed, 1 failed, 0 skipped", "FAILED: a"];
+        assert_eq!(last_words(output), expected);
+        assert_eq!(last_words("killed\n"), ["killed"]);
+        assert_eq!(last_words(&"a line\n".repeat(30)).len(), 20);
     }
 }

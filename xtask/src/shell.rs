@@ -260,7 +260,7 @@ mod tests {
         drop(shell);
         let started = Instant::now();
         while runs().expect("an answer").status.success() {
-            assert!(started.elapsed() < Duration::from_secs(10), "it still runs");
+            assert!(started.elapsed() < Duration::from_secs(60), "it still runs");
             thread::sleep(LOOK_EVERY);
         }
         drop(folder);

@@ -1,5 +1,7 @@
 //! Counts of test functions, from what test programs print.
 
+use std::fmt;
+
 /// A test that did not do its work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skipped {
@@ -23,6 +25,47 @@ impl Tally {
         self.failed += other.failed;
         self.skipped.extend(other.skipped);
         self.panics.extend(other.panics);
+    }
+
+    /// Takes what another one displayed, among other lines.
+    pub(crate) fn read(lines: &[&str]) -> Self {
+        let counts = lines.iter().find_map(|line| line.strip_prefix("tests: "));
+        let count = |what: &str| {
+            let mut counts = counts.unwrap_or_default().split(", ");
+            let found = counts.find_map(|count| count.strip_suffix(what)?.parse().ok());
+            found.unwrap_or_default()
+        };
+        let skipped = lines.iter().filter_map(|line| {
+            let (test, why) = line.strip_prefix("skipped: ")?.split_once(": ")?;
+            Some(Skipped {
+                test: test.to_owned(),
+                why: why.to_owned(),
+            })
+        });
+        Self {
+            passed: count(" passed"),
+            failed: count(" failed"),
+            skipped: skipped.collect(),
+            panics: Vec::new(),
+        }
+    }
+}
+
+/// How many there are, and a line for each that was skipped; nothing where there were none to run.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::default() {
+            return Ok(());
+        }
+        let (passed, failed, skipped) = (self.passed, self.failed, self.skipped.len());
+        writeln!(
+            f,
+            "tests: {passed} passed, {failed} failed, {skipped} skipped"
+        )?;
+        for skipped in &self.skipped {
+            writeln!(f, "skipped: {}: {}", skipped.test, skipped.why)?;
+        }
+        Ok(())
     }
 }
 
@@ -207,6 +250,31 @@ mod tests {
             test: test.into(),
             why: why.into(),
         }
+    }
+
+    #[test]
+    fn what_is_displayed_can_be_read_again() {
+        assert_eq!(Tally::default().to_string(), "");
+        let tally = Tally {
+            passed: 12,
+            failed: 1,
+            skipped: vec![skipped("a::b", "no Go toolchain: go is missing")],
+            panics: Vec::new(),
+        };
+        let text = tally.to_string();
+        assert_eq!(
+            text,
+            "\
+tests: 12 passed, 1 failed, 1 skipped
+skipped: a::b: no Go toolchain: go is missing
+"
+        );
+        let lines: Vec<&str> = ["", "disk: 5 GB free"]
+            .into_iter()
+            .chain(text.lines())
+            .collect();
+        assert_eq!(Tally::read(&lines), tally);
+        assert_eq!(Tally::read(&[]), Tally::default());
     }
 
     #[test]

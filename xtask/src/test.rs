@@ -8,7 +8,7 @@ use std::{
 use crate::{
     beside::Beside,
     context::Context,
-    parts::{Part, Report, crash, e2e},
+    parts::{Part, Report, Turn, crash, e2e},
     tally::Tally,
     tools,
 };
@@ -27,6 +27,8 @@ Examples:
                                     servers are killed for hours
   cargo xtask test e2e --e2e scaling
                                     one program of a part
+  cargo xtask test e2e --kubernetes oldest
+                                    on the oldest Kubernetes that is supported
 
 It ends with a failure when anything failed, and with CI=true also when anything was skipped.")]
 pub(crate) struct Args {
@@ -56,6 +58,8 @@ struct Outcome {
     tally: Tally,
     /// By name, with what failed.
     failed: Vec<(String, String)>,
+    /// What parts that ran beside others said at their ends, of those that failed.
+    last_words: Vec<String>,
 }
 
 impl Outcome {
@@ -86,6 +90,21 @@ impl Outcome {
         self.tally.add(report.tally);
     }
 
+    /// Waits for parts that ran beside others, and adds what became of them.
+    fn add_beside(&mut self, beside: Beside) {
+        let name = beside.name();
+        let ended = beside.end();
+        let report = Report {
+            tally: ended.tally,
+            ..Report::default()
+        };
+        if ended.result.is_err() {
+            self.last_words.extend(ended.last_words);
+        }
+        let result = ended.result.map(|()| "see above".to_owned());
+        self.add(&name, ended.took, report, result);
+    }
+
     fn row(&mut self, name: &str, result: &'static str, took: Duration, checked: String) {
         self.rows.push(Row {
             name: name.to_owned(),
@@ -98,14 +117,9 @@ impl Outcome {
     /// Prints what failed and what was skipped.
     fn conclude(&self) -> ExitCode {
         let Self { tally, failed, .. } = self;
-        if let Some(tests) = tests(tally) {
-            println!("{tests}");
-        }
-        for skipped in &tally.skipped {
-            println!("skipped: {}: {}", skipped.test, skipped.why);
-        }
+        print!("{tally}");
         if !failed.is_empty() {
-            for line in &tally.panics {
+            for line in self.last_words.iter().chain(&tally.panics) {
                 println!("{line}");
             }
             for (part, error) in failed {
@@ -147,30 +161,27 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     Ok(outcome.conclude())
 }
 
-/// All parts. Those that can wait run beside the others, once there is nothing left to build for these.
+/// All parts. Some run beside the others, once there is nothing left to build for these.
 fn everything(context: &Context, args: &Args) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::default();
-    let (quick, slow): (Vec<Part>, Vec<Part>) = Part::ALL.iter().partition(|part| part.is_quick());
-    for part in quick {
+    let of = |turn| {
+        Part::ALL
+            .into_iter()
+            .filter(move |part| part.turn() == turn)
+    };
+    for part in of(Turn::First) {
         outcome.run(part, context, args);
     }
     let started = Instant::now();
     let built = context.built()?;
     let tests = format!("{} programs and modules of tests", built.tests.len());
     outcome.row("build", "ok", started.elapsed(), tests);
-    let (waiting, slow): (Vec<Part>, Vec<Part>) = slow.iter().partition(|part| part.can_wait());
-    let beside = Beside::start(context, &waiting)?;
-    for part in slow {
+    let beside: Vec<Part> = of(Turn::Beside).collect();
+    let beside = Beside::start(context, &beside)?;
+    for part in of(Turn::InTurn) {
         outcome.run(part, context, args);
     }
-    let name = beside.name();
-    let (took, result) = beside.end();
-    outcome.add(
-        &name,
-        took,
-        Report::default(),
-        result.map(|()| "see above".to_owned()),
-    );
+    outcome.add_beside(beside);
     Ok(outcome)
 }
 
@@ -183,18 +194,6 @@ fn free_disk(context: &Context) -> Option<u64> {
         );
     }
     Some(free)
-}
-
-/// What became of the test functions; nothing where there were none to run.
-fn tests(tally: &Tally) -> Option<String> {
-    (*tally != Tally::default()).then(|| {
-        format!(
-            "tests: {} passed, {} failed, {} skipped",
-            tally.passed,
-            tally.failed,
-            tally.skipped.len()
-        )
-    })
 }
 
 fn ci() -> String {
@@ -228,17 +227,6 @@ fn table(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn where_no_test_was_to_be_run_none_is_counted() {
-        assert_eq!(tests(&Tally::default()), None);
-        let tally = Tally {
-            passed: 3,
-            ..Tally::default()
-        };
-        let line = tests(&tally).unwrap();
-        assert_eq!(line, "tests: 3 passed, 0 failed, 0 skipped");
-    }
 
     #[test]
     fn the_table_is_aligned() {

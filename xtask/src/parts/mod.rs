@@ -40,6 +40,18 @@ pub(crate) enum Part {
     BenchSmoke,
 }
 
+/// When a part has its turn, where all of them run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Before anything is built: it says what is wrong within seconds.
+    First,
+    /// One after the other. They wait for clocks, and each takes more than half of the processors: two of them beside each other
+    /// are no quicker, and run into limits of time.
+    InTurn,
+    /// Beside those, with what these leave of the processors: it wants nothing else, and may take longer for it.
+    Beside,
+}
+
 /// What a part has to tell besides whether it failed.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
@@ -84,15 +96,17 @@ impl Part {
         Self::BenchSmoke,
     ];
 
-    /// Whether it wants processors and nothing else, so that it can run while others wait for a clock, and may take longer for it.
-    pub(crate) fn can_wait(self) -> bool {
-        matches!(self, Self::Clippy | Self::Docs | Self::Sim)
-    }
-
-    /// Whether it says what is wrong within seconds.
-    pub(crate) fn is_quick(self) -> bool {
-        let quick = [Self::Fmt, Self::Prose, Self::Boundaries, Self::Licences];
-        quick.contains(&self)
+    pub(crate) fn turn(self) -> Turn {
+        match self {
+            Self::Fmt | Self::Prose | Self::Boundaries | Self::Licences => Turn::First,
+            Self::Clippy | Self::Docs | Self::Sim => Turn::Beside,
+            Self::Unit
+            | Self::Readme
+            | Self::Examples
+            | Self::Crash
+            | Self::E2e
+            | Self::BenchSmoke => Turn::InTurn,
+        }
     }
 
     pub(crate) fn name(self) -> &'static str {

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// A test program that takes longer hangs, as a rule.
-pub(crate) const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 /// Those that take longer have a row of their own.
 const WORTH_A_ROW: Duration = Duration::from_secs(3);
 /// So many programs run at a time; each runs as many tests at a time as there are processors.
@@ -75,7 +75,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             report.tally.add(run.tally);
             if let Err(error) = run.result {
                 println!("FAILED: {error:#}\nto repeat it: {}", program.cargo_line());
-                failures.push(program.cargo_line());
+                failures.push(format!("{error:#}"));
             }
             if run.took < WORTH_A_ROW {
                 others += run.took;
