@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use crate::support::server::{Place, Running, free_addresses, start};
+use crate::support::sessions::shown;
 use crate::support::{CommandOutput, block_on, percolator, signal, wait_for, wait_until_ready};
 use percolator_register_etcd::testbed::Etcd;
 use serde_json::Value;
@@ -15,20 +16,31 @@ const SERVERS: [&str; 5] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1", "tab
 struct Servers {
     etcd: Etcd,
     folder: tempfile::TempDir,
-    /// Each with where it listens.
-    running: Vec<(&'static str, String, Running)>,
+    running: Vec<Server>,
+}
+
+struct Server {
+    name: &'static str,
+    listen: String,
+    metrics: String,
+    running: Running,
 }
 
 impl Servers {
     fn start(etcd: Etcd) -> Self {
-        let addresses = free_addresses::<{ SERVERS.len() }>();
-        let all = SERVERS.into_iter().zip(addresses);
+        let addresses = free_addresses::<{ 2 * SERVERS.len() }>();
+        let (listen, metrics) = addresses.split_at(SERVERS.len());
+        let all = SERVERS.into_iter().zip(listen.iter().zip(metrics));
+        let running = all.map(|(name, (listen, metrics))| Server {
+            name,
+            listen: listen.to_string(),
+            metrics: metrics.to_string(),
+            running: Running::default(),
+        });
         let mut servers = Self {
             etcd,
             folder: tempfile::tempdir().expect("a folder"),
-            running: all
-                .map(|(server, address)| (server, address.to_string(), Running::default()))
-                .collect(),
+            running: running.collect(),
         };
         for at in 0..servers.running.len() {
             servers.start_one(at);
@@ -37,30 +49,31 @@ impl Servers {
     }
 
     fn masters(&self) -> String {
-        let [(_, first, _), (_, second, _), ..] = &self.running[..] else {
+        let [first, second, ..] = &self.running[..] else {
             panic!("two masters")
         };
-        format!("{first},{second}")
+        format!("{},{}", first.listen, second.listen)
     }
 
     fn start_one(&mut self, at: usize) {
         let (masters, etcd) = (self.masters(), self.etcd.address().to_owned());
-        let (server, address, running) = &mut self.running[at];
+        let server = &mut self.running[at];
         let place = Place {
-            server,
-            listen: address,
+            server: server.name,
+            listen: &server.listen,
             advertise: None,
             master: &masters,
             folder: self.folder.path(),
         };
         let child = start(&place, |program| {
             let mut command = Command::new(program);
-            if let Some((role @ ("gc-master" | "tso"), _)) = server.rsplit_once('-') {
+            command.args(["--metrics-listen", &server.metrics]);
+            if let Some((role @ ("gc-master" | "tso"), _)) = server.name.rsplit_once('-') {
                 command.args(["--register", &format!("etcd:{etcd}/percolator/{role}")]);
             }
             command
         });
-        *running = Running::new(child);
+        server.running = Running::new(child);
     }
 
     fn run(&self, arguments: &[&str]) -> CommandOutput {
@@ -84,12 +97,25 @@ impl Servers {
             Some([master?, oracle?])
         })
     }
+
+    /// Waits until those that lead could go on without etcd: all that could take over promise not to.
+    fn wait_for_promises(&self) {
+        let metrics = ["percolator_gc_master_promised", "percolator_tso_promised"];
+        for (leader, metric) in self.leaders().iter().zip(metrics) {
+            let leader = self.running.iter().find(|server| server.name == leader);
+            let leader = leader.expect("one of them");
+            wait_for(metric, || {
+                let shown = block_on(shown(&leader.metrics, metric))?;
+                (shown > 0.0).then_some(())
+            });
+        }
+    }
 }
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        for (server, _, running) in &mut self.running {
-            running.end(self.folder.path(), server);
+        for server in &mut self.running {
+            server.running.end(self.folder.path(), server.name);
         }
     }
 }
@@ -104,11 +130,11 @@ fn leaders_over_etcd_are_replaced_and_go_on_without_it() {
     servers.run(&["table", "create", "t"]).ok();
     for (round, killed) in ["gc-master", "tso"].into_iter().enumerate() {
         let before = servers.leaders();
-        let at = servers.running.iter().position(|(server, _, _)| {
-            server.starts_with(killed) && before.iter().any(|leader| leader == server)
+        let at = servers.running.iter().position(|server| {
+            server.name.starts_with(killed) && before.iter().any(|leader| leader == server.name)
         });
         let at = at.expect("it leads");
-        servers.running[at].2.kill();
+        servers.running[at].running.kill();
         let value = round.to_string();
         servers.run(&["put", "t", "row", "c", &value]).ok();
         // Only a master makes it.
@@ -119,6 +145,7 @@ fn leaders_over_etcd_are_replaced_and_go_on_without_it() {
     }
 
     // Both promise each other not to take over, and keep what they store.
+    servers.wait_for_promises();
     let etcd = servers.etcd.pid();
     signal(etcd, "STOP");
     let bank = ["bank", "--accounts", "20", "--clients", "2"];

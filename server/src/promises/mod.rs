@@ -187,9 +187,9 @@ impl<P: Promiser> PromiseTask<P> {
             while calls.try_join_next().is_some() {}
             self.round(&mut channels, &mut calls, &writes);
             let is_due = |at: &tokio::time::Instant| at.elapsed() >= INTRODUCTION;
-            if introduced.as_ref().is_none_or(is_due) {
+            // At once when the leader becomes known: without this standby's promise it stops when the register does.
+            if introduced.as_ref().is_none_or(is_due) && self.introduce(&mut channels, &mut calls) {
                 introduced = Some(tokio::time::Instant::now());
-                self.introduce(&mut channels, &mut calls);
             }
             let right = self.replica.right();
             if right.is_by_promises != was_by_promises {
@@ -225,20 +225,22 @@ impl<P: Promiser> PromiseTask<P> {
         }
     }
 
-    fn introduce(&self, channels: &mut Channels, calls: &mut JoinSet<()>) {
+    /// False: there is no leader to introduce it to.
+    fn introduce(&self, channels: &mut Channels, calls: &mut JoinSet<()>) -> bool {
         let Some(introduction) = self.replica.introduction() else {
-            return;
+            return false;
         };
         let leader = introduction.leader;
         channels.retain([&*leader].into_iter());
         let Some(channel) = channels.of(&leader) else {
-            return;
+            return false;
         };
         let request = self.of_cluster(introduce(introduction.standby));
         calls.spawn(async move {
             // It is sent again. One that isn't known to the leader has no part in promises, and takes nothing from it.
             let _ = PromisesClient::new(channel).introduce(request).await;
         });
+        true
     }
 
     /// Tells the leader, if this is a standby, that it ends.

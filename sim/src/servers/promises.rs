@@ -109,6 +109,7 @@ impl PromisePlace {
                 select(self.world.sleep_on(self.node, every), begun).await;
             }
             self.round(replica, every * CALL_ROUNDS);
+            // At set times, whether or not a leader is known then: one that is missed comes late, as one that is lost does.
             if rounds % INTRODUCTION_ROUNDS == 0 {
                 self.introduce(&**replica, every * CALL_ROUNDS);
             }
