@@ -256,12 +256,12 @@ async fn ask(address: SocketAddr) -> TcpStream {
 #[tokio::test]
 async fn a_connection_whose_peer_takes_nothing_ends() {
     let (address, mut ended) = serve_large(1);
+    let began = tokio::time::Instant::now();
     let mut connection = ask(address).await;
     let mut first = [0; 1];
     connection.read_exact(&mut first).await.unwrap();
     // From here on the clock goes on whenever nothing else does.
     tokio::time::pause();
-    let began = tokio::time::Instant::now();
     ended.recv().await.unwrap();
     assert!(began.elapsed() >= Duration::from_secs(60));
     // What was on its way comes, and not all of it.
