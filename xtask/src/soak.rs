@@ -21,6 +21,7 @@ mod upgrade;
 use crate::{
     cmd::Cmd,
     context::Context,
+    kube::release::Release,
     parts::{
         Part, Report, crash,
         e2e::{self, E2eArgs},
@@ -147,13 +148,19 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
             &mut Report::default(),
         )
     };
+    let of_kubernetes =
+        |name, release| -> Step<'_> { (name, Box::new(move || e2e(context, release))) };
     let mut steps: Vec<Step<'_>> = vec![
         ("seeds", Box::new(|| seeds(context, left().min(SEEDS_TIME)))),
         ("mutants", Box::new(|| mutants(context))),
         ("crash", Box::new(|| part(Part::Crash))),
     ];
     if !args.no_e2e {
-        steps.push(("e2e", Box::new(|| e2e(context))));
+        steps.extend([
+            of_kubernetes("e2e", Release::Usual),
+            of_kubernetes("e2e-oldest", Release::Oldest),
+            of_kubernetes("e2e-newest", Release::Newest),
+        ]);
     }
     let mut failed = 0;
     for (name, run) in steps.iter().cycle() {
@@ -236,8 +243,9 @@ fn seeds(context: &Context, time: Duration) -> anyhow::Result<String> {
 }
 
 /// The tests on a real Kubernetes, with long faults.
-fn e2e(context: &Context) -> anyhow::Result<String> {
+fn e2e(context: &Context, kubernetes: Release) -> anyhow::Result<String> {
     let args = E2eArgs {
+        kubernetes,
         api_server_away: Some(API_SERVER_AWAY),
         ..E2eArgs::default()
     };

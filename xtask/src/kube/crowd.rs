@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use super::{Kube, down, network::Network, sh::wait, up};
+use super::{Kube, down, network::Network, release::Release, sh::wait, up};
 use crate::context::Context;
 
 const LISTEN: &str = "127.0.0.1:18080";
@@ -53,7 +53,7 @@ pub(crate) fn run(context: &Context, clusters: u32, idle: Duration) -> anyhow::R
         .metadata()?
         .target
         .join("release/percolator-operator");
-    let kube = up(context, Network::IPV4, 0)?;
+    let kube = up(context, Release::Usual, Network::IPV4, 0)?;
     let result = measure(context, &kube, &program, clusters, idle);
     down()?;
     result

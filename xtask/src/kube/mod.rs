@@ -9,6 +9,7 @@ pub(crate) mod nodes;
 pub(crate) mod oci;
 mod pki;
 pub(crate) mod programs;
+pub(crate) mod release;
 pub(crate) mod sh;
 pub(crate) mod traces;
 mod volumes;
@@ -30,6 +31,7 @@ use crate::context::Context;
 use network::{Family, Network};
 use nodes::Node;
 use programs::Programs;
+use release::Release;
 use sh::{output, sh, start, wait};
 
 const PORT: u16 = 6443;
@@ -39,6 +41,8 @@ const ETCD_PEERS: &str = "127.0.0.1:23800";
 /// There is one such cluster on a machine, anyone who made it. Everything of it outside of its folder has this name, too: a
 /// machine may have other Kubernetes, and containers of its own.
 const FOLDER: &str = "/var/lib/percolator-kube";
+/// The file that says which release it is.
+const RELEASE: &str = "release";
 const READY: Duration = Duration::from_secs(120);
 /// Also where another one has been built over it since it was started.
 const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -74,6 +78,9 @@ pub(crate) enum KubeCommand {
         /// Which addresses nodes, pods and services have.
         #[arg(long, value_enum, default_value_t)]
         addresses: Addresses,
+        /// Which version of Kubernetes.
+        #[arg(long, value_enum, default_value_t)]
+        kubernetes: Release,
         /// Anyone who starts this has the lock: a test.
         #[arg(long, hide = true)]
         under_lock: bool,
@@ -112,13 +119,14 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
         KubeCommand::Up {
             nodes,
             addresses,
+            kubernetes,
             under_lock,
         } => {
             // Who isn't root may not even take the lock.
-            programs::is_possible(context)?;
+            programs::is_possible(context, *kubernetes)?;
             let take = || lock::take("cargo xtask kube up", Duration::ZERO);
             let _alone = (!under_lock).then(take).transpose()?;
-            let kube = up(context, addresses.network(), *nodes)?;
+            let kube = up(context, *kubernetes, addresses.network(), *nodes)?;
             println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
             println!("to use it: eval \"$(cargo xtask kube env)\"");
         }
@@ -155,7 +163,7 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
             );
         }
         KubeCommand::Crowd { clusters, idle } => {
-            programs::is_possible(context)?;
+            programs::is_possible(context, Release::Usual)?;
             let _alone = lock::take("cargo xtask kube crowd", Duration::ZERO)?;
             crowd::run(context, *clusters, Duration::from_secs(*idle))?;
         }
@@ -177,13 +185,17 @@ impl Kube {
     /// # Errors
     /// None does.
     pub(crate) fn running(context: &Context) -> anyhow::Result<Self> {
-        let kube = Self {
-            folder: FOLDER.into(),
-            programs: Programs::find(context)?,
-        };
-        if !kube.folder.exists() {
+        let folder = PathBuf::from(FOLDER);
+        if !folder.exists() {
             bail!("no Kubernetes runs here: cargo xtask kube up");
         }
+        let release = fs::read_to_string(folder.join(RELEASE)).unwrap_or_default();
+        // Until it is written nothing answers.
+        let release = Release::of_name(&release).unwrap_or_default();
+        let kube = Self {
+            folder,
+            programs: Programs::find(context, release)?,
+        };
         kube.kubectl(["get", "--raw=/readyz"])
             .context("there is one, but it doesn't answer: cargo xtask kube down, and then up")?;
         Ok(kube)
@@ -254,11 +266,16 @@ impl Kube {
 }
 
 /// Starts a cluster; one that runs already goes first. The caller has the lock, and knows that one can be run here.
-pub(crate) fn up(context: &Context, network: Network, count: u32) -> anyhow::Result<Kube> {
+pub(crate) fn up(
+    context: &Context,
+    release: Release,
+    network: Network,
+    count: u32,
+) -> anyhow::Result<Kube> {
     programs::install_packages()?;
     let kube = Kube {
         folder: FOLDER.into(),
-        programs: Programs::build(context)?,
+        programs: Programs::build(context, release)?,
     };
     down()?;
     let started = Instant::now();
@@ -289,6 +306,8 @@ fn start_all(kube: &Kube, context: &Context, network: Network, count: u32) -> an
         fs::create_dir_all(kube.folder.join(folder))
             .with_context(|| format!("cannot make {}/{folder}", kube.folder.display()))?;
     }
+    let release = kube.programs.release().name();
+    fs::write(kube.folder.join(RELEASE), release).context("cannot write the release")?;
     machine::remember(&kube.folder)?;
     let pause = &*pause_image(context, kube)?;
     nodes::make_network(network, count)?;
@@ -433,14 +452,18 @@ fn control_plane(kube: &Kube, network: Network) -> anyhow::Result<()> {
         // As OpenShift has it: who lets an object block its owner's deletion has to be allowed to.
         "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".into(),
         "--allow-privileged=true".into(),
-        // Of this version they are beta still; a test changes StatefulSets by one.
-        "--feature-gates=MutatingAdmissionPolicy=true".into(),
-        "--runtime-config=admissionregistration.k8s.io/v1beta1=true".into(),
         format!("--audit-policy-file={}", policy.display()),
         format!("--audit-log-path={}", kube.audit().display()),
         // All of it is read at the end.
         "--audit-log-maxsize=4000".into(),
     ]);
+    if kube.programs.release().has_mutating_policies() {
+        // They are beta still; a test changes StatefulSets by one.
+        apiserver.args([
+            "--feature-gates=MutatingAdmissionPolicy=true",
+            "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+        ]);
+    }
     start(&mut apiserver, &kube.log("apiserver"))?;
     wait(READY, || {
         kube.kubectl(["get", "--raw=/readyz"])
@@ -502,9 +525,15 @@ pub(crate) fn is_any() -> bool {
 
 /// Begins to start a cluster, and kills what does that in the middle, as a crash would: what it has started stays. The
 /// caller has the lock.
-pub(crate) fn up_killed_in_the_middle() -> anyhow::Result<()> {
+pub(crate) fn up_killed_in_the_middle(release: Release) -> anyhow::Result<()> {
     let mut up = Command::new(THIS_PROGRAM)
-        .args(["kube", "up", "--under-lock"])
+        .args([
+            "kube",
+            "up",
+            "--under-lock",
+            "--kubernetes",
+            &release.name(),
+        ])
         .stdout(Stdio::null())
         .spawn()?;
     // By then the control plane runs, and the nodes are being made.

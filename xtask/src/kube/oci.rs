@@ -259,7 +259,7 @@ fn tar(folder: &Path, archive: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn digest(file: &Path) -> anyhow::Result<String> {
+pub(super) fn digest(file: &Path) -> anyhow::Result<String> {
     let text = output(Command::new("sha256sum").arg(file))?;
     let digest = text.split_whitespace().next();
     digest.map(str::to_owned).context("sha256sum says nothing")

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-use super::sh::sh;
+use super::{oci, release::Release, sh::sh};
 use crate::{cmd::Cmd, context::Context};
 
 /// Programs that Debian's packages have: what shows that one is there, and the package.
@@ -40,10 +40,15 @@ const OF_KUBERNETES: [&str; 6] = [
     "kubectl",
 ];
 
+/// Those of each node, and those of the machine as a whole.
+const OF_NODES: [&str; 2] = ["kubelet", "kube-proxy"];
+
 /// Where the programs are.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
+    release: Release,
     kubernetes: PathBuf,
+    of_nodes: PathBuf,
     coredns: PathBuf,
     helm: PathBuf,
     definitions: PathBuf,
@@ -52,7 +57,16 @@ pub(crate) struct Programs {
 impl Programs {
     /// A program of Kubernetes.
     pub(crate) fn of(&self, name: &str) -> PathBuf {
-        self.kubernetes.join(name)
+        let folder = if OF_NODES.contains(&name) {
+            &self.of_nodes
+        } else {
+            &self.kubernetes
+        };
+        folder.join(name)
+    }
+
+    pub(crate) fn release(&self) -> Release {
+        self.release
     }
 
     pub(crate) fn coredns(&self) -> PathBuf {
@@ -69,13 +83,12 @@ impl Programs {
     }
 
     /// Where they would be, built or not.
-    pub(crate) fn find(context: &Context) -> anyhow::Result<Self> {
-        let folder = |tool: &str, module: &str| -> anyhow::Result<PathBuf> {
-            let version = version(context, tool, module)?;
-            Ok(cache()?.join(format!("{tool}-{version}")))
-        };
+    pub(crate) fn find(context: &Context, release: Release) -> anyhow::Result<Self> {
+        let folder = |tool, module| folder(context, tool, module);
         Ok(Self {
-            kubernetes: folder("kubernetes", "k8s.io/kubernetes")?,
+            release,
+            kubernetes: release.folder(context)?,
+            of_nodes: release.of_nodes().folder(context)?,
             coredns: folder("coredns", "github.com/coredns/coredns")?,
             helm: folder("helm", "helm.sh/helm/v4")?,
             definitions: folder("prometheus-operator", PROMETHEUS_OPERATOR)?,
@@ -92,19 +105,12 @@ impl Programs {
     }
 
     /// Builds what isn't there yet: some eight minutes, once on a machine.
-    pub(crate) fn build(context: &Context) -> anyhow::Result<Self> {
-        let programs = Self::find(context)?;
-        let version = version(context, "kubernetes", "k8s.io/kubernetes")?;
-        let mut parts = version.trim_start_matches('v').split('.');
-        let mut part = || parts.next().unwrap_or_default();
-        let (major, minor) = (part(), part());
-        let set = "-X k8s.io/component-base/version";
-        let flags = format!(
-            "-s -w {set}.gitVersion={version} {set}.gitMajor={major} {set}.gitMinor={minor}"
-        );
+    pub(crate) fn build(context: &Context, release: Release) -> anyhow::Result<Self> {
+        let programs = Self::find(context, release)?;
         for name in OF_KUBERNETES {
-            let package = format!("k8s.io/kubernetes/cmd/{name}");
-            go_build(context, "kubernetes", &package, &flags, &programs.of(name))?;
+            let of_node = OF_NODES.contains(&name);
+            let release = if of_node { release.of_nodes() } else { release };
+            release.build(context, name)?;
         }
         go_build(context, "coredns", ".", "-s -w", &programs.coredns())?;
         let helm = "helm.sh/helm/v4/cmd/helm";
@@ -138,8 +144,7 @@ fn build_tool(
     module: &str,
     package: &str,
 ) -> anyhow::Result<PathBuf> {
-    let version = version(context, tool, module)?;
-    let program = cache()?.join(format!("{tool}-{version}/{tool}"));
+    let program = folder(context, tool, module)?.join(tool);
     go_build(context, tool, package, "-s -w", &program)?;
     Ok(program)
 }
@@ -153,8 +158,21 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     Ok(base.join("percolator"))
 }
 
+/// Where what is built of a module is kept: by its version, and by the program that is made of it here, if there is one.
+fn folder(context: &Context, tool: &str, module: &str) -> anyhow::Result<PathBuf> {
+    let version = version(context, tool, module)?;
+    let program = context.root().join("tools").join(tool).join("main.go");
+    let own = if program.exists() {
+        let digest = oci::digest(&program)?;
+        format!("-{}", digest.get(..8).unwrap_or(&digest))
+    } else {
+        String::new()
+    };
+    Ok(cache()?.join(format!("{tool}-{version}{own}")))
+}
+
 /// The version that go.mod names.
-fn version(context: &Context, tool: &str, module: &str) -> anyhow::Result<String> {
+pub(super) fn version(context: &Context, tool: &str, module: &str) -> anyhow::Result<String> {
     let file = context.root().join("tools").join(tool).join("go.mod");
     let text = fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
     text.lines()
@@ -166,7 +184,8 @@ fn version(context: &Context, tool: &str, module: &str) -> anyhow::Result<String
         .with_context(|| format!("{} doesn't require {module}", file.display()))
 }
 
-fn go_build(
+/// Builds a program of a Go module, if it isn't there yet.
+pub(super) fn go_build(
     context: &Context,
     tool: &str,
     package: &str,
@@ -236,15 +255,15 @@ pub(crate) fn install_packages() -> anyhow::Result<()> {
 }
 
 /// Why no Kubernetes can be run here, and what to do about it, if so: all reasons.
-pub(crate) fn why_not(context: &Context) -> Option<String> {
-    let reasons = Machine::find(context).lacks();
+pub(crate) fn why_not(context: &Context, release: Release) -> Option<String> {
+    let reasons = Machine::find(context, release).lacks();
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 /// # Errors
 /// No Kubernetes can be run here.
-pub(crate) fn is_possible(context: &Context) -> anyhow::Result<()> {
-    match why_not(context) {
+pub(crate) fn is_possible(context: &Context, release: Release) -> anyhow::Result<()> {
+    match why_not(context, release) {
         Some(why) => bail!("no Kubernetes can be run here: {why}"),
         None => Ok(()),
     }
@@ -333,7 +352,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn find(context: &Context) -> Self {
+    fn find(context: &Context, release: Release) -> Self {
         let works = |program: &str, argument| Cmd::new(program).args([argument]).works();
         let is_root = Cmd::new("sh").args(["-c", "test $(id -u) = 0"]).works();
         let groups = Groups::find(Path::new("/sys/fs/cgroup"));
@@ -345,7 +364,7 @@ impl Machine {
             refused: is_to_be_tried.then(|| refusal(&DEEDS)).flatten(),
             groups,
             has_go: works("go", "version"),
-            is_built: Programs::find(context).is_ok_and(|programs| programs.are_built()),
+            is_built: Programs::find(context, release).is_ok_and(|programs| programs.are_built()),
             has_compiler: works("cc", "--version"),
             has_apt: Path::new("/usr/bin/apt-get").exists(),
             missing: PACKAGED

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use crate::{
     context::Context,
     debian, image,
-    kube::{self, network::Network, oci, traces::Traces},
+    kube::{self, network::Network, oci, release::Release, traces::Traces},
     parts::{Report, unit},
     programs::TestProgram,
     tally::Skipped,
@@ -32,7 +32,7 @@ pub(crate) const OLDER: &str = "older";
 const LIMIT: Duration = Duration::from_secs(1_500);
 
 /// Of an API server that stands still, unless somebody asks for longer: some leases of servers, which are of ten seconds.
-const API_SERVER_AWAY: Duration = Duration::from_secs(60);
+const API_SERVER_AWAY: Duration = Duration::from_secs(40);
 
 /// What of it is run.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -40,6 +40,9 @@ pub(crate) struct E2eArgs {
     /// Of the part e2e, only this test program, as `scaling`; may be given several times. Default: all.
     #[arg(long = "e2e", value_name = "PROGRAM")]
     pub(crate) only: Vec<String>,
+    /// Of the part e2e, on which version of Kubernetes.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) kubernetes: Release,
     /// The API server stands still for so long.
     #[arg(skip)]
     pub(crate) api_server_away: Option<Duration>,
@@ -100,7 +103,7 @@ pub(crate) fn run(
     report: &mut Report,
 ) -> anyhow::Result<String> {
     let limit = LIMIT + args.api_server_away();
-    if let Some(why) = kube::programs::why_not(context) {
+    if let Some(why) = kube::programs::why_not(context, args.kubernetes) {
         println!("SKIPPED: no Kubernetes can be run here: {why}");
         report.tally.skipped.push(Skipped {
             test: "the tests on Kubernetes".to_owned(),
@@ -115,7 +118,7 @@ pub(crate) fn run(
     let _alone = kube::lock::take("the tests on Kubernetes", limit * 2)?;
     report.step("Kubernetes' programs", |_| {
         kube::programs::install_packages()?;
-        kube::programs::Programs::build(context)
+        kube::programs::Programs::build(context, args.kubernetes)
     })?;
     if kube::is_any() {
         println!("a Kubernetes for tests was left up on this machine: it is stopped");
@@ -123,7 +126,7 @@ pub(crate) fn run(
     kube::down()?;
     let before = Traces::now();
     report.step("kube up, killed, and down", |_| {
-        kube::up_killed_in_the_middle()?;
+        kube::up_killed_in_the_middle(args.kubernetes)?;
         anyhow::ensure!(
             kube::is_any(),
             "a killed `kube up` has left nothing to remove"
@@ -137,9 +140,14 @@ pub(crate) fn run(
             .filter(|(name, _)| program.name == *name);
         of.next().map_or(Network::IPV4, |(_, network)| *network)
     };
+    let older = args.older.as_ref();
+    let images = report.step("images made", |_| {
+        Images::make(context, &built.programs, older)
+    })?;
     let tested = Tested {
         context,
-        programs: &built.programs,
+        release: args.kubernetes,
+        images,
         away: args.api_server_away(),
         older: args.older.as_ref(),
     };
@@ -170,8 +178,8 @@ pub(crate) fn run(
 /// What is tested, and for how long.
 struct Tested<'a> {
     context: &'a Context,
-    /// The folder of the built programs.
-    programs: &'a Path,
+    release: Release,
+    images: Images,
     /// How long the API server stands still.
     away: Duration,
     older: Option<&'a OlderRelease>,
@@ -186,18 +194,9 @@ impl Tested<'_> {
         report: &mut Report,
     ) -> anyhow::Result<()> {
         let context = self.context;
-        let kube = report.step("kube up", |_| kube::up(context, network, 3))?;
+        let kube = report.step("kube up", |_| kube::up(context, self.release, network, 3))?;
         report.step("images", |_| {
-            let ours = [IMAGE, OTHER_IMAGE].map(|name| (name, self.programs));
-            let older = self.older.map(|it| (OLDER_IMAGE, &*it.programs));
-            for (name, programs) in ours.into_iter().chain(older) {
-                let archive = kube.folder.join("percolator.tar");
-                image::make(context, programs, name, &archive)?;
-                kube.load(&archive)?;
-            }
-            let archive = kube.folder.join("measure.tar");
-            handler_image(context, self.programs, &archive)?;
-            kube.load(&archive)
+            self.images.archives.iter().try_for_each(|it| kube.load(it))
         })?;
         let mut variables = variables(context, &kube, self.away, report)?;
         if let Some(older) = self.older {
@@ -212,6 +211,38 @@ impl Tested<'_> {
         };
         unit::run_each(programs, &how, report, |program| {
             format!("--e2e {}", program.name)
+        })
+    }
+}
+
+/// Archives of images, which go with the value.
+struct Images {
+    archives: Vec<PathBuf>,
+    _folder: tempfile::TempDir,
+}
+
+impl Images {
+    /// Of these programs.
+    fn make(
+        context: &Context,
+        programs: &Path,
+        older: Option<&OlderRelease>,
+    ) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir().context("cannot make a folder for images")?;
+        let mut archives = Vec::new();
+        let ours = [IMAGE, OTHER_IMAGE].map(|name| (name, programs));
+        let older = older.map(|it| (OLDER_IMAGE, &*it.programs));
+        for (name, programs) in ours.into_iter().chain(older) {
+            let archive = folder.path().join(format!("{}.tar", archives.len()));
+            image::make(context, programs, name, &archive)?;
+            archives.push(archive);
+        }
+        let archive = folder.path().join("measure.tar");
+        handler_image(context, programs, &archive)?;
+        archives.push(archive);
+        Ok(Self {
+            archives,
+            _folder: folder,
         })
     }
 }
@@ -265,6 +296,9 @@ fn variables(
         ),
         ("PATH", path),
     ];
+    if api_server_away > API_SERVER_AWAY {
+        variables.push(("PERCOLATOR_E2E_LONG", "1".to_owned()));
+    }
     let definitions = kube.programs.definitions().display().to_string();
     variables.push(("PERCOLATOR_E2E_DEFINITIONS", definitions));
     // Of the same package.

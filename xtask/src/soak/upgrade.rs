@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use crate::{
     cmd::Cmd,
     context::Context,
-    kube,
+    kube::{self, release::Release},
     parts::{
         Report,
         e2e::{self, E2eArgs, OLDER, OlderRelease},
@@ -20,7 +20,7 @@ use crate::{
 
 /// Builds what was at a commit, and runs the test of an upgrade from it. Gives what was run.
 pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<String> {
-    if let Some(why) = kube::programs::why_not(context) {
+    if let Some(why) = kube::programs::why_not(context, Release::Usual) {
         anyhow::bail!("no Kubernetes can be run here: {why}");
     }
     let older = build(context, commit)?;

@@ -1,0 +1,79 @@
+//! Versions of Kubernetes that the tests know.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum as _;
+
+use super::programs::{cache, go_build, version};
+use crate::context::Context;
+
+/// A Kubernetes, by its age.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Release {
+    /// The oldest that the operator supports.
+    Oldest,
+    /// The one that each change is tested on.
+    #[default]
+    Usual,
+    /// The newest one known here, with nodes of the usual one: newer ones need a newer containerd.
+    Newest,
+}
+
+impl Release {
+    /// As it is given on a command line.
+    pub(super) fn name(self) -> String {
+        let name = self.to_possible_value();
+        name.map(|name| name.get_name().to_owned())
+            .unwrap_or_default()
+    }
+
+    /// The one of this name.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        Self::from_str(name, false).ok()
+    }
+
+    /// The folder below tools/ that names its version.
+    fn tool(self) -> &'static str {
+        match self {
+            Self::Oldest => "kubernetes-oldest",
+            Self::Usual => "kubernetes",
+            Self::Newest => "kubernetes-newest",
+        }
+    }
+
+    /// The one whose programs its nodes run.
+    pub(super) fn of_nodes(self) -> Self {
+        match self {
+            Self::Oldest | Self::Usual => self,
+            Self::Newest => Self::Usual,
+        }
+    }
+
+    /// Whether its API server changes objects by policies, where it is asked to.
+    pub(crate) fn has_mutating_policies(self) -> bool {
+        self != Self::Oldest
+    }
+
+    fn version(self, context: &Context) -> anyhow::Result<String> {
+        version(context, self.tool(), "k8s.io/kubernetes")
+    }
+
+    pub(super) fn folder(self, context: &Context) -> anyhow::Result<PathBuf> {
+        Ok(cache()?.join(format!("{}-{}", self.tool(), self.version(context)?)))
+    }
+
+    /// Builds one of its programs, if it isn't there yet.
+    pub(super) fn build(self, context: &Context, name: &str) -> anyhow::Result<()> {
+        let version = self.version(context)?;
+        let mut parts = version.trim_start_matches('v').split('.');
+        let mut part = || parts.next().unwrap_or_default();
+        let (major, minor) = (part(), part());
+        let set = "-X k8s.io/component-base/version";
+        let flags = format!(
+            "-s -w {set}.gitVersion={version} {set}.gitMajor={major} {set}.gitMinor={minor}"
+        );
+        let package = format!("k8s.io/kubernetes/cmd/{name}");
+        let program = self.folder(context)?.join(name);
+        go_build(context, self.tool(), &package, &flags, &program)
+    }
+}
