@@ -54,6 +54,11 @@ impl Drop for LateOperator<'_> {
     }
 }
 
+/// Whether these tests run for hours.
+fn has_time() -> bool {
+    std::env::var_os("PERCOLATOR_E2E_LONG").is_some()
+}
+
 /// Namespaces with a prompt operator, and as many with one that hears of everything late: what is done in the ones is to be
 /// done in the others. They go away with the value.
 #[derive(Debug)]
@@ -63,16 +68,23 @@ pub struct PromptAndLate<'a, const N: usize> {
     late: LateOperator<'a>,
 }
 
-/// Does the same with both, at a time.
-pub fn side_by_side<T: Send, R: Send>(both: [T; 2], act: impl Fn(T) -> R + Sync) -> [R; 2] {
+/// Does the same with each side, at a time.
+pub fn side_by_side<T: Send, R: Send>(
+    sides: impl IntoIterator<Item = T>,
+    act: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
     let act = &act;
     std::thread::scope(|threads| {
-        let acting = both.map(|one| threads.spawn(move || act(one)));
-        acting.map(|thread| match thread.join() {
+        let acting = sides
+            .into_iter()
+            .map(|side| threads.spawn(move || act(side)));
+        let acting: Vec<_> = acting.collect();
+        let results = acting.into_iter().map(|thread| match thread.join() {
             Ok(result) => result,
             // As if it were this thread's.
             Err(panic) => std::panic::resume_unwind(panic),
-        })
+        });
+        results.collect()
     })
 }
 
@@ -105,6 +117,17 @@ impl<'a, const N: usize> PromptAndLate<'a, N> {
     /// Those of the prompt operator, and those of the other.
     pub fn sides(&self) -> &[[Namespace; N]; 2] {
         &self.sides
+    }
+
+    /// Those of the late operator, and where there is time those of the prompt one too: what holds for the late one holds for the
+    /// other, as a rule.
+    pub fn late_at_least(&self) -> &[[Namespace; N]] {
+        let [_, late] = &self.sides;
+        if has_time() {
+            &self.sides
+        } else {
+            std::slice::from_ref(late)
+        }
     }
 
     /// Those of the prompt operator alone: all else goes.
