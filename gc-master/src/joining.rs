@@ -8,7 +8,7 @@ use percolator_server::promises::PromiseFolder;
 use percolator_server::{Folder, Incarnation, RegisterLocation, advertised, folder};
 
 use crate::copies::CopyFile;
-use crate::leadership::Candidate;
+use crate::leadership::{NetworkHost, Replica};
 use crate::metrics::Metrics;
 use crate::server::{Error, Options};
 use crate::startup::{self, StateLocation};
@@ -35,7 +35,7 @@ impl JoinedMaster {
         folder: &Arc<Folder>,
         address: SocketAddr,
         metrics: Arc<Metrics>,
-    ) -> Result<(StateLocation, Arc<Candidate>, Self), Error> {
+    ) -> Result<(StateLocation, Arc<Replica>, Self), Error> {
         let (promises, record) = PromiseFolder::open(folder)?;
         let begins_late = record.register != 0;
         let state = StateLocation::shared(register, !begins_late)?;
@@ -49,8 +49,8 @@ impl JoinedMaster {
         );
         let leadership = register.open(startup::LEADERSHIP, !begins_late)?;
         let leadership = (leadership, register.timing());
-        let kept = (record, CopyFile::open(folder)?);
-        let candidate = Arc::new(Candidate::new(start, leadership, kept, metrics));
+        let host = NetworkHost::new(&options.server, CopyFile::open(folder)?, metrics);
+        let candidate = Arc::new(Replica::new(host, start, leadership, record));
         let joined = Self {
             life,
             promises: Arc::new(promises),

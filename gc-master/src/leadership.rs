@@ -1,57 +1,36 @@
-//! Which of several masters serves: the election over their register, and the directory of the term in which this one leads.
+//! Which of several masters serves: the directory of the term in which this one leads, and what a process over a network is to
+//! its part in the election.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use percolator_protocol::election::{
-    Command, MasterReplica, Member, PromiseRecord, RoleKind, StoredLeadership, SwapResult, Timing,
+    MasterReplica, Member, PromiseCall, RoleKind, StateNumber, StoredLeadership,
 };
-use percolator_register::{Register, SwapError};
+use percolator_server::boot_time;
 use percolator_server::leadership::RegisterOutage;
-use percolator_server::{boot_time, leadership};
-use tokio::sync::{Notify, watch};
+use percolator_server::promises::{CopyRefusal, IntroducedStandby, send_copy};
+use percolator_wire::v1;
 use tonic::Status;
 
+use crate::candidate::{Candidate, Host, NotLeading};
 use crate::copies::CopyFile;
 use crate::metrics::{Metrics, ShownRight};
 use crate::runner::Runner;
 use crate::standbys::Standbys;
 
-/// A hand-over is given up after so long; a standby takes over without one.
-const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+/// A copy that takes longer is sent again.
+const COPY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One of several masters, over a network.
+pub(crate) type Replica = Candidate<NetworkHost>;
 
 /// The directory that answers requests at the moment, if this master may answer any.
 pub(crate) struct Serving {
     /// None if this master is alone.
-    candidate: Option<Arc<Candidate>>,
+    candidate: Option<Arc<Replica>>,
     current: RwLock<Option<Arc<Runner>>>,
-}
-
-/// This master's part in the election.
-pub(crate) struct Candidate {
-    replica: Mutex<MasterReplica>,
-    register: Arc<dyn Register>,
-    /// Of its state, in its folder.
-    pub(crate) copies: CopyFile,
-    timing: Timing,
-    member: Member,
-    /// The term in which this master leads, whether or not its right has ended for the moment.
-    leads: watch::Sender<Option<u64>>,
-    /// A term of it has begun: its folder is to keep that, and the others are to promise.
-    pub(crate) begun: Notify,
-    outage: RegisterOutage,
-    /// The other masters, as far as this one has heard of them.
-    pub(crate) standbys: Standbys,
-    pub(crate) metrics: Arc<Metrics>,
-}
-
-/// What is logged when it changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct LoggedElection {
-    role: RoleKind,
-    term: u64,
-    leader: Option<Member>,
 }
 
 impl Serving {
@@ -64,19 +43,18 @@ impl Serving {
     }
 
     /// Of one of several masters.
-    pub(crate) fn elected(candidate: Arc<Candidate>) -> Self {
+    pub(crate) fn elected(candidate: Arc<Replica>) -> Self {
         Self {
             candidate: Some(candidate),
             current: RwLock::default(),
         }
     }
 
-    pub(crate) fn candidate(&self) -> Option<&Arc<Candidate>> {
+    pub(crate) fn candidate(&self) -> Option<&Arc<Replica>> {
         self.candidate.as_ref()
     }
 
-    /// The directory to ask. To be called when the request was read: the clock that decides is read here, and the request
-    /// was outstanding then. So a pause at any later moment is harmless.
+    /// The directory to ask. To be called when the request was read: see [`Candidate::leading_term`].
     ///
     /// # Errors
     /// The answer of a master that doesn't lead.
@@ -85,7 +63,7 @@ impl Serving {
         let Some(candidate) = &self.candidate else {
             return current().ok_or_else(|| Status::unavailable("the master is stopping"));
         };
-        let term = candidate.leading_term()?;
+        let term = candidate.leading_term().map_err(refused)?;
         // A leader that still reads the state answers as one that doesn't lead yet.
         current()
             .filter(|runner| runner.term() == term)
@@ -112,7 +90,7 @@ impl Serving {
         };
         match self.runner() {
             Ok(_) => Ok(()),
-            Err(_) if candidate.has_live_leader() => Ok(()),
+            Err(_) if candidate.replica().election().has_live_leader(boot_ms()) => Ok(()),
             Err(status) => Err(status.message().to_owned()),
         }
     }
@@ -125,239 +103,153 @@ impl Serving {
     }
 }
 
-impl Candidate {
-    /// `dead`: earlier starts that surely answer nobody any more. `record`: what its folder keeps of promises.
-    pub(crate) fn new(
-        (member, dead): (Member, Vec<u64>),
-        (register, timing): (Arc<dyn Register>, Timing),
-        (record, copies): (PromiseRecord, CopyFile),
-        metrics: Arc<Metrics>,
-    ) -> Self {
+/// The answer of a master that may not act: it names the one that leads, if that is known.
+fn refused(why: NotLeading) -> Status {
+    match why {
+        NotLeading::RightEnded => percolator_wire::right_ended("master"),
+        NotLeading::Standby(leader) => percolator_wire::not_leader("master", leader.as_ref()),
+    }
+}
+
+/// The process of one of several masters, with its network, its folder and what it shows.
+pub(crate) struct NetworkHost {
+    /// Of its state, in its folder.
+    copies: CopyFile,
+    outage: RegisterOutage,
+    logged: Mutex<Option<LoggedElection>>,
+    /// The other masters, as far as this one has heard of them.
+    standbys: Standbys,
+    metrics: Arc<Metrics>,
+}
+
+/// What is logged when it changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LoggedElection {
+    role: RoleKind,
+    term: u64,
+    leader: Option<Member>,
+}
+
+impl NetworkHost {
+    /// Of the master of this name.
+    pub(crate) fn new(server: &str, copies: CopyFile, metrics: Arc<Metrics>) -> Self {
         metrics.leadership.show(RoleKind::Standby, 0, false);
-        let mut replica = MasterReplica::new(member.clone(), dead, timing);
-        replica.restore(boot_ms(), record);
         Self {
-            replica: Mutex::new(replica),
-            register,
             copies,
-            timing,
             outage: RegisterOutage::default(),
-            standbys: Standbys::new(member.name.clone()),
-            member,
-            leads: watch::Sender::default(),
-            begun: Notify::new(),
+            logged: Mutex::default(),
+            standbys: Standbys::new(server.to_owned()),
             metrics,
         }
     }
 
-    /// Not to be held while anything is waited for.
-    pub(crate) fn replica(&self) -> MutexGuard<'_, MasterReplica> {
-        self.replica.lock()
+    /// The masters beside this one, which leads. `expected`: how many there are to be; 0: it wasn't told.
+    pub(crate) fn standby_masters(&self, expected: u32) -> Vec<v1::StandbyMaster> {
+        self.standbys.list(boot_ms(), expected)
     }
 
-    /// Whether this master may act as the leader now.
-    pub(crate) fn may_act(&self) -> bool {
-        self.replica().leads(boot_ms())
+    /// How long this master's last takeover took.
+    pub(crate) fn last_takeover(&self) -> Option<Duration> {
+        self.metrics.leadership.last_takeover()
     }
 
-    fn has_live_leader(&self) -> bool {
-        self.replica().election().has_live_leader(boot_ms())
-    }
-
-    /// Takes part in the election; never ends.
-    pub(crate) async fn run(&self) {
-        let mut logged = None;
-        loop {
-            self.drive(&mut logged).await;
-            tokio::time::sleep(self.poll()).await;
-        }
-    }
-
-    /// The term in which this master leads now.
-    ///
-    /// # Errors
-    /// The answer of a master that may not act: it names the one that leads, if that is known.
-    fn leading_term(&self) -> Result<u64, Status> {
+    /// Brings the metrics of its right up to date.
+    pub(crate) fn show_right(&self, replica: &MasterReplica) {
         let now_ms = boot_ms();
-        let replica = self.replica();
-        if replica.leads(now_ms) {
-            return Ok(replica.term());
-        }
-        if replica.role() == RoleKind::Leader {
-            return Err(percolator_wire::right_ended("master"));
-        }
-        let leader = replica.named_leader(now_ms);
-        Err(percolator_wire::not_leader("master", leader.as_ref()))
+        self.metrics.show_right(ShownRight {
+            is_promised: replica.is_promised(now_ms),
+            is_by_promises: replica.election().leads_by_promises(now_ms),
+            is_ahead: replica.is_ahead(),
+        });
+    }
+}
+
+impl Host for NetworkHost {
+    fn now_ms(&self) -> u64 {
+        boot_ms()
     }
 
-    /// Waits until this master leads, and returns the term.
-    pub(crate) async fn leads(&self) -> u64 {
-        let mut leads = self.leads.subscribe();
-        // The sender lives in here, so that this can't fail.
-        let term = leads.wait_for(Option::is_some).await.map(|term| *term);
-        match term {
-            Ok(Some(term)) => term,
-            Ok(None) | Err(_) => std::future::pending().await,
-        }
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
     }
 
-    /// Waits until this master doesn't lead in this term any more.
-    pub(crate) async fn leads_no_more(&self, term: u64) {
-        let mut leads = self.leads.subscribe();
-        let _ = leads.wait_for(|leads| *leads != Some(term)).await;
+    fn new_incarnation(&self) -> u64 {
+        rand::random::<u64>().max(1)
     }
 
-    /// Gives the leadership up, and takes part again after another master had time to take over.
-    pub(crate) async fn resign(&self) {
-        self.replica().hand_over();
-        let left = async {
-            while self.replica().role() != RoleKind::Left {
-                tokio::time::sleep(self.poll()).await;
-            }
+    async fn send_copy(
+        &self,
+        call: &PromiseCall,
+        number: u64,
+        state: &Arc<Vec<u8>>,
+    ) -> Result<(), String> {
+        let sent = send_copy(call, number, state.to_vec(), COPY_TIMEOUT).await;
+        sent.map_err(|status| status.message().to_owned())
+    }
+
+    async fn keep_copy(
+        &self,
+        register: u64,
+        number: StateNumber,
+        state: Arc<Vec<u8>>,
+    ) -> Result<(), CopyRefusal> {
+        self.copies.keep(register, number, state).await
+    }
+
+    async fn load_copy(
+        &self,
+        register: u64,
+    ) -> Result<Option<(StateNumber, Vec<u8>)>, percolator_server::Error> {
+        self.copies.load(register).await
+    }
+
+    fn elected(&self, now_ms: u64, replica: &MasterReplica) {
+        let election = replica.election();
+        let (role, term) = (replica.role(), replica.term());
+        let metrics = &self.metrics.leadership;
+        metrics.show(role, term, replica.leads(now_ms));
+        let state = LoggedElection {
+            role,
+            term,
+            leader: election.leader().cloned(),
         };
-        if tokio::time::timeout(HAND_OVER_MAX, left).await.is_err() {
-            tracing::warn!(
-                "that this master leads no more is not durable: another one takes over in some seconds"
-            );
-        }
-        tokio::time::sleep(Duration::from_millis(self.timing.takeover_ms)).await;
-        // Its swaps may be under way: it takes part as another start, for which this one is dead.
-        let mut replica = self.replica();
-        let dead = vec![
-            self.member.incarnation,
-            replica.election().member().incarnation,
-        ];
-        let member = Member {
-            incarnation: rand::random::<u64>().max(1),
-            ..self.member.clone()
-        };
-        let record = replica.record();
-        *replica = MasterReplica::new(member, dead, self.timing);
-        replica.restore(boot_ms(), record);
-    }
-
-    /// To be called when [`Self::run`] has ended.
-    async fn hand_over(&self) {
-        {
-            let mut replica = self.replica();
-            if replica.is_ahead() {
-                tracing::warn!(
-                    "the register doesn't have the newest state: nothing is handed over, and a master whose folder has a copy takes \
-                     over in some seconds"
-                );
-            }
-            replica.hand_over();
-            replica.abandon(boot_ms());
-        }
-        let left = async {
-            let mut logged = None;
-            loop {
-                self.drive(&mut logged).await;
-                if self.replica().role() == RoleKind::Left {
-                    return;
-                }
-                tokio::time::sleep(self.poll()).await;
-            }
-        };
-        if tokio::time::timeout(HAND_OVER_MAX, left).await.is_err() {
-            tracing::warn!(
-                "the hand-over is not durable: another master takes over in some seconds"
-            );
-        }
-    }
-
-    pub(crate) fn timing(&self) -> Timing {
-        self.timing
-    }
-
-    pub(crate) fn poll(&self) -> Duration {
-        Duration::from_millis(self.timing.poll_ms)
-    }
-
-    /// Carries out all commands that are due.
-    async fn drive(&self, logged: &mut Option<LoggedElection>) {
-        leadership::drive(&*self.register, self).await;
-        self.publish();
-        let state = {
-            let replica = self.replica();
-            let election = replica.election();
-            LoggedElection {
-                role: election.role(),
-                term: election.term(),
-                leader: election.leader().cloned(),
-            }
-        };
+        let mut logged = self.logged.lock();
         if logged.as_ref() != Some(&state) {
             log(&state);
             *logged = Some(state);
         }
     }
 
-    fn publish(&self) {
-        let term = {
-            let replica = self.replica();
-            let (role, term) = (replica.role(), replica.term());
-            let metrics = &self.metrics.leadership;
-            metrics.show(role, term, replica.leads(boot_ms()));
-            (role == RoleKind::Leader).then_some(term)
-        };
-        let is_new = self.leads.send_if_modified(|leads| {
-            let is_new = *leads != term;
-            *leads = term;
-            is_new
-        });
-        if is_new && term.is_some() {
-            self.begun.notify_one();
-        }
-    }
-
-    /// Brings the metrics up to date.
-    pub(crate) fn show(&self) {
-        let now_ms = boot_ms();
-        let right = {
-            let replica = self.replica();
-            ShownRight {
-                is_promised: replica.is_promised(now_ms),
-                is_by_promises: replica.election().leads_by_promises(now_ms),
-                is_ahead: replica.is_ahead(),
-            }
-        };
-        self.metrics.show_right(right);
-    }
-}
-
-impl leadership::Replica for Candidate {
-    fn poll(&self) -> Option<Command> {
-        self.replica().poll(boot_ms())
-    }
-
-    fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
-        self.outage.loaded("masters", &result);
-        let result = result.map_err(drop);
-        let mut replica = self.replica();
+    fn loaded(
+        &self,
+        now_ms: u64,
+        replica: &MasterReplica,
+        result: &Result<Option<StoredLeadership>, String>,
+    ) {
+        self.outage.loaded("masters", result);
         let found = result.as_ref().ok().and_then(Option::as_ref);
         let own = replica.election().member().incarnation;
         self.metrics.leadership.loaded(found, own);
-        let now_ms = boot_ms();
         if let Some(found) = found {
             self.standbys.loaded(now_ms, found);
         }
-        replica.loaded(now_ms, result);
-        drop(replica);
-        self.publish();
     }
 
-    fn swapped(&self, result: SwapResult, cause: Option<&SwapError>, _: Duration) {
-        if let Some(error) = cause {
-            tracing::debug!(%error, "a swap of the masters' register");
+    fn introduced(&self, now_ms: u64, standby: &IntroducedStandby) {
+        if standby.is_leaving {
+            self.standbys.left(&standby.server);
+        } else {
+            self.standbys.introduced(now_ms, standby);
         }
-        self.replica().swapped(boot_ms(), result);
-        self.publish();
+    }
+
+    fn count_promise(&self, result: &'static str) {
+        self.metrics.promise(result);
     }
 }
 
 /// A monotonic clock that goes on while the machine sleeps.
-pub(crate) fn boot_ms() -> u64 {
+fn boot_ms() -> u64 {
     u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX)
 }
 

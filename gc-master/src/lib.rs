@@ -10,6 +10,7 @@
 mod amounts;
 mod balance;
 mod balancer;
+mod candidate;
 mod collection;
 mod commanding;
 mod commands;
@@ -19,6 +20,7 @@ mod core;
 mod cuts;
 mod drains;
 mod driver;
+mod durability;
 mod events;
 mod facts;
 mod fencing;
@@ -38,7 +40,6 @@ mod pending;
 mod placements;
 pub mod program;
 mod progress;
-mod promising;
 mod proxies;
 mod rebuild;
 mod refusal;
@@ -58,11 +59,13 @@ mod tables_by_id;
 
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
 pub use balancer::{SPLIT_BYTES, SPLIT_LOAD};
+pub use candidate::{Candidate, Host, NotLeading};
 pub use convert::{
     directory as directory_response, drain_servers, gc_status, server as server_info,
 };
 pub use cuts::{Merging, Splitting};
 pub use driver::drive;
+pub use durability::{Closed, Durability, Durable, persist};
 pub use events::{
     Action, Command, Deletion, Departed, Done, Effects, Heartbeat, HeartbeatAnswer, Note, Start,
 };

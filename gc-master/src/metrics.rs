@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_server::leadership::LeadershipMetrics;
@@ -116,10 +116,9 @@ impl Metrics {
     }
 
     /// The state was to be made durable since then.
-    pub(crate) fn persisted(&self, bytes: &[u8], ok: bool, since: Instant) {
+    pub(crate) fn persisted(&self, bytes: &[u8], ok: bool, took: Duration) {
         self.state_writes.with_label_values(&[result(ok)]).inc();
-        self.state_write_seconds
-            .observe(since.elapsed().as_secs_f64());
+        self.state_write_seconds.observe(took.as_secs_f64());
         self.state_bytes.set(whole(bytes.len()));
     }
 

@@ -1,6 +1,6 @@
 //! Carries out what the directory decides: makes its state durable, then sends its commands and answers.
 //!
-//! A step acts in memory, and hands the new state to the one task that writes ([`Runner::persist`]). That writes the newest
+//! A step acts in memory, and leaves the new state to the one task that writes ([`Runner::persist`]). That writes the newest
 //! state only, so that steps that come meanwhile share a write. What a step has found is shown when the state that it
 //! has seen is durable, and at once if that is so already.
 
@@ -10,34 +10,29 @@ use std::time::Duration;
 use percolator_protocol::election::StateNumber;
 use percolator_server::Folder;
 use percolator_telemetry::Limited;
-use tokio::sync::{Notify, watch};
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::commands::{Channels, send};
 use crate::core::Directory;
+use crate::durability::{Closed, Durability, Durable, persist};
 use crate::events::{Command, Note};
-use crate::leadership::Candidate;
+use crate::leadership::Replica;
 use crate::metrics::Metrics;
 use crate::stored::{PersistError, StateStore};
 
 /// Servers that disagree say so with each heartbeat.
 static NOTES: Limited = Limited::new();
 static MOVES: Limited = Limited::new();
-/// The pause after copies that did not make a state durable.
-const COPY_RETRY: Duration = Duration::from_millis(200);
 
 /// A directory that is being served, with its connections.
 pub(crate) struct Runner {
     /// Of this leadership; 0: the master is alone.
     term: u64,
     state: Mutex<State>,
-    /// There is something to write.
-    written: Notify,
-    /// The same, for copies.
-    copied: Notify,
-    progress: watch::Sender<Progress>,
+    durability: Durability,
     started: Instant,
     metrics: Arc<Metrics>,
 }
@@ -45,26 +40,6 @@ pub(crate) struct Runner {
 struct State {
     directory: Directory,
     channels: Channels,
-    /// Changes of the durable state so far.
-    changes: u64,
-    /// Nobody has begun to write the newest state yet.
-    is_unwritten: bool,
-}
-
-impl State {
-    /// The state, and after how many changes it is.
-    fn newest(&self) -> Option<(u64, Vec<u8>)> {
-        Some((self.changes, self.directory.encoded()?))
-    }
-}
-
-/// How far the state is durable.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Progress {
-    /// The state after so many changes is durable.
-    durable: u64,
-    /// Nothing more will be: the state in memory may be ahead of the durable one, and nothing of it may be shown.
-    is_closed: bool,
 }
 
 /// What a step has found, not to be shown before the state that it has seen is durable.
@@ -95,12 +70,8 @@ impl Runner {
             state: Mutex::new(State {
                 directory,
                 channels: Channels::default(),
-                changes: 0,
-                is_unwritten: false,
             }),
-            written: Notify::new(),
-            copied: Notify::new(),
-            progress: watch::Sender::default(),
+            durability: Durability::default(),
             started: Instant::now(),
             metrics,
         }))
@@ -111,112 +82,23 @@ impl Runner {
         self.term
     }
 
-    /// Writes each new state, until one can't be made durable; never ends before. One of several masters makes copies in the
-    /// folders of all while the register doesn't take it. When this is dropped, nothing is shown any more.
+    /// Makes each new state durable, until one can't be; never ends before. When this is dropped, nothing is shown any more.
     pub(crate) async fn persist(
         &self,
         store: StateStore,
         folder: &Folder,
-        candidate: Option<&Candidate>,
+        candidate: Option<&Replica>,
     ) -> PersistError {
-        let _closes = ClosesRunner(self);
-        let Some(candidate) = candidate else {
-            return self.write(store, folder, None).await;
+        let directory = PersistedRunner {
+            runner: self,
+            folder,
         };
-        tokio::select! {
-            error = self.write(store, folder, Some(candidate)) => error,
-            error = self.copy(folder, candidate) => error,
-        }
-    }
-
-    async fn write(
-        &self,
-        mut store: StateStore,
-        folder: &Folder,
-        candidate: Option<&Candidate>,
-    ) -> PersistError {
-        loop {
-            let Some((changes, bytes)) = self.take_newest() else {
-                self.written.notified().await;
-                continue;
-            };
-            let since = std::time::Instant::now();
-            let stored = store.store(changes, &bytes).await;
-            self.metrics.persisted(&bytes, stored.is_ok(), since);
-            match stored {
-                // The folders of all masters that could take over have it, or a later one; or nobody is answered now, and the
-                // right to answer may come back.
-                Err(error)
-                    if error.passes()
-                        && (self.progress.borrow().durable >= changes
-                            || candidate.is_some_and(|it| !it.may_act())) =>
-                {
-                    tracing::debug!(%error, changes, "the register doesn't have the newest state");
-                    self.state().is_unwritten = true;
-                    continue;
-                }
-                Err(error) => return error,
-                Ok(()) => {}
-            }
-            if let Some(candidate) = candidate {
-                candidate.stored(self.numbered(changes));
-            }
-            if let Err(error) = self.show_durable(folder, changes) {
-                return error;
-            }
-        }
-    }
-
-    /// Makes copies of states that the register has not taken in time. Ends if the folder doesn't take the cluster's id.
-    async fn copy(&self, folder: &Folder, candidate: &Candidate) -> PersistError {
-        loop {
-            let changes = self.state().changes;
-            if self.progress.borrow().durable >= changes {
-                self.copied.notified().await;
-                continue;
-            }
-            tokio::time::sleep(candidate.register_patience()).await;
-            if self.progress.borrow().durable >= changes {
-                continue;
-            }
-            let Some((changes, bytes)) = self.newest() else {
-                continue;
-            };
-            let copied = candidate
-                .copy(self.numbered(changes), &Arc::new(bytes))
-                .await;
-            match copied {
-                Ok(()) => {
-                    if let Err(error) = self.show_durable(folder, changes) {
-                        return error;
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!(error, changes, "a state is not durable in folders");
-                    tokio::time::sleep(COPY_RETRY).await;
-                }
-            }
-        }
-    }
-
-    fn numbered(&self, changes: u64) -> StateNumber {
-        StateNumber {
-            term: self.term,
-            number: changes,
-        }
-    }
-
-    /// The state after so many changes is durable.
-    fn show_durable(&self, folder: &Folder, changes: u64) -> Result<(), PersistError> {
-        adopt_cluster(folder, &self.state().directory)?;
-        self.progress
-            .send_modify(|it| it.durable = changes.max(it.durable));
-        Ok(())
+        persist(&directory, store, candidate).await
     }
 
     /// Nothing of this directory is shown from now on, and it changes no more.
     pub(crate) fn close(&self) {
-        self.progress.send_modify(|it| it.is_closed = true);
+        self.durability.close();
     }
 
     /// One step of the directory, with its effects. The state is durable when this returns.
@@ -245,7 +127,7 @@ impl Runner {
             let state = self.state();
             Unshown {
                 result: at(&state.directory, self.started.elapsed()),
-                changes: state.changes,
+                changes: self.durability.changes(),
             }
         };
         self.show(unshown).await
@@ -261,9 +143,9 @@ impl Runner {
         Ok(at(&state.directory, self.started.elapsed()))
     }
 
-    /// Told of every change of the durable state.
-    pub(crate) fn changes(&self) -> watch::Receiver<Progress> {
-        self.progress.subscribe()
+    /// Ends with the next change after this call that is durable, or of what needs not be.
+    pub(crate) fn progressed(&self) -> Notified<'_> {
+        self.durability.progressed()
     }
 
     /// When it will be so late, counted from the directory's start.
@@ -281,16 +163,13 @@ impl Runner {
         let effects = state.directory.take_effects_unencoded();
         effects.notes.iter().for_each(log);
         if effects.has_changed {
-            state.changes += 1;
-            state.is_unwritten = true;
-            self.written.notify_one();
-            self.copied.notify_one();
+            self.durability.changed();
         }
         if effects.wakes {
             // Of soft state: no write follows by which those who wait would hear of it.
-            self.progress.send_modify(|_| {});
+            self.durability.wake();
         }
-        let changes = state.changes;
+        let changes = self.durability.changes();
         for command in effects.commands {
             let channel = state.channel(&command.address);
             self.dispatch(Unshown {
@@ -319,32 +198,12 @@ impl Runner {
     /// The result, once the state that it has seen is durable.
     async fn show<R>(&self, unshown: Unshown<R>) -> Result<R, Status> {
         let Unshown { result, changes } = unshown;
-        let is_over = |it: &Progress| it.is_closed || it.durable >= changes;
-        let mut progress = *self.progress.borrow();
-        if !is_over(&progress) {
-            let mut receiver = self.progress.subscribe();
-            progress = *receiver.wait_for(is_over).await.map_err(|_| closed())?;
-        }
-        if progress.durable < changes {
-            return Err(closed());
-        }
+        self.durability.shown(changes).await.map_err(closed)?;
         Ok(result)
     }
 
     fn check(&self) -> Result<(), Status> {
-        if self.progress.borrow().is_closed {
-            return Err(closed());
-        }
-        Ok(())
-    }
-
-    fn take_newest(&self) -> Option<(u64, Vec<u8>)> {
-        let mut state = self.state();
-        std::mem::take(&mut state.is_unwritten).then(|| state.newest())?
-    }
-
-    fn newest(&self) -> Option<(u64, Vec<u8>)> {
-        self.state().newest()
+        self.durability.check().map_err(closed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -363,17 +222,33 @@ impl State {
     }
 }
 
-/// Closes the runner when it is dropped.
-struct ClosesRunner<'a>(&'a Runner);
+/// A runner whose state becomes durable, with the master's folder.
+struct PersistedRunner<'a> {
+    runner: &'a Runner,
+    folder: &'a Folder,
+}
 
-impl Drop for ClosesRunner<'_> {
-    fn drop(&mut self) {
-        self.0.close();
+impl Durable for PersistedRunner<'_> {
+    fn durability(&self) -> &Durability {
+        &self.runner.durability
+    }
+
+    fn newest(&self) -> Option<(u64, Vec<u8>)> {
+        let state = self.runner.state();
+        Some((self.runner.durability.changes(), state.directory.encoded()?))
+    }
+
+    fn written(&self, state: &[u8], is_stored: bool, took: Duration) {
+        self.runner.metrics.persisted(state, is_stored, took);
+    }
+
+    fn becomes_durable(&self, _: StateNumber) -> Result<(), PersistError> {
+        adopt_cluster(self.folder, &self.runner.state().directory)
     }
 }
 
 /// Not the answer of a standby, by which nothing was done: here the caller has to ask.
-fn closed() -> Status {
+fn closed(_: Closed) -> Status {
     Status::unavailable(
         "the master has stopped serving before its state was durable: what was asked for may have been done, or not",
     )

@@ -22,7 +22,7 @@ use crate::core::{Directory, Settings};
 use crate::driver::drive;
 use crate::facts::Facts;
 use crate::joining::JoinedMaster;
-use crate::leadership::{Candidate, Serving};
+use crate::leadership::{Replica, Serving};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
@@ -145,9 +145,6 @@ pub enum Error {
 
 /// How often the file with what the manifest says is read.
 const MANIFEST_EVERY: Duration = Duration::from_secs(1);
-
-/// More than a leader whose term is over needs to hear of that.
-const STATE_OF_LATER_TERM: Duration = Duration::from_secs(5);
 
 /// A master that listens.
 pub struct Server {
@@ -395,7 +392,7 @@ impl Terms {
                 }
             }
             tokio::select! {
-                () = candidate.run() => std::future::pending().await,
+                never = candidate.run() => match never {},
                 error = leading => error,
             }
         };
@@ -407,9 +404,9 @@ impl Terms {
 
     fn promise_task(
         &self,
-        candidate: &Arc<Candidate>,
+        candidate: &Arc<Replica>,
         joined: &JoinedMaster,
-    ) -> PromiseTask<Candidate> {
+    ) -> PromiseTask<Replica> {
         let (replica, promises) = (candidate.clone(), joined.promises.clone());
         PromiseTask::new(replica, promises, self.folder.clone(), candidate.timing())
     }
@@ -439,13 +436,8 @@ impl Terms {
                         "this master goes on from the copy of the state in its folder: the register's is older"
                     );
                 }
-                if opened.stored_term > term {
-                    // A later leader has written since, so that this one is about to hear that it leads no more. If it doesn't,
-                    // the register of the leadership was begun anew.
-                    tokio::time::sleep(STATE_OF_LATER_TERM).await;
-                }
                 if let Some(candidate) = candidate {
-                    candidate.may_store_state().await;
+                    candidate.may_store_state(term, opened.stored_term).await;
                 }
                 let metrics = self.metrics.clone();
                 match open_runner(opened, term, &self.folder, metrics).await {
@@ -507,7 +499,7 @@ fn pages(
             shown.show_volume(&volume);
             let serving = watched.upgrade();
             if let Some(candidate) = serving.as_ref().and_then(|it| it.candidate()) {
-                candidate.show();
+                candidate.host().show_right(&candidate.replica());
             }
             // One that doesn't lead has nothing more to tell.
             let runner = serving.and_then(|serving| serving.current());

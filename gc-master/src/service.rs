@@ -61,14 +61,14 @@ impl Service {
     ) -> Result<Response<R>, Status> {
         let runner = self.runner()?;
         loop {
-            let mut changes = runner.changes();
+            let progressed = runner.progressed();
             match runner.step(&mut go_on).await?? {
                 Pending::Done(response) => return Ok(Response::new(response)),
                 Pending::Wait { until } => {
                     let until = tokio::time::sleep_until(runner.at(until));
                     tokio::select! {
                         () = until => {}
-                        _ = changes.changed() => {}
+                        () = progressed => {}
                     }
                 }
             }
@@ -115,8 +115,9 @@ impl Master for Service {
             ..runner.look(convert::directory).await??
         };
         if let Some(candidate) = self.serving.candidate() {
-            response.standby_masters = candidate.standby_masters(response.masters_expected);
-            response.master_takeover_ms = candidate.metrics.leadership.last_takeover().map(millis);
+            let host = candidate.host();
+            response.standby_masters = host.standby_masters(response.masters_expected);
+            response.master_takeover_ms = host.last_takeover().map(millis);
         }
         Ok(Response::new(response))
     }

@@ -9,7 +9,6 @@ use percolator_protocol::election::StoredLeadership;
 use percolator_server::promises::IntroducedStandby;
 use percolator_wire::v1;
 
-use crate::leadership::{Candidate, boot_ms};
 use crate::oracles::has_departed;
 
 /// A master that was silent for longer counts as down: three introductions are missing.
@@ -95,7 +94,7 @@ impl Standbys {
     }
 
     /// The masters that are known, by name. `expected`: how many there are to be with this one; 0: it wasn't told.
-    fn list(&self, now_ms: u64, expected: u32) -> Vec<v1::StandbyMaster> {
+    pub(crate) fn list(&self, now_ms: u64, expected: u32) -> Vec<v1::StandbyMaster> {
         let silent_ms = |master: &KnownMaster| now_ms.saturating_sub(master.heard_ms);
         let is_alive = |master: &KnownMaster| silent_ms(master) < SILENCE_MAX_MS;
         let mut known = self.known.lock();
@@ -113,13 +112,6 @@ impl Standbys {
                 silent_ms: silent_ms(master),
             })
             .collect()
-    }
-}
-
-impl Candidate {
-    /// The masters beside this one, which leads. `expected`: how many there are to be; 0: it wasn't told.
-    pub(crate) fn standby_masters(&self, expected: u32) -> Vec<v1::StandbyMaster> {
-        self.standbys.list(boot_ms(), expected)
     }
 }
 

@@ -145,15 +145,8 @@ impl StateLocation {
         (options, folder): (&Options, &Folder),
         copy: Option<(StateNumber, Vec<u8>)>,
     ) -> Result<Opened, Error> {
-        let (store, mut stored) =
-            StateStore::load(self.register.clone(), term, StoreWaits::up_to(RETRY_MAX)).await?;
-        let in_register = stored.as_ref().map(|stored| stored.number);
-        let in_folder = copy.as_ref().map(|(number, _)| *number);
-        let source = StateNumber::take_over(in_register, in_folder);
-        let is_copy = source == StateSource::Copy;
-        if let Some((number, state)) = copy.filter(|_| is_copy) {
-            stored = Some(StoredState { number, state });
-        }
+        let (register, waits) = (self.register.clone(), StoreWaits::up_to(RETRY_MAX));
+        let (store, stored, source) = StateStore::load_newest(register, term, waits, copy).await?;
         let stored_term = stored.as_ref().map_or(0, |stored| stored.number.term);
         let start = match stored {
             Some(StoredState { state, .. }) => Start::State(state),
@@ -178,7 +171,7 @@ impl StateLocation {
             directory,
             store,
             stored_term,
-            is_copy,
+            is_copy: source == StateSource::Copy,
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolator_protocol::election::StateNumber;
+use percolator_protocol::election::{StateNumber, StateSource};
 use percolator_register::{
     BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedValue, WriteId,
 };
@@ -177,6 +177,32 @@ impl StateStore {
             waits,
         };
         Ok((store, stored.transpose()?))
+    }
+
+    /// Reads the register, as [`Self::load`] does. The state is the copy in a folder, if that is later; whether it is.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub async fn load_newest(
+        register: Arc<dyn Register>,
+        term: u64,
+        waits: StoreWaits,
+        copy: Option<(StateNumber, Vec<u8>)>,
+    ) -> Result<(Self, Option<StoredState>, StateSource), PersistError> {
+        let (store, stored) = Self::load(register, term, waits).await?;
+        let in_register = stored.as_ref().map(|stored| stored.number);
+        let in_folder = copy.as_ref().map(|(number, _)| *number);
+        let source = StateNumber::take_over(in_register, in_folder);
+        let stored = match source {
+            StateSource::Copy => copy.map(|(number, state)| StoredState { number, state }),
+            StateSource::Register => stored,
+        };
+        Ok((store, stored, source))
+    }
+
+    /// The term in which it writes.
+    pub fn term(&self) -> u64 {
+        self.term
     }
 
     /// Replaces the state by that after change `number`; it is durable when this returns. After an error it may be or not.

@@ -557,7 +557,7 @@ fn new_masters(
             mutation: plan.mutation,
             replicated: replicated.filter(|_| plan.replicas.masters > 1).cloned(),
             before: Mutex::default(),
-            candidate: Mutex::new(None),
+            elected: Mutex::new(None),
         })
     };
     (0..plan.replicas.masters).map(master).collect()

@@ -1,43 +1,42 @@
-//! Runs one of several oracles over their register: carries out its commands, one at a time.
+//! One of several oracles as a process over a network: how its part in the election begins and ends, and what it shows of it.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::election::{
-    Command, Member, NamedLeader, RoleKind, StoredLeadership, SwapResult,
+    Member, NamedLeader, OracleReplica, RoleKind, StoredLeadership,
 };
-use percolator_register::{Register, SwapError};
-use percolator_server::leadership::RegisterOutage;
+use percolator_protocol::oracle::Now;
+use percolator_register::SwapError;
 use percolator_server::{Folder, SmallFile, leadership};
 
 use crate::Error;
+use crate::elected::{Elected, Host};
 use crate::register;
 use crate::service::{Shared, Successor};
-
-/// A hand-over is given up after so long; a standby takes over without one.
-const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 
 /// A successor is waited for so long where none has promised anything: there may be none.
 const UNPROMISED_MAX: Duration = Duration::from_secs(1);
 /// An oracle that hands over looks so often who has taken over.
 const SUCCESSOR_POLL: Duration = Duration::from_millis(20);
 
-/// Carries out what [`OracleReplica`](percolator_protocol::election::OracleReplica) commands.
+/// One of several oracles, over a network.
+pub(crate) type Replica = Elected<Shared>;
+
+/// Its part in the election, from the start of the process to its end.
+#[derive(Debug)]
 pub(crate) struct LeadershipTask {
-    shared: Arc<Shared>,
-    register: Arc<dyn Register>,
+    elected: Arc<Replica>,
     /// Of this start of the oracle.
     incarnation: u64,
-    poll: Duration,
-    outage: RegisterOutage,
     /// If the register could not be read at the start.
     begins: Option<LateBeginning>,
 }
 
 /// What is still to be done before an oracle may take part in the election of a register that it knows from its folder. It
 /// promises already.
+#[derive(Debug)]
 pub(crate) struct LateBeginning {
     pub(crate) file: SmallFile,
     pub(crate) folder: Arc<Folder>,
@@ -46,17 +45,9 @@ pub(crate) struct LateBeginning {
     pub(crate) register_id: u64,
 }
 
-impl fmt::Debug for LeadershipTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeadershipTask")
-            .field("register", &self.register)
-            .finish_non_exhaustive()
-    }
-}
-
 /// What of a replica is logged when it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct LoggedState {
+pub(crate) struct LoggedState {
     role: RoleKind,
     term: u64,
     leader: Option<Member>,
@@ -65,20 +56,16 @@ struct LoggedState {
 
 impl LeadershipTask {
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        register: Arc<dyn Register>,
+        elected: Arc<Replica>,
         incarnation: u64,
-        poll: Duration,
         begins: Option<LateBeginning>,
     ) -> Self {
         // It is not alone, and may have to wait long before it takes part.
-        shared.metrics.leadership.show(RoleKind::Standby, 0, false);
+        let metrics = &elected.host().metrics;
+        metrics.leadership.show(RoleKind::Standby, 0, false);
         Self {
-            shared,
-            register,
+            elected,
             incarnation,
-            poll,
-            outage: RegisterOutage::default(),
             begins,
         }
     }
@@ -91,14 +78,7 @@ impl LeadershipTask {
         if let Some(begins) = &self.begins {
             self.begin(begins).await?;
         }
-        let mut logged = None;
-        loop {
-            self.drive(&mut logged).await;
-            tokio::select! {
-                () = tokio::time::sleep(self.poll) => {}
-                () = self.shared.exhausted() => {}
-            }
-        }
+        Ok(self.elected.run().await)
     }
 
     async fn begin(&self, begins: &LateBeginning) -> Result<(), Error> {
@@ -108,63 +88,54 @@ impl LeadershipTask {
             incarnation,
             register_id,
         } = begins;
-        let begun =
-            register::begin(&*self.register, file, folder, *incarnation, *register_id).await?;
+        let begun = register::begin(
+            &**self.elected.register(),
+            file,
+            folder,
+            *incarnation,
+            *register_id,
+        )
+        .await?;
         if begun.id != *register_id {
             return Err(Error::OtherRegister);
         }
-        self.shared.replica(|replica, _| replica.raise(begun.limit));
+        let shared = self.elected.host();
+        shared.replica(|replica, _| replica.raise(begun.limit));
         Ok(())
     }
 
-    /// Stops granting, and stores that this oracle leads no more, so that another one takes over at once. Requests wait until
-    /// that one is known, and are sent there: their clients may know no other way to it. Ends then, or after
-    /// [`HAND_OVER_MAX`] for each of the two.
+    /// Lets another oracle take over. Requests wait until that one is known, and are sent there: their clients may know no other
+    /// way to it. Ends then, or when the hand-over is given up.
     pub(crate) async fn hand_over(&self) {
-        let role = self.shared.replica(|replica, _| replica.role());
+        let shared = self.elected.host();
+        let role = shared.replica(|replica, _| replica.role());
         let led = role == Some(RoleKind::Leader);
         // One that has begun lately may not have promised yet.
-        let wait = if self.shared.right().is_promised {
-            HAND_OVER_MAX
+        let wait = if shared.right().is_promised {
+            self.elected.hand_over_max()
         } else {
             UNPROMISED_MAX
         };
         if led {
             // Before it grants nothing more.
-            self.shared.succeeded_by(Successor::Awaited);
+            shared.succeeded_by(Successor::Awaited);
         }
-        self.shared.replica(|replica, now| {
-            replica.hand_over();
-            replica.abandon(now);
-        });
-        self.shared.look_again();
-        let left = async {
-            let mut logged = None;
-            loop {
-                self.drive(&mut logged).await;
-                let role = self.shared.replica(|replica, _| replica.role());
-                if role.is_none_or(|role| role == RoleKind::Left) {
-                    return;
-                }
-                tokio::time::sleep(self.poll).await;
-            }
-        };
-        if tokio::time::timeout(HAND_OVER_MAX, left).await.is_err() {
+        if !self.elected.hand_over().await {
             tracing::warn!(
                 "the hand-over is not durable: another oracle takes over in some seconds"
             );
         } else if led {
             let successor = tokio::time::timeout(wait, self.successor()).await;
             let successor = successor.map_or(Successor::None, Successor::Known);
-            return self.shared.succeeded_by(successor);
+            return shared.succeeded_by(successor);
         }
-        self.shared.succeeded_by(Successor::None);
+        shared.succeeded_by(Successor::None);
     }
 
     /// The oracle that takes over.
     async fn successor(&self) -> NamedLeader {
         loop {
-            let found = leadership::load(&*self.register).await;
+            let found = leadership::load(&**self.elected.register()).await;
             let holder = found.ok().flatten().and_then(|found| found.value.holder);
             if let Some(holder) = holder.filter(|it| it.incarnation != self.incarnation) {
                 return NamedLeader {
@@ -175,11 +146,27 @@ impl LeadershipTask {
             tokio::time::sleep(SUCCESSOR_POLL).await;
         }
     }
+}
 
-    /// Carries out all commands that are due.
-    async fn drive(&self, logged: &mut Option<LoggedState>) {
-        leadership::drive(&*self.register, self).await;
-        let state = self.shared.replica(|replica, now| {
+impl Host for Shared {
+    fn replica<T>(&self, act: impl FnOnce(&mut OracleReplica, Now) -> T) -> Option<T> {
+        Self::replica(self, act)
+    }
+
+    fn look_again(&self) {
+        Self::look_again(self);
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    async fn exhausted(&self) {
+        Self::exhausted(self).await;
+    }
+
+    fn driven(&self) {
+        let state = self.replica(|replica, now| {
             let state = LoggedState {
                 role: replica.role(),
                 term: replica.term(),
@@ -189,53 +176,35 @@ impl LeadershipTask {
             (state, replica.leads(now))
         });
         let Some((state, leads)) = state else { return };
-        let metrics = &self.shared.metrics.leadership;
+        let metrics = &self.metrics.leadership;
         metrics.show(state.role, state.term, leads);
         if !leads {
             // Whoever leads writes limits. An attempt that failed before, because this process stood still, say, is over.
-            self.shared.metrics.limits_fail(false);
+            self.metrics.limits_fail(false);
             // A request must not wait for an oracle whose right has ended.
-            self.shared.look_again();
+            self.look_again();
         }
-        if logged.as_ref() != Some(&state) {
-            if state.role == RoleKind::Leader {
-                self.shared.term_begins();
-            }
-            log(&state);
-            *logged = Some(state);
-        }
-    }
-}
-
-impl leadership::Replica for LeadershipTask {
-    fn poll(&self) -> Option<Command> {
-        self.shared
-            .replica(|replica, now| replica.poll(now))
-            .flatten()
+        self.log_once(state, log);
     }
 
-    fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
-        self.outage.loaded("oracles", &result);
-        let result = result.map_err(drop);
+    fn loaded(&self, result: &Result<Option<StoredLeadership>, String>) {
+        self.outage.loaded("oracles", result);
         let found = result.as_ref().ok().and_then(Option::as_ref);
-        let metrics = &self.shared.metrics.leadership;
-        metrics.loaded(found, self.incarnation);
-        self.shared
-            .replica(|replica, now| replica.loaded(now, result));
-        self.shared.look_again();
+        let own = self.replica(|replica, _| replica.member().incarnation);
+        self.metrics.leadership.loaded(found, own.unwrap_or(0));
     }
 
-    fn swapped(&self, result: SwapResult, cause: Option<&SwapError>, took: Duration) {
-        self.shared.metrics.limit_written(cause.is_none(), took);
-        if let Some(error) = cause {
-            tracing::debug!(%error, "a swap of the oracles' register");
+    fn swapped(&self, cause: Option<&SwapError>, took: Duration) {
+        self.metrics.limit_written(cause.is_none(), took);
+        if cause.is_some() {
             // Then limits are durable in the folders of all oracles.
-            let fails = !self.shared.right().is_promised;
-            self.shared.metrics.limits_fail(fails);
+            let fails = !self.right().is_promised;
+            self.metrics.limits_fail(fails);
         }
-        self.shared
-            .replica(|replica, now| replica.swapped(now, result));
-        self.shared.look_again();
+    }
+
+    fn count_promise(&self, result: &'static str) {
+        self.metrics.promise(result);
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod core;
+mod elected;
 mod error;
 pub mod granting;
 mod joining;
@@ -13,10 +14,10 @@ mod keeper;
 mod leadership;
 mod metrics;
 pub mod program;
-mod promises;
 mod register;
 mod server;
 mod service;
 
+pub use elected::{Elected, Host};
 pub use error::Error;
 pub use server::{Options, Server};

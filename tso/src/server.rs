@@ -29,7 +29,7 @@ use crate::core::{Core, StartError};
 use crate::granting::Granting;
 use crate::joining::JoinedReplica;
 use crate::keeper::Keeper;
-use crate::leadership::LeadershipTask;
+use crate::leadership::{LeadershipTask, Replica};
 use crate::metrics::Metrics;
 use crate::service::{Service, Shared};
 
@@ -107,7 +107,7 @@ pub struct Server {
     register_id: u64,
     background: Background,
     /// Of one of several oracles.
-    promises: Option<Arc<PromiseFolder>>,
+    promises: Option<(Arc<Replica>, Arc<PromiseFolder>)>,
     shared: Arc<Shared>,
 }
 
@@ -117,7 +117,7 @@ enum Background {
     /// In the folder, for an oracle that is alone.
     Keeper(Keeper),
     /// In the register, and in the folders of all oracles.
-    Leadership(LeadershipTask, PromiseTask<Shared>),
+    Leadership(LeadershipTask, PromiseTask<Replica>),
 }
 
 impl Background {
@@ -199,19 +199,14 @@ impl Server {
                 let joined = JoinedReplica::open(location, &options, limit, start, clock.now());
                 let joined = joined.await?;
                 register_id = joined.register_id;
-                promises = Some(joined.promises.clone());
                 let replica = Granting::Replica(Box::new(joined.replica));
                 let shared = Arc::new(Shared::new(replica, clock, counters, tracer));
                 let (timing, folder) = (joined.timing, folder.clone());
-                let asking = PromiseTask::new(shared.clone(), joined.promises, folder, timing);
-                let poll = Duration::from_millis(timing.poll_ms);
-                let leadership = LeadershipTask::new(
-                    shared.clone(),
-                    joined.register,
-                    life.incarnation,
-                    poll,
-                    joined.late,
-                );
+                let elected = Replica::new(shared.clone(), joined.register, timing);
+                let elected = Arc::new(elected);
+                promises = Some((elected.clone(), joined.promises.clone()));
+                let asking = PromiseTask::new(elected.clone(), joined.promises, folder, timing);
+                let leadership = LeadershipTask::new(elected, life.incarnation, joined.late);
                 let background = Background::Leadership(leadership, asking);
                 (background, shared, Duration::ZERO)
             }
@@ -279,8 +274,7 @@ impl Server {
         };
         let service = Service::new(shared.clone(), folder.clone(), options.wait_max);
         let service = OracleServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
-        let promising = promises.map(|promises| (shared, promises));
-        let promising = PromiseService::server(promising, folder.clone());
+        let promising = PromiseService::server(promises, folder.clone());
         let service = Beside::new(service, promising);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
         let (adopted, mut is_adopted) = watch::channel(options.master.is_none());

@@ -12,6 +12,7 @@ use futures_util::stream::Stream;
 use percolator_protocol::election::{NamedLeader, OracleReplica};
 use percolator_protocol::oracle::{ClockEvent, Now};
 use percolator_protocol::types::Timestamp;
+use percolator_server::leadership::RegisterOutage;
 use percolator_server::{Folder, StallWatch};
 use percolator_telemetry::trace::{Remote, Span, Tracer, key};
 use percolator_wire::v1::oracle_server::Oracle;
@@ -22,6 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::clock::Clock;
 use crate::core::{CountRefused, OracleProgress, Store};
 use crate::granting::{Granting, Reply, Right};
+use crate::leadership::LoggedState;
 use crate::metrics::{Metrics, RequestCounters};
 
 /// Traces of one request that are told of; a request has room for so many.
@@ -39,8 +41,9 @@ pub(crate) struct Shared {
     exhausted: Notify,
     /// If this oracle hands over.
     successor: Mutex<Successor>,
-    /// A term of this oracle has begun: its folder is to keep that, and the others are to promise.
-    begun: Notify,
+    /// Of several oracles: whether their register can be read, and what was logged of the election last.
+    pub(crate) outage: RegisterOutage,
+    logged: Mutex<Option<LoggedState>>,
     pub(crate) stall: StallWatch,
 }
 
@@ -89,7 +92,8 @@ impl Shared {
             extended: Notify::new(),
             exhausted: Notify::new(),
             successor: Mutex::default(),
-            begun: Notify::new(),
+            outage: RegisterOutage::default(),
+            logged: Mutex::default(),
             stall: StallWatch::default(),
         }
     }
@@ -217,14 +221,13 @@ impl Shared {
         }
     }
 
-    /// A term of this oracle has begun.
-    pub(crate) fn term_begins(&self) {
-        self.begun.notify_one();
-    }
-
-    /// Ends when a term of this oracle has begun.
-    pub(crate) async fn term_begun(&self) {
-        self.begun.notified().await;
+    /// Logs this of the election, if it isn't what was logged last.
+    pub(crate) fn log_once(&self, state: LoggedState, log: impl FnOnce(&LoggedState)) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.as_ref() != Some(&state) {
+            log(&state);
+            *logged = Some(state);
+        }
     }
 
     /// Brings the metrics up to date.

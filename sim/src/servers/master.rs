@@ -1,6 +1,6 @@
 //! A master's process: the pure `Directory` of `gc-master`, and around it what its runner and service
 //! do: first what is to be durable, then commands, then answers. One that is alone writes its state within the step that
-//! changes it. One of several (`candidate`) writes it meanwhile, and what a step has found waits for that.
+//! changes it. One of several (`elected_master`) writes it meanwhile, and what a step has found waits for that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
-use crate::servers::candidate::Candidate;
 use crate::servers::commands::command_of;
+use crate::servers::elected_master::ElectedMaster;
 use crate::servers::replica::Replicated;
 use crate::servers::served::{Served, Shared};
 use crate::servers::{STEPS, cant_read, exit};
@@ -72,7 +72,7 @@ pub struct Master {
     /// Incarnations of one of several that had its folder.
     pub before: Mutex<Vec<u64>>,
     /// The process of one of several that runs.
-    pub candidate: Mutex<Option<Arc<Candidate>>>,
+    pub elected: Mutex<Option<Arc<ElectedMaster>>>,
 }
 
 impl Master {
@@ -115,7 +115,7 @@ impl Master {
     /// Starts the process.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
         if let Some(replicated) = &self.replicated {
-            return self.boot_candidate(world, replicated);
+            return self.boot_elected(world, replicated);
         }
         let random = self.random();
         let stored = match self.state().load() {
@@ -184,7 +184,7 @@ impl Master {
     ) -> Option<R> {
         let (result, changes) = self.act(world, running, act)?;
         if !early {
-            running.shown(changes).await?;
+            running.durability.shown(changes).await.ok()?;
         }
         Some(result)
     }
@@ -198,9 +198,7 @@ impl Master {
     ) -> Option<(R, u64)> {
         let (result, mut effects, changes) = {
             let mut state = running.running.lock();
-            if state.dead {
-                return None;
-            }
+            running.durability.check().ok()?;
             let now = world.mono(self.node).saturating_sub(state.started);
             let result = act(&mut state.directory, now);
             let mut effects = state.directory.take_effects();
@@ -208,11 +206,9 @@ impl Master {
             if self.replicated.is_some()
                 && let Some(bytes) = effects.persist.take()
             {
-                state.changed(bytes);
-                running.written.notify_one();
-                running.copied.notify_one();
+                running.changed(&mut state, bytes);
             }
-            (result, effects, state.changes)
+            (result, effects, running.durability.changes())
         };
         for note in &effects.notes {
             world.note(|| format!("master: {note}"));
@@ -231,7 +227,7 @@ impl Master {
                     Ok(()) => "it died".to_owned(),
                     Err(error) => error.to_string(),
                 };
-                running.running.lock().dead = true;
+                running.durability.close();
                 let master = self.clone();
                 let why = format!("its state is not durable: {why}");
                 exit(world, self.node, &why, move |world| master.boot(world));
@@ -245,7 +241,7 @@ impl Master {
             }
             let (master, world2, running) = (self.clone(), world.clone(), running.clone());
             let sending = async move {
-                if running.shown(changes).await.is_some() {
+                if running.durability.shown(changes).await.is_ok() {
                     master.dispatch(&world2, &running, command);
                 }
             };

@@ -4,9 +4,9 @@
 mod around;
 mod arrivals;
 mod asked;
-mod candidate;
 mod commands;
 mod copies;
+mod elected_master;
 mod elected_oracle;
 pub mod master;
 pub mod oracle;

@@ -20,7 +20,7 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
-use crate::servers::elected_oracle::Part;
+use crate::servers::elected_oracle::{OracleHost, Part};
 use crate::servers::promises::{PromiseFile, PromisePlace};
 use crate::servers::register::ORACLES;
 use crate::servers::replica::Replicated;
@@ -66,8 +66,6 @@ pub struct Running {
     pub(super) state: Mutex<State>,
     /// A request waits for a limit.
     pub(super) exhausted: Notify,
-    /// A term of it has begun.
-    pub(super) begun: Notify,
     /// It hands over, and takes part in the election no more.
     pub(super) stop: Notify,
 }
@@ -83,8 +81,6 @@ pub(super) struct State {
     pub(super) register_id: u64,
     /// What the clock said when it was read last.
     pub(super) last_clock: Now,
-    /// The term in which it led when it looked last.
-    pub(super) begun_term: Option<u64>,
     /// Another process is started so long after this one was told to end.
     pub(super) down: Duration,
 }
@@ -194,23 +190,20 @@ impl Oracle {
                 is_accepted: false,
                 register_id: 0,
                 last_clock: self.now(world),
-                begun_term: None,
                 down: Duration::ZERO,
             }),
             exhausted: Notify::new(),
-            begun: Notify::new(),
             stop: Notify::new(),
         });
         let part = promises.map(|(replicated, promises, record)| {
-            Arc::new(Part {
+            let host = OracleHost {
                 oracle: self.clone(),
                 world: world.clone(),
-                register: replicated.register(world, self.node, ORACLES, &self.dice),
-                replicated: replicated.clone(),
                 running: running.clone(),
-                known_register: record.register,
-                promises,
-            })
+            };
+            let register = replicated.register(world, self.node, ORACLES, &self.dice);
+            let kept = (promises, record.register);
+            Arc::new(Part::new(host, register, replicated, kept))
         });
         let handler = {
             let (oracle, running, part) = (self.clone(), running.clone(), part.clone());

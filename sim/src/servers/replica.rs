@@ -48,9 +48,4 @@ impl Replicated {
     pub(super) fn poll(&self) -> Duration {
         Duration::from_millis(self.timing.poll_ms)
     }
-
-    /// A hand-over is given up after this.
-    pub(super) fn hand_over_max(&self) -> Duration {
-        Duration::from_millis(self.timing.right_ms)
-    }
 }

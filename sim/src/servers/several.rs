@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::candidate::Candidate;
 use super::cant_read;
+use super::elected_master::ElectedMaster;
 use super::master::Master;
 use super::replica::Replicated;
 use crate::messages::Answer;
@@ -12,47 +12,47 @@ use crate::world::World;
 
 impl Master {
     /// Starts the process of one of several.
-    pub(super) fn boot_candidate(self: &Arc<Self>, world: &Arc<World>, replicated: &Replicated) {
-        let candidate = match Candidate::new(self, world, replicated) {
-            Ok(candidate) => Arc::new(candidate),
+    pub(super) fn boot_elected(self: &Arc<Self>, world: &Arc<World>, replicated: &Replicated) {
+        let elected = match ElectedMaster::new(self, world, replicated) {
+            Ok(elected) => Arc::new(elected),
             Err(error) => {
                 let master = self.clone();
                 return cant_read(world, self.node, &error, move |world| master.boot(world));
             }
         };
         let handler = {
-            let (master, candidate) = (self.clone(), candidate.clone());
+            let (master, elected) = (self.clone(), elected.clone());
             Arc::new(move |world: &Arc<World>, caller, ask| {
-                if candidate.answer_peer(caller, &ask) {
+                if elected.answer_peer(caller, &ask) {
                     return;
                 }
-                match candidate.directory() {
+                match elected.directory() {
                     Ok((term, running)) => {
-                        let early = candidate.shows_early();
+                        let early = elected.shows_early();
                         let (master, world2) = (master.clone(), world.clone());
-                        let (candidate2, caller) = (candidate.clone(), caller);
+                        let (elected2, caller) = (elected.clone(), caller);
                         let work = async move {
                             let answer = master.answer(&world2, &running, ask, early).await?;
-                            candidate2.check_shown(term, &answer);
+                            elected2.check_shown(term, &answer);
                             Some(answer)
                         };
-                        candidate.answer_later(caller, work);
+                        elected.answer_later(caller, work);
                     }
                     Err(leader) => world.reply(master.node, caller, Answer::NotLeader(leader)),
                 }
             })
         };
         let at_kill = {
-            let (master, candidate) = (self.clone(), candidate.clone());
+            let (master, elected) = (self.clone(), elected.clone());
             Box::new(move |_: &Arc<World>| {
-                *master.candidate.lock() = None;
-                candidate.killed();
+                *master.elected.lock() = None;
+                elected.killed();
                 master.disk.crash();
             })
         };
         world.start(self.node, Some(handler), at_kill);
-        *self.candidate.lock() = Some(candidate.clone());
-        candidate.begin();
+        *self.elected.lock() = Some(elected.clone());
+        elected.begin();
     }
 
     /// Whether this process answers as the leader now; one that is alone does.
@@ -60,27 +60,27 @@ impl Master {
         if self.replicated.is_none() {
             return true;
         }
-        let candidate = self.candidate.lock().clone();
-        candidate.is_some_and(|candidate| candidate.serves())
+        let elected = self.elected.lock().clone();
+        elected.is_some_and(|elected| elected.serves())
     }
 
     /// The term of a leader that serves, and could go on now without its register.
     pub fn promised_term(&self) -> Option<u64> {
-        let candidate = self.candidate.lock().clone();
-        candidate?.promised_term()
+        let elected = self.elected.lock().clone();
+        elected?.promised_term()
     }
 
     /// Whether the register may lack what this master has shown.
     pub fn is_ahead(&self) -> bool {
-        let candidate = self.candidate.lock().clone();
-        candidate.is_some_and(|candidate| candidate.is_ahead())
+        let elected = self.elected.lock().clone();
+        elected.is_some_and(|elected| elected.is_ahead())
     }
 
     /// The process of one of several is told to end in order: SIGTERM. Another one is started after this time.
     pub fn hand_over(&self, world: &Arc<World>, down: Duration) {
-        if let Some(candidate) = &*self.candidate.lock() {
+        if let Some(elected) = &*self.elected.lock() {
             world.note(|| format!("{} is told to end", self.name()));
-            candidate.hand_over(down);
+            elected.hand_over(down);
         }
     }
 }

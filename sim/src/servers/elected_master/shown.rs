@@ -1,10 +1,37 @@
 //! What one of several masters shows, and what its durable state has: for the invariant.
 
-use percolator_gc_master::{DirectoryState, StoredState};
+use std::sync::Arc;
 
-use super::Candidate;
+use percolator_gc_master::{DirectoryState, Durability, Durable, PersistError, StoredState};
+use percolator_protocol::election::StateNumber;
+
+use super::ElectedMaster;
 use crate::messages::Answer;
+use crate::servers::served::Shared;
 use crate::watch::{Seen, ShownState};
+use crate::world::World;
+
+/// The directory of a term, whose durable states are seen by the invariants.
+pub(super) struct ShownDirectory<'a> {
+    pub(super) world: &'a Arc<World>,
+    pub(super) shared: &'a Shared,
+}
+
+impl Durable for ShownDirectory<'_> {
+    fn durability(&self) -> &Durability {
+        &self.shared.durability
+    }
+
+    fn newest(&self) -> Option<(u64, Vec<u8>)> {
+        self.shared.newest()
+    }
+
+    /// The next leader goes on from it, or from a later one.
+    fn becomes_durable(&self, number: StateNumber) -> Result<(), PersistError> {
+        self.world.see(&Seen::DurableState(number));
+        Ok(())
+    }
+}
 
 /// How far a state is. None: it can't be read.
 pub(super) fn state_of(bytes: &[u8]) -> Option<ShownState> {
@@ -16,7 +43,7 @@ pub(super) fn state_of(bytes: &[u8]) -> Option<ShownState> {
     })
 }
 
-impl Candidate {
+impl ElectedMaster {
     /// What this master shows in this term is durable, in the register or in its folder at least: the invariant has it that it is
     /// what the next leader goes on from.
     pub(in crate::servers) fn check_shown(&self, term: u64, answer: &Answer) {
@@ -51,13 +78,13 @@ impl Candidate {
             None => return,
             Some(missing) => missing,
         };
-        let copy = self.copies.shown();
+        let copy = self.candidate.host().copies.shown();
         let copy = copy.filter(|copy| copy.number.term == term && copy.number > number);
         let in_folder = copy.and_then(|copy| state_of(&copy.state));
         if in_folder.is_some_and(|it| self::missing(&shown, &it).is_none()) {
             return;
         }
-        let server = &self.member.name;
+        let server = self.name();
         self.world.see(&Seen::ShownEarly { server, missing });
     }
 }

@@ -1,0 +1,385 @@
+//! One of several masters: the process around `gc-master`'s part in the election, and the directory of the term in which it leads.
+//! As `gc-master/src/server.rs` does over a network.
+
+mod host;
+mod shown;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use percolator_client::transport::MasterError;
+use percolator_gc_master::{
+    Candidate, NotLeading, PersistError, Start, StateStore, StoreClock, StoreWaits, persist,
+};
+use percolator_protocol::election::{Member, NamedLeader, StateNumber, StateSource};
+use percolator_register::{BoxFuture, Register};
+use percolator_server::promises::Promiser;
+
+use crate::messages::{Answer, Ask, Caller};
+use crate::mutation::Mutation;
+use crate::rng::Rng;
+use crate::servers::copies::CopyFile;
+use crate::servers::elected_master::host::MasterHost;
+use crate::servers::elected_master::shown::ShownDirectory;
+use crate::servers::master::{Master, address};
+use crate::servers::oracle::WRITE;
+use crate::servers::promises::{PromiseFile, PromisePlace};
+use crate::servers::register::{MASTERS, STATE};
+use crate::servers::replica::Replicated;
+use crate::servers::served::Shared;
+use crate::watch::Seen;
+use crate::world::{NodeId, World};
+use tokio::sync::Notify;
+
+/// How long a register of the state that doesn't answer is asked again.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A process of one of several masters.
+pub struct ElectedMaster {
+    master: Arc<Master>,
+    world: Arc<World>,
+    candidate: Arc<Candidate<MasterHost>>,
+    promises: PromisePlace,
+    state: Arc<dyn Register>,
+    replicated: Replicated,
+    /// The directory of this master's term.
+    current: Mutex<Option<(u64, Shared)>>,
+    stop: Notify,
+    down: Mutex<Duration>,
+}
+
+/// The clock of a master's process.
+struct NodeClock {
+    world: Arc<World>,
+    node: NodeId,
+}
+
+impl StoreClock for NodeClock {
+    fn now(&self) -> Duration {
+        self.world.mono(self.node)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        self.world.sleep_on(self.node, duration).boxed()
+    }
+}
+
+impl ElectedMaster {
+    /// Of a process that has begun.
+    ///
+    /// # Errors
+    /// Its folder can't be read now.
+    pub(super) fn new(
+        master: &Arc<Master>,
+        world: &Arc<World>,
+        replicated: &Replicated,
+    ) -> Result<Self, percolator_server::Error> {
+        let (file, record) = PromiseFile::open(&master.disk, &master.dice)?;
+        let copies = CopyFile::open(&master.disk)?;
+        let incarnation = master.dice.of("incarnations", Rng::next).max(1);
+        let member = Member {
+            name: master.name(),
+            address: address(master.number),
+            incarnation,
+            // One without a number asks nobody for promises, and gives none.
+            replica: if replicated.promises {
+                record.replica
+            } else {
+                0
+            },
+        };
+        // The holder of the folder's lock knows that those before are dead.
+        let dead = std::mem::replace(&mut *master.before.lock(), vec![incarnation]);
+        let takes: Arc<dyn Fn() -> Duration + Send + Sync> = {
+            let master = master.clone();
+            Arc::new(move || master.dice.of("records", |rng| rng.about(WRITE)))
+        };
+        let promises = PromisePlace {
+            world: world.clone(),
+            node: master.node,
+            timing: replicated.timing,
+            file: Arc::new(file),
+            asks_nobody: replicated.mutation == Some(Mutation::PromisesNotAsked),
+            takes: takes.clone(),
+        };
+        let register = |name| replicated.register(world, master.node, name, &master.dice);
+        let host = MasterHost {
+            master: master.clone(),
+            promises: promises.clone(),
+            copies: Arc::new(copies),
+        };
+        let leadership = (register(MASTERS), replicated.timing);
+        let candidate = Candidate::new(host, (member, dead), leadership, record);
+        Ok(Self {
+            candidate: Arc::new(candidate),
+            promises,
+            state: register(STATE),
+            master: master.clone(),
+            world: world.clone(),
+            replicated: replicated.clone(),
+            current: Mutex::default(),
+            stop: Notify::new(),
+            down: Mutex::default(),
+        })
+    }
+
+    fn name(&self) -> &str {
+        &self.candidate.member().name
+    }
+
+    fn has(&self, mutation: Mutation) -> bool {
+        self.master.mutation == Some(mutation)
+    }
+
+    /// Whether this master answers now.
+    pub(super) fn serves(&self) -> bool {
+        let term = self.candidate.leading_term().ok();
+        let current = self.current.lock();
+        term.is_some() && current.as_ref().map(|(term, _)| *term) == term
+    }
+
+    /// The term in which this master serves, if it could go on now without its register.
+    pub(super) fn promised_term(&self) -> Option<u64> {
+        let now_ms = now_ms(&self.world, self.master.node);
+        let is_promised = self.candidate.replica().is_promised(now_ms);
+        let term = self.candidate.leading_term().ok()?;
+        (is_promised && self.serves()).then_some(term)
+    }
+
+    /// Whether the register may lack what this master has shown.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.candidate.replica().is_ahead()
+    }
+
+    /// The process is killed.
+    pub(super) fn killed(&self) {
+        self.promises.file.killed();
+        self.candidate.host().copies.killed();
+    }
+
+    /// The directory to ask, for a request that was read.
+    ///
+    /// # Errors
+    /// The master that leads, if it is known.
+    pub(super) fn directory(&self) -> Result<(u64, Shared), Option<NamedLeader>> {
+        let term = self.candidate.leading_term();
+        let current = self.current.lock().clone();
+        match (term, current) {
+            (Ok(term), Some((of, shared))) if term == of => {
+                self.see_led(term);
+                Ok((term, shared))
+            }
+            (Err(_), Some((of, shared))) if self.has(Mutation::StandbyAnswers) => {
+                self.see_led(of);
+                Ok((of, shared))
+            }
+            (Ok(_) | Err(NotLeading::RightEnded), _) => Err(None),
+            (Err(NotLeading::Standby(leader)), _) => Err(leader),
+        }
+    }
+
+    fn see_led(&self, term: u64) {
+        let (role, server) = ("master", self.name());
+        self.world.see(&Seen::Led { role, server, term });
+        let stored = self.replicated.store.state();
+        let stored_term = stored.map_or(0, |stored| stored.number.term);
+        self.world.see(&Seen::ServedState { term, stored_term });
+    }
+
+    /// Told to end in order.
+    pub(super) fn hand_over(&self, down: Duration) {
+        *self.down.lock() = down;
+        self.stop.notify_one();
+    }
+
+    /// Takes part until the process is told to end; then it hands over, and ends.
+    async fn run(self: Arc<Self>) {
+        {
+            let electing = pin!(self.candidate.run());
+            let leading = pin!(self.lead_again_and_again());
+            let promising = pin!(self.promises.run(&self.candidate));
+            let stop = pin!(self.stop.notified());
+            select(select(select(electing, leading), promising), stop).await;
+        }
+        self.set(None);
+        self.candidate.hand_over().await;
+        let down = *self.down.lock();
+        self.master.end(&self.world, down);
+    }
+
+    /// Begins the state of a new cluster, and serves in each term in which this master leads; never ends.
+    async fn lead_again_and_again(self: &Arc<Self>) {
+        self.begin_state().await;
+        loop {
+            let term = self.candidate.leads().await;
+            let failed = {
+                let leads_no_more = pin!(self.candidate.leads_no_more(term));
+                let lead = pin!(self.lead(term));
+                matches!(select(leads_no_more, lead).await, Either::Right(_))
+            };
+            if !self.has(Mutation::StandbyAnswers) {
+                self.set(None);
+            }
+            if failed {
+                let name = self.name();
+                self.world
+                    .note(|| format!("{name} gives its leadership up"));
+                self.candidate.resign().await;
+            }
+        }
+    }
+
+    fn set(&self, next: Option<(u64, Shared)>) {
+        let before = std::mem::replace(&mut *self.current.lock(), next);
+        if let Some((_, before)) = before {
+            before.durability.close();
+        }
+    }
+
+    /// Serves in one term. Ends when it can't.
+    async fn lead(self: &Arc<Self>, term: u64) {
+        let Some((store, shared)) = self.open(term).await else {
+            return;
+        };
+        self.candidate.stored(StateNumber { term, number: 0 });
+        self.set(Some((term, shared.clone())));
+        self.master.collect(&self.world, &shared);
+        let directory = ShownDirectory {
+            world: &self.world,
+            shared: &shared,
+        };
+        persist(&directory, store, Some(&*self.candidate)).await;
+    }
+
+    /// Begins a directory with the stored state, or with the copy in its folder if that is later, and makes that this term's:
+    /// from then on each late write of an earlier leader is a conflict. None: the register can't be asked.
+    async fn open(&self, term: u64) -> Option<(StateStore, Shared)> {
+        loop {
+            let copy = self.candidate.own_copy().await.ok()?;
+            let (state, waits) = (self.state.clone(), self.waits());
+            let loaded = StateStore::load_newest(state, term, waits, copy).await;
+            let (mut store, stored, source) = loaded.ok()?;
+            let stored = stored?;
+            if source == StateSource::Copy {
+                self.replicated.store.begun_from_copy();
+            }
+            let number = stored.number;
+            self.candidate.may_store_state(term, number.term).await;
+            let opened = shown::state_of(&stored.state);
+            let shared = self
+                .master
+                .begin_directory(&self.world, Start::State(stored.state))?;
+            if let Some(bytes) = shared.take_begun()
+                && !self.has(Mutation::StateNotSwapped)
+            {
+                match store.store(0, &bytes).await {
+                    Ok(()) => {}
+                    // The last write of the leader before: it counts.
+                    Err(PersistError::Superseded) => continue,
+                    Err(_) => return None,
+                }
+            }
+            self.world.see(&Seen::OpenedState {
+                term,
+                number,
+                state: opened?,
+            });
+            return Some((store, shared));
+        }
+    }
+
+    fn waits(&self) -> StoreWaits {
+        let clock = NodeClock {
+            world: self.world.clone(),
+            node: self.master.node,
+        };
+        StoreWaits {
+            clock: Arc::new(clock),
+            retry: Duration::from_millis(self.replicated.timing.retry_ms),
+            retry_max: RETRY_MAX,
+        }
+    }
+
+    /// The state of a new cluster, unless another master was first.
+    async fn begin_state(&self) {
+        loop {
+            let loaded = StateStore::load(self.state.clone(), 0, self.waits()).await;
+            match loaded {
+                Ok((_, Some(_))) => return,
+                Ok((mut store, None)) => {
+                    let begun = self
+                        .master
+                        .begin_directory(&self.world, Start::NewCluster)
+                        .and_then(|begun| begun.take_begun());
+                    if let Some(bytes) = begun {
+                        let _ = store.store(0, &bytes).await;
+                    }
+                }
+                Err(_) => {}
+            }
+            let retry = Duration::from_millis(self.replicated.timing.retry_ms);
+            self.world.sleep_on(self.master.node, retry).await;
+        }
+    }
+}
+
+fn now_ms(world: &Arc<World>, node: NodeId) -> u64 {
+    u64::try_from(world.mono(node).as_millis()).unwrap_or(u64::MAX)
+}
+
+impl ElectedMaster {
+    /// Answers when it is done. What was asked of a directory that is served no more may have been done, or not.
+    pub(super) fn answer_later(
+        &self,
+        caller: Caller,
+        work: impl Future<Output = Option<Answer>> + Send + 'static,
+    ) {
+        let (world, node) = (self.world.clone(), self.master.node);
+        let answer = async move {
+            let closed = || {
+                let why = "the master has stopped serving before its state was durable";
+                Answer::Refused(MasterError::Unavailable(why.to_owned()))
+            };
+            let answer = work.await.unwrap_or_else(closed);
+            world.reply(node, caller, answer);
+        };
+        self.world.spawn(node, answer.boxed());
+    }
+
+    /// Another master asks for a promise or for a copy, or introduces itself. False: it asks something else.
+    pub(super) fn answer_peer(&self, caller: Caller, ask: &Ask) -> bool {
+        match ask {
+            Ask::Promise(request) => self.promises.promise(&self.candidate, caller, request),
+            Ask::Introduce(standby) => {
+                self.promises.introduced(&*self.candidate, caller, standby);
+            }
+            Ask::KeepCopy { request, state } => {
+                let (candidate, promises) = (self.candidate.clone(), self.promises.clone());
+                let (request, state) = (*request, state.to_vec());
+                let keeping = async move {
+                    let copied = candidate.keep_copy(&request, state).await.is_ok();
+                    let kept = copied && promises.keep(&*candidate).await.is_some();
+                    promises.reply(caller, kept);
+                };
+                self.world.spawn(self.master.node, keeping.boxed());
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Whether it may show what isn't durable: for a mutation.
+    pub(super) fn shows_early(&self) -> bool {
+        self.has(Mutation::ShownBeforeDurable)
+    }
+
+    /// Begins.
+    pub(super) fn begin(self: &Arc<Self>) {
+        let (world, node) = (self.world.clone(), self.master.node);
+        world.spawn(node, self.clone().run().boxed());
+    }
+}

@@ -1,0 +1,251 @@
+//! The part of one of several oracles in the election over their register, and the promises by which the leader goes on while that
+//! is away. Over a [`Host`], which is a process with a network, or one of the simulator.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::select;
+use percolator_protocol::election::{
+    Command, CopyRequest, OracleReplica, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound,
+    RoleKind, StoredLeadership, SwapResult, Timing,
+};
+use percolator_protocol::oracle::Now;
+use percolator_register::{Register, SwapError};
+use percolator_server::leadership;
+use percolator_server::promises::{
+    CopyRefusal, IntroducedStandby, Introduction, LeaderRight, Promiser,
+};
+use tokio::sync::Notify;
+
+/// What one of several oracles has around what it decides.
+pub trait Host: Send + Sync + 'static {
+    /// Lets the replica act, by a clock that is read now. None: this oracle is alone.
+    fn replica<T>(&self, act: impl FnOnce(&mut OracleReplica, Now) -> T) -> Option<T>;
+
+    /// The replica has acted: requests that wait may be answered now.
+    fn look_again(&self);
+
+    /// Waits.
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send;
+
+    /// Ends when a request waits for a limit, for one caller at a time.
+    fn exhausted(&self) -> impl Future<Output = ()> + Send;
+
+    /// All commands that were due are carried out.
+    fn driven(&self) {}
+
+    /// A load of the register has ended.
+    fn loaded(&self, _result: &Result<Option<StoredLeadership>, String>) {}
+
+    /// A swap of the register has ended, after so long.
+    fn swapped(&self, _cause: Option<&SwapError>, _took: Duration) {}
+
+    /// This became of a promise: see [`Promiser::count_promise`].
+    fn count_promise(&self, _result: &'static str) {}
+}
+
+/// One of several oracles.
+pub struct Elected<H> {
+    host: Arc<H>,
+    register: Arc<dyn Register>,
+    timing: Timing,
+    /// A term of it has begun: its folder is to keep that, and the others are to promise.
+    begun: Notify,
+    /// The term in which it led when that was looked for last.
+    led: Mutex<Option<u64>>,
+}
+
+impl<H> fmt::Debug for Elected<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elected")
+            .field("register", &self.register)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<H: Host> Elected<H> {
+    /// With these times.
+    pub fn new(host: Arc<H>, register: Arc<dyn Register>, timing: Timing) -> Self {
+        Self {
+            host,
+            register,
+            timing,
+            begun: Notify::new(),
+            led: Mutex::default(),
+        }
+    }
+
+    /// What is around it.
+    pub fn host(&self) -> &Arc<H> {
+        &self.host
+    }
+
+    /// Its register.
+    pub fn register(&self) -> &Arc<dyn Register> {
+        &self.register
+    }
+
+    fn poll(&self) -> Duration {
+        Duration::from_millis(self.timing.poll_ms)
+    }
+
+    /// A hand-over is given up after so long; a standby takes over without one.
+    pub(crate) fn hand_over_max(&self) -> Duration {
+        Duration::from_millis(self.timing.right_ms)
+    }
+
+    /// Takes part in the election; never ends.
+    pub async fn run(&self) -> Infallible {
+        loop {
+            self.drive().await;
+            let exhausted = pin!(self.host.exhausted());
+            select(pin!(self.host.sleep(self.poll())), exhausted).await;
+        }
+    }
+
+    /// Stops granting, and stores that this oracle leads no more, so that another one takes over at once; whether that is durable.
+    /// To be called when [`Self::run`] was dropped.
+    pub async fn hand_over(&self) -> bool {
+        self.host.replica(|replica, now| {
+            replica.hand_over();
+            replica.abandon(now);
+        });
+        self.host.look_again();
+        let left = async {
+            loop {
+                self.drive().await;
+                let role = self.host.replica(|replica, _| replica.role());
+                if role.is_none_or(|role| role == RoleKind::Left) {
+                    return true;
+                }
+                self.host.sleep(self.poll()).await;
+            }
+        };
+        let given_up = async {
+            self.host.sleep(self.hand_over_max()).await;
+            false
+        };
+        select(pin!(left), pin!(given_up)).await.factor_first().0
+    }
+
+    /// Carries out all commands that are due.
+    async fn drive(&self) {
+        leadership::drive(&*self.register, self).await;
+        self.follow_term();
+        self.host.driven();
+    }
+
+    /// Whether a term has begun.
+    fn follow_term(&self) {
+        let leads = self.host.replica(|replica, _| {
+            let leads = replica.role() == RoleKind::Leader;
+            leads.then(|| replica.term())
+        });
+        let leads = leads.flatten();
+        let mut led = self.led.lock().unwrap_or_else(PoisonError::into_inner);
+        if leads.is_some() && leads != *led {
+            self.begun.notify_one();
+        }
+        *led = leads;
+    }
+}
+
+impl<H: Host> leadership::Replica for Elected<H> {
+    fn poll(&self) -> Option<Command> {
+        self.host
+            .replica(|replica, now| replica.poll(now))
+            .flatten()
+    }
+
+    fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
+        self.host.loaded(&result);
+        self.host
+            .replica(|replica, now| replica.loaded(now, result.map_err(drop)));
+        self.host.look_again();
+    }
+
+    fn swapped(&self, result: SwapResult, cause: Option<&SwapError>, took: Duration) {
+        if let Some(error) = cause {
+            tracing::debug!(%error, "a swap of the oracles' register");
+        }
+        self.host.swapped(cause, took);
+        self.host
+            .replica(|replica, now| replica.swapped(now, result));
+        self.follow_term();
+        self.host.look_again();
+    }
+}
+
+impl<H: Host> Promiser for Elected<H> {
+    const ROLE: &'static str = "oracle";
+    /// A limit is part of a promise.
+    const COPY_BYTES_MAX: usize = 0;
+
+    fn record(&self) -> Option<PromiseRecord> {
+        self.host.replica(|replica, _| replica.record())
+    }
+
+    fn ask_promises(&self) -> Option<PromiseRound> {
+        let round = self.host.replica(|replica, now| replica.ask_promises(now));
+        round.flatten()
+    }
+
+    fn kept(&self, record: &PromiseRecord) {
+        self.host.replica(|replica, now| replica.kept(now, record));
+        self.host.look_again();
+    }
+
+    fn promised(&self, call: &PromiseCall) {
+        self.host
+            .replica(|replica, now| replica.promised(now, call));
+        self.host.look_again();
+    }
+
+    fn promise(&self, request: &PromiseRequest) -> Option<PromiseRecord> {
+        let promised = self
+            .host
+            .replica(|replica, now| replica.promise(now, request));
+        promised.flatten()
+    }
+
+    fn introduction(&self) -> Option<Introduction> {
+        let introduction = self.host.replica(|replica, _| {
+            Some(Introduction {
+                leader: replica.introduces_to()?.to_owned(),
+                standby: IntroducedStandby::new(replica.register()?, replica.member()),
+            })
+        });
+        introduction.flatten()
+    }
+
+    fn introduced(&self, standby: &IntroducedStandby) {
+        self.host.replica(|replica, now| {
+            if replica.register() == Some(standby.register) && !standby.is_leaving {
+                replica.introduced(now, &standby.peer);
+            }
+        });
+    }
+
+    fn right(&self) -> LeaderRight {
+        let right = self.host.replica(|replica, now| LeaderRight {
+            leads: replica.leads(now),
+            is_by_promises: replica.leads_by_promises(now),
+        });
+        right.unwrap_or_default()
+    }
+
+    async fn term_begun(&self) {
+        self.begun.notified().await;
+    }
+
+    fn count_promise(&self, result: &'static str) {
+        self.host.count_promise(result);
+    }
+
+    async fn keep_copy(&self, _: &CopyRequest, _: Vec<u8>) -> Result<(), CopyRefusal> {
+        Err(CopyRefusal::Refused)
+    }
+}
