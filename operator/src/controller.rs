@@ -522,7 +522,8 @@ async fn carry_out(
     }
     let last = status(cluster, observed, &refused);
     // From the first role to the last it is one change.
-    let goes_on = plan.is_to_restart && cluster::awaits_servers(&last);
+    let is_repair = matches!(decision, Decision::Invalid(..)) && plan.waits.is_some();
+    let goes_on = plan.is_to_restart && (is_repair || cluster::awaits_servers(&last));
     if !cluster::is_changing(cluster, observed) && !goes_on {
         shared.rolls().end(&full_name(&cluster.metadata));
     }

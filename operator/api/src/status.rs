@@ -206,6 +206,8 @@ pub enum Reason {
     WaitingForRemoval,
     /// As many other clusters change their servers as may at a time.
     WaitingForTurn,
+    /// A newer operator made the pods, by templates that this one doesn't know.
+    NewerTemplates,
     /// Nothing is wrong that the operator could see.
     AsExpected,
     /// The spec can't be carried out as it is.
@@ -255,7 +257,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::AllServersReady,
         Self::StandbysNotReady,
         Self::ServersNotReady,
@@ -270,6 +272,7 @@ impl Reason {
         Self::ReplacingClaims,
         Self::WaitingForRemoval,
         Self::WaitingForTurn,
+        Self::NewerTemplates,
         Self::AsExpected,
         Self::InvalidSpec,
         Self::ObjectConflict,

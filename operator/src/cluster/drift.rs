@@ -62,19 +62,22 @@ fn kept(live: &Value) -> String {
 }
 
 /// The condition Drifted.
-pub(super) fn drifted(observed: &Observed) -> Said {
+pub(super) fn drifted(observed: &Observed, claims: &[(String, &'static str)]) -> Said {
     let altered: &BTreeMap<(Kind, String), Altered> = &observed.altered;
-    let places: Vec<String> = altered
+    let objects = altered
         .iter()
-        .map(|((kind, name), altered)| format!("{} {name} at {}", kind.name(), altered.place))
-        .collect();
+        .map(|((kind, name), altered)| format!("{} {name} at {}", kind.name(), altered.place));
+    let claims = claims
+        .iter()
+        .map(|(name, place)| format!("PersistentVolumeClaim {name} at {place}"));
+    let places: Vec<String> = objects.chain(claims).collect();
     if places.is_empty() {
         let message = "the API server keeps all objects as the operator applies them".to_owned();
         return (false, Reason::NotAltered, message);
     }
     let message = format!(
-        "an admission webhook or policy changes what the operator applies, and the operator leaves it so: {}; to be rid of \
-         this, exempt the objects there, or have the spec ask for the same",
+        "an admission webhook or policy changes what the operator applies, or this Kubernetes doesn't know the field, and the operator \
+         leaves it so: {}; to be rid of this, exempt the objects there, or have the spec ask for the same",
         places.join(", ")
     );
     (true, Reason::AlteredByAdmission, message)

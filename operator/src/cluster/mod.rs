@@ -77,13 +77,19 @@ pub(crate) fn records_first(cluster: &ClusterObject, plan: &Plan) -> bool {
 
 /// The cluster with the last spec that was valid, if it still is. Whether it is paused, the newest spec says.
 fn last_valid(cluster: &ClusterObject, observed: &Observed) -> Option<ClusterObject> {
+    let last = recorded_spec(cluster)?;
+    validate::validate(&last, observed)
+        .is_empty()
+        .then_some(last)
+}
+
+/// The cluster with the spec that its status records.
+fn recorded_spec(cluster: &ClusterObject) -> Option<ClusterObject> {
     let recorded = cluster.status.as_ref()?.last_valid_spec.as_ref()?;
     let mut last = cluster.clone();
     last.spec = serde_json::from_str(recorded).ok()?;
     last.spec.paused = cluster.spec.paused;
-    validate::validate(&last, observed)
-        .is_empty()
-        .then_some(last)
+    Some(last)
 }
 
 /// Validates, builds and plans.
@@ -152,9 +158,13 @@ pub(crate) fn names_needed(
     settings: &Settings,
     deployments: &[Value],
 ) -> BTreeSet<(Kind, String)> {
-    let wanted = build::build(cluster, &Observed::default(), settings);
+    let last = recorded_spec(cluster);
+    let specs = [Some(cluster), last.as_ref()];
+    // While the spec is invalid, the last valid one is carried out.
+    let wanted = specs.map(|spec| Some(build::build(spec?, &Observed::default(), settings)));
+    let wanted = wanted.iter().flatten();
     let names = wanted
-        .all()
+        .flat_map(build::Wanted::all)
         .map(|object| (object.kind, object.name.clone()));
     // Not made where every role has one of its own, or where nobody asks for them: one that was made before is to go.
     let name = cluster.metadata.name.clone().unwrap_or_default();
@@ -190,11 +200,14 @@ pub(crate) fn names_needed(
 pub(crate) fn claims_to_ask_for(cluster: &ClusterObject, observed: &Observed) -> Vec<String> {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let known: BTreeSet<&str> = observed.claims.iter().map(observed::name).collect();
+    let last = recorded_spec(cluster);
     let claims = Role::ALL.into_iter().flat_map(|role| {
         let set = observed.set(name, role);
         let at = |path| set.map_or(0, |set| observed::number(set, path));
         let has = at("/spec/replicas").max(at("/status/replicas"));
-        let ordinals = u32::try_from(has).unwrap_or(0)..role.asked(&cluster.spec).replicas;
+        let last = last.as_ref().map_or(0, |it| role.asked(&it.spec).replicas);
+        let asked = role.asked(&cluster.spec).replicas.max(last);
+        let ordinals = u32::try_from(has).unwrap_or(0)..asked;
         ordinals.map(move |ordinal| names::claim(name, role, ordinal))
     });
     claims.filter(|claim| !known.contains(&**claim)).collect()

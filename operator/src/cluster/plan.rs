@@ -8,7 +8,7 @@ use super::build::Wanted;
 use super::growing;
 use super::monitored::Lack;
 use super::names::{self, Role, RoleSpec};
-use super::object::{Kind, Object};
+use super::object::{ASKED, Kind, Object, fingerprint};
 use super::observed::{self, Observed, Standing, is_leaving};
 use super::scale_in::ScaleIn;
 
@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     pub(crate) apply: Vec<Object>,
     /// Claims that are to have more, or other labels: the claim's name and a merge patch.
     pub(crate) claims: Vec<(String, Value)>,
+    /// Claims that were asked for this, and that the API server keeps otherwise: the claim's name and the place.
+    pub(crate) altered_claims: Vec<(String, &'static str)>,
     /// Objects of ours that nobody asks for any more.
     pub(crate) remove: Vec<(Kind, String)>,
     /// Claims to remove that nobody asks for any more: they never had a volume, or their servers were drained.
@@ -214,6 +216,13 @@ fn plan_sets(
     let mut gate = Gate::Open;
     for (role, set) in &wanted.sets {
         let live = observed.get(set.kind, &set.name);
+        if let (Some(_), Some(why)) = (live, &wanted.kept) {
+            gate = Gate::Closed;
+            if plan.waits.is_none() {
+                plan.waits = Some((Reason::NewerTemplates, why.clone()));
+            }
+            continue;
+        }
         if plan.waits.is_none() {
             plan.waits = make_room(cluster, *role, set, observed, plan);
             if plan.waits.is_some() {
@@ -227,8 +236,12 @@ fn plan_sets(
             // That restarts nobody; and anyone who says that claims are to stay may delete the cluster next.
             Gate::Closed => live.is_some_and(|live| set.differs_only_at(&[CLAIMS_KEPT], live)),
         };
-        let restarts =
-            !is_as_wanted && live.is_some_and(|live| !set.differs_only_at(&RESTARTS_NOBODY, live));
+        // One that was asked for the same is as admission left it: it isn't changed again by asking again.
+        let is_new = |live: &&Value| {
+            asked_mark(live) != asked_mark(&set.value)
+                && !set.differs_only_at(&RESTARTS_NOBODY, live)
+        };
+        let restarts = !is_as_wanted && live.as_ref().is_some_and(is_new);
         plan.is_to_restart |= restarts;
         if !is_as_wanted && may_apply {
             if let Some(why) = observed.turn_awaited.as_ref().filter(|_| restarts) {
@@ -367,8 +380,22 @@ fn plan_claims(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
             if !observed::is_bound(claim) {
                 continue;
             }
-            if let Some(change) = change_of(claim, &asked) {
-                plan.claims.push((observed::name(claim).to_owned(), change));
+            let name = observed::name(claim).to_owned();
+            match attributes_of(claim, &asked) {
+                Some((place, _, mark)) if claim["metadata"]["annotations"][ASKED] == *mark => {
+                    plan.altered_claims.push((name.clone(), place));
+                    plan.claims
+                        .extend(growth_of(claim, &asked, json!({})).map(|it| (name, it)));
+                }
+                attributes => {
+                    let mut change = json!({});
+                    if let Some((_, attributes, mark)) = attributes {
+                        change = attributes;
+                        change["metadata"]["annotations"][ASKED] = json!(mark);
+                    }
+                    plan.claims
+                        .extend(growth_of(claim, &asked, change).map(|it| (name, it)));
+                }
             }
         }
     }
@@ -377,31 +404,56 @@ fn plan_claims(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
     }
 }
 
-/// What a claim lacks of what is asked for, as a merge patch. A StatefulSet's template of claims can't change, so that claims
-/// that are there are changed one by one.
-fn change_of(claim: &Value, asked: &RoleSpec<'_>) -> Option<Value> {
-    let mut change = json!({});
+/// What an object's mark of all that was asked for says.
+fn asked_mark(object: &Value) -> &Value {
+    &object["metadata"]["annotations"][ASKED]
+}
+
+/// The merge patch with what a claim lacks of the size that is asked for. None: nothing is to be changed.
+fn growth_of(claim: &Value, asked: &RoleSpec<'_>, mut change: Value) -> Option<Value> {
     if observed::claim_size(claim).is_some_and(|has| has < asked.size) {
         change["spec"]["resources"]["requests"]["storage"] = json!(asked.size.to_string());
-    }
-    const ATTRIBUTES: &str = "volumeAttributesClassName";
-    if let Some(class) = &asked.claim.volume_attributes_class_name
-        && claim["spec"][ATTRIBUTES] != **class
-    {
-        change["spec"][ATTRIBUTES] = json!(class);
-    }
-    for (field, wanted) in [
-        ("labels", &asked.claim.labels),
-        ("annotations", &asked.claim.annotations),
-    ] {
-        for (key, value) in wanted {
-            if claim["metadata"][field][key] != **value {
-                change["metadata"][field][key] = json!(value);
-            }
-        }
     }
     change
         .as_object()
         .is_some_and(|it| !it.is_empty())
         .then_some(change)
+}
+
+/// What a claim lacks of the class, labels and annotations that are asked for: the first place, a merge patch, and the mark of what is
+/// asked for. A StatefulSet's template of claims can't change, so that claims that are there are changed one by one; one that has
+/// the mark was asked for all of it, and the API server keeps it otherwise: a policy changes it, or this version of Kubernetes
+/// doesn't know the field.
+fn attributes_of(claim: &Value, asked: &RoleSpec<'_>) -> Option<(&'static str, Value, String)> {
+    const CLASS: &str = "volumeAttributesClassName";
+    let mut change = json!({});
+    let mut place = None;
+    let attributes = &asked.claim;
+    if let Some(class) = &attributes.volume_attributes_class_name
+        && claim["spec"][CLASS] != **class
+    {
+        change["spec"][CLASS] = json!(class);
+        place = place.or(Some(".spec.volumeAttributesClassName"));
+    }
+    for (field, at, wanted) in [
+        ("labels", ".metadata.labels", &attributes.labels),
+        (
+            "annotations",
+            ".metadata.annotations",
+            &attributes.annotations,
+        ),
+    ] {
+        for (key, value) in wanted {
+            if claim["metadata"][field][key] != **value {
+                change["metadata"][field][key] = json!(value);
+                place = place.or(Some(at));
+            }
+        }
+    }
+    let all = json!([
+        attributes.volume_attributes_class_name,
+        attributes.labels,
+        attributes.annotations
+    ]);
+    Some((place?, change, fingerprint(&all)))
 }

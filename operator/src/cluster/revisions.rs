@@ -49,6 +49,22 @@ pub(crate) fn of(cluster: &ClusterObject, observed: &Observed, settings: &Settin
     }
 }
 
+/// Why the pods that are there stay as they are: they are made by templates that this operator doesn't know, as after one that was
+/// newer. Its own would restart them, and nobody has asked for that.
+pub(crate) fn of_newer_operator(
+    cluster: &ClusterObject,
+    observed: &Observed,
+    settings: &Settings,
+) -> Option<String> {
+    let revision = of(cluster, observed, settings);
+    let asked = cluster.spec.template_revision;
+    (revision > NEWEST && asked.is_none()).then(|| {
+        format!(
+            "a newer operator made the pods, by templateRevision {revision}, and this one knows {FIRST} to {NEWEST}: it leaves them as              they are; go back to the newer operator, or set spec.templateRevision to one of these, which restarts them"
+        )
+    })
+}
+
 /// What the status records, while the spec is valid.
 pub(crate) fn record(
     cluster: &ClusterObject,

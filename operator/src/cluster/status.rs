@@ -39,6 +39,14 @@ impl Outcome<'_> {
         }
     }
 
+    /// Claims that the API server keeps otherwise than they were asked for.
+    fn altered_claims(&self) -> &[(String, &'static str)] {
+        match self {
+            Self::Invalid(_) => &[],
+            Self::Planned(plan, _) => &plan.altered_claims,
+        }
+    }
+
     /// Whether the API server refused something that the servers need, and will until a person changes something.
     fn has_lasting_refusal(&self) -> bool {
         match self {
@@ -129,7 +137,7 @@ pub(crate) fn status(
                 ConditionType::Degraded => degraded.clone(),
                 ConditionType::Reconciling => reconciling(&progressing, &stalled),
                 ConditionType::Stalled => stalled.clone(),
-                ConditionType::Drifted => drift::drifted(observed),
+                ConditionType::Drifted => drift::drifted(observed, outcome.altered_claims()),
                 ConditionType::Paused => paused(spec.paused),
                 ConditionType::Monitored => {
                     let asked = &spec.monitoring;

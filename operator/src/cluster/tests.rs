@@ -116,7 +116,9 @@ impl World {
                 applied.push(name.clone());
                 let claims = &mut self.observed.claims;
                 let claim = claims.iter_mut().find(|claim| super::name(claim) == name);
-                percolator_api::merge(claim.expect("a claim that is there"), change);
+                let claim = claim.expect("a claim that is there");
+                percolator_api::merge(claim, change);
+                (self.admission)(claim);
             }
             for key in &plan.remove {
                 if !may_write() {

@@ -44,7 +44,7 @@ pub(super) fn worst(
     });
     let refused = observed.refused_pods.iter().map(|(set, why)| {
         let message = format!(
-            "the pods of StatefulSet {set} can't be made: {}; look at spec.*.pod, and at what the namespace allows \
+            "the pods of StatefulSet {set} can't be made: {}; look at spec.*.pod and spec.podDefaults, and at what the namespace allows \
              (quotas, pod security)",
             why.trim()
         );
@@ -270,7 +270,7 @@ fn of_pod(pod: &Value, unschedulable_grace: i64, now: Timestamp) -> Option<(Reas
                 let why = condition(pod, "PodScheduled").map(|it| it["message"].as_str());
                 let why = why.flatten().unwrap_or_default();
                 format!(
-                    "no node takes pod {name}: {why}; look at spec.*.pod and spec.*.storage, or add nodes"
+                    "no node takes pod {name}: {why}; look at spec.*.pod, spec.podDefaults and spec.*.storage, or add nodes"
                 )
             }
             Reason::NodeUnreachable => format!(

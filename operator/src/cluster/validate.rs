@@ -1,5 +1,6 @@
-//! What a spec may not ask for: its own rules, and those that need what is there. The API server refuses all of
-//! it by the rules in the definition; this is for what gets past them, as an older definition lets it.
+//! What a spec may not ask for: its own rules, and those that need what is there. The API server refuses most of
+//! it by the rules in the definition; this is for what gets past them, as an older definition lets it, and what several fields
+//! come to.
 
 use percolator_api::{ClusterObject, Problem};
 use serde_json::Value;

@@ -44,6 +44,8 @@ pub(crate) struct Wanted {
     pub(crate) deployments: Vec<Object>,
     /// What the servers don't need, of kinds that the API server may not know: applied last.
     pub(crate) monitoring: Vec<Object>,
+    /// Why StatefulSets and Deployments that are there stay as they are, if so.
+    pub(crate) kept: Option<String>,
 }
 
 impl Wanted {
@@ -101,6 +103,7 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
             .chain(builder.observers())
             .collect(),
         monitoring: builder.monitoring(),
+        kept: revisions::of_newer_operator(cluster, observed, settings),
     }
 }
 

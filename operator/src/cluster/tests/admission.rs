@@ -67,6 +67,70 @@ fn an_operator_that_follows_applies_once_and_restarts_nobody() {
 }
 
 #[test]
+fn an_operator_that_follows_waits_for_no_turn() {
+    let mut world = world();
+    for role in Role::ALL {
+        world.step();
+        world.ready(role);
+    }
+    world.step();
+    world.observed.altered.clear();
+    world.observed.turn_awaited = Some("waiting for its turn: others".into());
+    let decision = decide(&world.cluster, &world.observed, &World::settings());
+    assert!(!decision.plan().is_to_restart, "{decision:?}");
+    for role in Role::ALL {
+        assert_eq!(world.step().0, [role.set("demo")]);
+    }
+    assert_eq!(world.condition("Ready"), reason(true, Reason::UpToDate));
+    // Another image restarts servers, and waits.
+    world.change(|cluster| cluster.spec.image = Some("percolator:2".into()));
+    assert_eq!(world.step().0, Vec::<String>::new());
+    let waits = reason(true, Reason::WaitingForTurn);
+    assert_eq!(world.condition("Progressing"), waits);
+}
+
+/// As Kubernetes before 1.34 drops the class, and a policy the label.
+#[test]
+fn what_the_api_server_drops_of_a_claim_is_asked_for_once() {
+    let mut world = World::all_ready();
+    world.admission = |object| {
+        for (place, field) in [
+            ("/spec", "volumeAttributesClassName"),
+            ("/metadata/labels", "backup"),
+        ] {
+            if let Some(fields) = object.pointer_mut(place).and_then(Value::as_object_mut) {
+                fields.remove(field);
+            }
+        }
+    };
+    world.change(|cluster| {
+        let claim = &mut cluster.spec.tablets.storage.claim;
+        claim.labels.insert("backup".into(), "daily".into());
+        claim.volume_attributes_class_name = Some("fast".into());
+    });
+    let claims = [0, 1, 2].map(|ordinal| format!("data-demo-tablet-{ordinal}"));
+    assert_eq!(world.step().0, claims);
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(world.condition("Ready"), reason(true, Reason::UpToDate));
+    let drifted = reason(true, Reason::AlteredByAdmission);
+    assert_eq!(world.condition("Drifted"), drifted);
+    let message = world.message("Drifted");
+    for claim in &claims {
+        let place = format!("PersistentVolumeClaim {claim} at .spec.volumeAttributesClassName");
+        assert!(message.contains(&place), "{message}");
+    }
+    // Volumes grow all the same, and what else is asked for is asked for once more.
+    world.change(|cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(11 << 30));
+    assert_eq!(world.step().0[1..], claims);
+    world.change(|cluster| {
+        let claim = &mut cluster.spec.tablets.storage.claim;
+        claim.labels.insert("team".into(), "a".into());
+    });
+    assert_eq!(world.step().0, claims);
+    assert_eq!(world.step().0, Vec::<String>::new());
+}
+
+#[test]
 fn what_others_change_of_an_altered_set_is_changed_back() {
     let mut world = world();
     for role in Role::ALL {

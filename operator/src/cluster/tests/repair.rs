@@ -39,6 +39,21 @@ fn a_deleted_service_comes_back_while_the_spec_is_invalid() {
     );
 }
 
+/// What is to be repaired has to be looked for.
+#[test]
+fn objects_of_the_last_valid_spec_are_looked_for_while_the_spec_is_invalid() {
+    let mut world = World::all_ready();
+    world.change(|cluster| cluster.spec.proxy = Some(percolator_api::Proxy::default()));
+    world.step();
+    world.change(|cluster| {
+        cluster.spec.proxy = None;
+        is_invalid(cluster);
+    });
+    let needed = names_needed(&world.cluster, &World::settings(), &[]);
+    let proxies = (Kind::Service, "demo-proxy".to_owned());
+    assert!(needed.contains(&proxies), "{needed:?}");
+}
+
 #[test]
 fn a_cluster_that_never_had_a_valid_spec_has_nothing_to_repair() {
     let mut world = World::new();

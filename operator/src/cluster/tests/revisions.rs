@@ -120,6 +120,35 @@ fn the_revision_is_recorded_before_anything_is_applied() {
     assert_eq!(recorded(&world), (NEWEST, "percolator:1".to_owned()));
 }
 
+/// As `helm rollback` leaves it.
+#[test]
+fn an_older_operator_leaves_the_pods_of_a_newer_one_as_they_are() {
+    let mut world = World::all_ready();
+    let newer = NEWEST + 1;
+    let status = world.cluster.status.as_mut().expect("a status");
+    status.templates.as_mut().expect("templates").revision = newer;
+    for set in ["demo-gc-master", "demo-tso", "demo-tablet"] {
+        let key = (Kind::StatefulSet, set.to_owned());
+        let set = world.observed.objects.get_mut(&key).expect("a set");
+        set["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["--of-a-newer-one"]);
+        set["metadata"]["annotations"]["percolator.dev/asked"] = json!("otherwise");
+    }
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert!(arguments_of(&world).contains("--of-a-newer-one"));
+    assert_eq!(recorded(&world).0, newer);
+    let waits = reason(true, Reason::NewerTemplates);
+    assert_eq!(world.condition("Progressing"), waits);
+    let message = world.message("Progressing");
+    assert!(message.contains("spec.templateRevision"), "{message}");
+    // All else is repaired.
+    let service = (Kind::Service, "demo".to_owned());
+    world.observed.objects.remove(&service);
+    assert_eq!(world.step().0, ["demo"]);
+    // Until somebody asks for what this operator knows.
+    world.change(|cluster| cluster.spec.template_revision = Some(NEWEST));
+    assert_eq!(world.step().0, ["demo-gc-master"]);
+}
+
 #[test]
 fn servers_are_changed_in_their_clusters_turn() {
     let mut world = World::all_ready();
