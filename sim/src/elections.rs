@@ -29,6 +29,14 @@ pub(crate) fn faults_for(mutant: ElectionMutant) -> &'static [Fault] {
         E::HandOverBelowNext | E::GrantsDuringHandOver => &[Fault::HandOver, Fault::RegisterSlow],
         E::RightFromAnswer => &[Fault::RegisterSlow],
         E::SeenFromSending => &[Fault::RegisterSlow, Fault::CutLeader],
+        // Standbys promise again that were away while the leader's states were in folders alone.
+        E::ListChangesWhileAhead => &[
+            Fault::Loss,
+            Fault::RegisterAway,
+            Fault::KillLeader,
+            Fault::KillServer,
+            Fault::PauseServer,
+        ],
         _ if mutant.is_of_states() => &[
             Fault::Loss,
             Fault::RegisterAway,
