@@ -178,7 +178,7 @@ fn everything(context: &Context, args: &Args) -> anyhow::Result<Outcome> {
     outcome.row("build", "ok", started.elapsed(), tests);
     let beside: Vec<Part> = of(Turn::Beside).collect();
     let beside = Beside::start(context, &beside)?;
-    for part in of(Turn::InTurn) {
+    for part in of(Turn::OneByOne) {
         outcome.run(part, context, args);
     }
     outcome.add_beside(beside);

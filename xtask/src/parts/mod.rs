@@ -47,7 +47,7 @@ pub(crate) enum Turn {
     First,
     /// One after the other. They wait for clocks, and each takes more than half of the processors: two of them beside each other
     /// are no quicker, and run into limits of time.
-    InTurn,
+    OneByOne,
     /// Beside those, with what these leave of the processors: it wants nothing else, and may take longer for it.
     Beside,
 }
@@ -105,7 +105,7 @@ impl Part {
             | Self::Examples
             | Self::Crash
             | Self::E2e
-            | Self::BenchSmoke => Turn::InTurn,
+            | Self::BenchSmoke => Turn::OneByOne,
         }
     }
 
