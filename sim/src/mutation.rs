@@ -55,8 +55,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// Each has to be killed within so many seeds. Most are killed by one of the first ten; those of masters whose list changes while
-    /// their register lacks the newest state by one of two hundred.
+    /// Each has to be killed within so many seeds. Most are killed by one of the first ten, one of masters' states by one of two hundred.
     pub const KILLED_WITHIN: u64 = 1_000;
 
     /// All that there is in this build.
