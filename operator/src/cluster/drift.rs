@@ -7,14 +7,14 @@ use percolator_api::Reason;
 use serde_json::Value;
 
 use super::monitored::Said;
-use super::object::{ASKED, Kind, Object, fingerprint};
+use super::object::{Kind, Object, asked_mark, fingerprint};
 use super::observed::Observed;
 
 /// An object that the API server accepted, and keeps otherwise than it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Altered {
     /// The mark of what was asked for.
-    asked: Option<String>,
+    asked: Value,
     /// What the API server made of it, as a fingerprint.
     kept: String,
     /// The first place that differs.
@@ -26,7 +26,7 @@ impl Altered {
     pub(crate) fn of(object: &Object, answer: &Value) -> Option<Self> {
         Some(Self {
             place: object.differs_at(answer)?,
-            asked: mark(object),
+            asked: asked_mark(&object.value).clone(),
             kept: kept(answer),
         })
     }
@@ -38,13 +38,8 @@ impl Altered {
 
     /// Whether applying this object again would change nothing of the one that is there.
     pub(super) fn accounts_for(&self, object: &Object, live: &Value) -> bool {
-        self.asked == mark(object) && self.is_of(live)
+        self.asked == *asked_mark(&object.value) && self.is_of(live)
     }
-}
-
-fn mark(object: &Object) -> Option<String> {
-    let mark = object.value["metadata"]["annotations"][ASKED].as_str();
-    mark.map(str::to_owned)
 }
 
 /// An object without what changes by itself.

@@ -158,9 +158,9 @@ pub(crate) fn names_needed(
     settings: &Settings,
     deployments: &[Value],
 ) -> BTreeSet<(Kind, String)> {
-    let last = recorded_spec(cluster);
-    let specs = [Some(cluster), last.as_ref()];
     // While the spec is invalid, the last valid one is carried out.
+    let last = recorded_spec(cluster).filter(|last| last.spec != cluster.spec);
+    let specs = [Some(cluster), last.as_ref()];
     let wanted = specs.map(|spec| Some(build::build(spec?, &Observed::default(), settings)));
     let wanted = wanted.iter().flatten();
     let names = wanted

@@ -85,6 +85,11 @@ pub(crate) struct Object {
 /// otherwise.
 pub(crate) const ASKED: &str = "percolator.dev/asked";
 
+/// What is there of that: a text, or null.
+pub(crate) fn asked_mark(object: &Value) -> &Value {
+    &object["metadata"]["annotations"][ASKED]
+}
+
 impl Object {
     /// Completes an object with its name, labels and owner, and with a mark of all that is asked for.
     pub(crate) fn new(kind: Kind, name: &str, labels: Value, owner: &Value, body: Value) -> Self {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::drift::Altered;
 use super::monitored::Lack;
 use super::names::{CLAIM, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, Role, RoleSpec};
-use super::object::{ASKED, Kind, Object};
+use super::object::{Kind, Object, asked_mark};
 use super::scale_in::MasterReport;
 
 /// The annotation of StatefulSets that has the size which was last asked of their volumes: a set's own template keeps the
@@ -268,7 +268,7 @@ pub(crate) fn standing(object: &Value, cluster: &ClusterObject) -> Standing {
         {
             Standing::Former
         }
-        None if metadata["annotations"][ASKED].is_string()
+        None if asked_mark(object).is_string()
             && metadata["labels"]["app.kubernetes.io/managed-by"] == MANAGER
             && metadata["labels"][CLUSTER_LABEL] == name =>
         {

@@ -8,7 +8,7 @@ use super::build::Wanted;
 use super::growing;
 use super::monitored::Lack;
 use super::names::{self, Role, RoleSpec};
-use super::object::{ASKED, Kind, Object, fingerprint};
+use super::object::{ASKED, Kind, Object, asked_mark, fingerprint};
 use super::observed::{self, Observed, Standing, is_leaving};
 use super::scale_in::ScaleIn;
 
@@ -380,23 +380,11 @@ fn plan_claims(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
             if !observed::is_bound(claim) {
                 continue;
             }
-            let name = observed::name(claim).to_owned();
-            match attributes_of(claim, &asked) {
-                Some((place, _, mark)) if claim["metadata"]["annotations"][ASKED] == *mark => {
-                    plan.altered_claims.push((name.clone(), place));
-                    plan.claims
-                        .extend(growth_of(claim, &asked, json!({})).map(|it| (name, it)));
-                }
-                attributes => {
-                    let mut change = json!({});
-                    if let Some((_, attributes, mark)) = attributes {
-                        change = attributes;
-                        change["metadata"]["annotations"][ASKED] = json!(mark);
-                    }
-                    plan.claims
-                        .extend(growth_of(claim, &asked, change).map(|it| (name, it)));
-                }
-            }
+            let (change, altered) = change_of(claim, &asked);
+            let name = || observed::name(claim).to_owned();
+            plan.claims.extend(change.map(|change| (name(), change)));
+            plan.altered_claims
+                .extend(altered.map(|place| (name(), place)));
         }
     }
     if plan.waits.is_none() {
@@ -404,27 +392,31 @@ fn plan_claims(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
     }
 }
 
-/// What an object's mark of all that was asked for says.
-fn asked_mark(object: &Value) -> &Value {
-    &object["metadata"]["annotations"][ASKED]
-}
-
-/// The merge patch with what a claim lacks of the size that is asked for. None: nothing is to be changed.
-fn growth_of(claim: &Value, asked: &RoleSpec<'_>, mut change: Value) -> Option<Value> {
+/// What a claim lacks of what is asked for, as a merge patch, and the first place that the API server keeps otherwise. A
+/// StatefulSet's template of claims can't change, so that claims that are there are changed one by one. One that has the mark of
+/// what is asked for was asked for all of it: a policy changes it, or this version of Kubernetes doesn't know the field.
+fn change_of(claim: &Value, asked: &RoleSpec<'_>) -> (Option<Value>, Option<&'static str>) {
+    let (mut change, mut altered) = (json!({}), None);
+    if let Some((place, attributes)) = attributes_of(claim, asked) {
+        let wanted = &asked.claim;
+        let class = &wanted.volume_attributes_class_name;
+        let mark = fingerprint(&json!([class, wanted.labels, wanted.annotations]));
+        if *asked_mark(claim) == mark {
+            altered = Some(place);
+        } else {
+            change = attributes;
+            change["metadata"]["annotations"][ASKED] = json!(mark);
+        }
+    }
     if observed::claim_size(claim).is_some_and(|has| has < asked.size) {
         change["spec"]["resources"]["requests"]["storage"] = json!(asked.size.to_string());
     }
-    change
-        .as_object()
-        .is_some_and(|it| !it.is_empty())
-        .then_some(change)
+    let is_change = change.as_object().is_some_and(|it| !it.is_empty());
+    (is_change.then_some(change), altered)
 }
 
-/// What a claim lacks of the class, labels and annotations that are asked for: the first place, a merge patch, and the mark of what is
-/// asked for. A StatefulSet's template of claims can't change, so that claims that are there are changed one by one; one that has
-/// the mark was asked for all of it, and the API server keeps it otherwise: a policy changes it, or this version of Kubernetes
-/// doesn't know the field.
-fn attributes_of(claim: &Value, asked: &RoleSpec<'_>) -> Option<(&'static str, Value, String)> {
+/// What a claim lacks of the class, labels and annotations that are asked for: the first place, and a merge patch.
+fn attributes_of(claim: &Value, asked: &RoleSpec<'_>) -> Option<(&'static str, Value)> {
     const CLASS: &str = "volumeAttributesClassName";
     let mut change = json!({});
     let mut place = None;
@@ -433,15 +425,12 @@ fn attributes_of(claim: &Value, asked: &RoleSpec<'_>) -> Option<(&'static str, V
         && claim["spec"][CLASS] != **class
     {
         change["spec"][CLASS] = json!(class);
-        place = place.or(Some(".spec.volumeAttributesClassName"));
+        place = Some(".spec.volumeAttributesClassName");
     }
-    for (field, at, wanted) in [
-        ("labels", ".metadata.labels", &attributes.labels),
-        (
-            "annotations",
-            ".metadata.annotations",
-            &attributes.annotations,
-        ),
+    let annotations = (".metadata.annotations", &attributes.annotations);
+    for (field, (at, wanted)) in [
+        ("labels", (".metadata.labels", &attributes.labels)),
+        ("annotations", annotations),
     ] {
         for (key, value) in wanted {
             if claim["metadata"][field][key] != **value {
@@ -450,10 +439,5 @@ fn attributes_of(claim: &Value, asked: &RoleSpec<'_>) -> Option<(&'static str, V
             }
         }
     }
-    let all = json!([
-        attributes.volume_attributes_class_name,
-        attributes.labels,
-        attributes.annotations
-    ]);
-    Some((place?, change, fingerprint(&all)))
+    Some((place?, change))
 }

@@ -60,7 +60,8 @@ pub(crate) fn of_newer_operator(
     let asked = cluster.spec.template_revision;
     (revision > NEWEST && asked.is_none()).then(|| {
         format!(
-            "a newer operator made the pods, by templateRevision {revision}, and this one knows {FIRST} to {NEWEST}: it leaves them as              they are; go back to the newer operator, or set spec.templateRevision to one of these, which restarts them"
+            "a newer operator made the pods, by templateRevision {revision}, and this one knows {FIRST} to {NEWEST}: it leaves them as \
+             they are; go back to the newer operator, or set spec.templateRevision to one of these, which restarts them"
         )
     })
 }
