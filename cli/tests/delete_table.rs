@@ -109,10 +109,7 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
         let table = Raw::connect(&cluster).await.table("b").await;
         (table.tablets[0].server.clone(), table.tablets[0].id)
     });
-    let pid = cluster.pid(&lost);
-    support::signal(pid, "STOP");
-    std::fs::remove_dir_all(cluster.data_dir.join(&lost)).expect("there");
-    support::signal(pid, "KILL");
+    cluster.lose_folder(&lost);
     let state = format!("not ready: {lost} has lost tablet {tablet}");
     support::wait_for("the lost tablet to be told of", || {
         let listed = cluster.run(&["table", "list"]).ok();

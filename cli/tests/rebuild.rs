@@ -93,9 +93,7 @@ fn rebuild<'a>(servers: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
 
 /// The master's folder goes, and it and the servers say what is wrong.
 fn lose_folder(cluster: &Cluster) {
-    let folder = cluster.data_dir.join("gc-master-0");
-    std::fs::remove_dir_all(folder).expect("removed");
-    cluster.kill("gc-master-0");
+    cluster.lose_folder("gc-master-0");
     for server in SERVERS {
         wait_for(&format!("the word of {server}"), || {
             let says = "was lost. Nothing is begun over it";

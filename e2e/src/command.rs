@@ -106,6 +106,21 @@ spec:
         let printed = wait("what it printed", || self.log(pod));
         (phase == "Succeeded", printed)
     }
+
+    /// Starts it again, in one pod after the other, until it prints this. DNS may give the address of a service that was
+    /// deleted for 30 seconds, and `percolator` gives up before.
+    pub fn wait_until_it_prints(&self, kube: &Kube, pod: &str, arguments: &[&str], line: &str) {
+        let mut count = 0;
+        wait(&format!("{line:?} of {pod}"), || {
+            count += 1;
+            let pod = format!("{pod}-{count}");
+            self.start(kube, &pod, arguments);
+            match self.wait_for_end(&pod) {
+                (true, printed) if printed == line => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+    }
 }
 
 /// Runs a command, with this on its standard input.

@@ -315,6 +315,13 @@ impl Cluster {
         });
     }
 
+    /// Takes a server's folder away in one step, whatever it writes meanwhile, and kills it as [`Self::kill`] does.
+    pub(crate) fn lose_folder(&self, server: &str) {
+        let lost = self.data_dir.join("logs").join(format!("{server}-lost"));
+        std::fs::rename(self.data_dir.join(server), lost).expect("moved");
+        self.kill(server);
+    }
+
     /// Waits until `up` says a line of which this is true on standard error, and gives all that it has said since the last
     /// time somebody waited.
     pub(crate) fn wait_for_line(&self, what: &str, is_it: impl Fn(&str) -> bool) -> Vec<String> {

@@ -34,12 +34,9 @@ pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespac
         );
         assert!(space.wait_for_end("put").0);
     }
+    let get = ["-c", "mine:7400", "get", "colours", "mine", "is"];
     for (space, value) in [(blue, "blue"), (green, "green")] {
-        space.start(
-            kube,
-            "get",
-            &["-c", "mine:7400", "get", "colours", "mine", "is"],
-        );
+        space.start(kube, "get", &get);
         assert_eq!(space.wait_for_end("get"), (true, value.to_owned()));
     }
 
@@ -91,12 +88,7 @@ pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespac
     green.apply(&again).expect("the same again");
     green.wait_until_up_to_date("mine");
     assert_eq!(green.lives("mine"), lives);
-    green.start(
-        kube,
-        "get-again",
-        &["-c", "mine:7400", "get", "colours", "mine", "is"],
-    );
-    assert_eq!(green.wait_for_end("get-again"), (true, "green".to_owned()));
+    green.wait_until_it_prints(kube, "get-again", &get, "green");
 
     say("deleted: claims go");
     blue.kubectl(&["delete", "perc", "mine"]).expect("gone");
