@@ -119,14 +119,23 @@ impl<'a, const N: usize> PromptAndLate<'a, N> {
         &self.sides
     }
 
-    /// Those of the late operator, and where there is time those of the prompt one too: what holds for the late one holds for the
-    /// other, as a rule.
+    /// Those of the prompt operator, and where there is time those of the other too: what holds for one holds for both, as a rule.
+    pub fn prompt_at_least(&self) -> &[[Namespace; N]] {
+        let [prompt, _] = &self.sides;
+        self.at_least(prompt)
+    }
+
+    /// Those of the late operator, and where there is time those of the other too.
     pub fn late_at_least(&self) -> &[[Namespace; N]] {
         let [_, late] = &self.sides;
+        self.at_least(late)
+    }
+
+    fn at_least<'s>(&'s self, side: &'s [Namespace; N]) -> &'s [[Namespace; N]] {
         if has_time() {
             &self.sides
         } else {
-            std::slice::from_ref(late)
+            std::slice::from_ref(side)
         }
     }
 

@@ -18,20 +18,13 @@ fn what_holds_for_a_prompt_operator_holds_for_a_late_one() {
     let other = kube.namespace("other");
     other.apply(&small("mine", "")).expect("a cluster");
 
-    // Where there is time, both carry out all of it.
-    let [prompt, _] = both.sides();
     let late = both.late_at_least();
-    let clusters = if late.len() == 1 {
-        std::slice::from_ref(prompt)
-    } else {
-        late
-    };
     std::thread::scope(|threads| {
         threads.spawn(|| {
             side_by_side(both.sides(), |[bad, ..]| specs::are_told_of(&kube, bad));
         });
         threads.spawn(|| {
-            side_by_side(clusters, |[_, blue, green, _]| {
+            side_by_side(both.prompt_at_least(), |[_, blue, green, _]| {
                 neighbours::keep_to_themselves(&kube, blue, green);
             });
         });
