@@ -30,11 +30,7 @@ impl Tally {
     /// Takes what another one displayed, among other lines.
     pub(crate) fn read(lines: &[&str]) -> Self {
         let counts = lines.iter().find_map(|line| line.strip_prefix("tests: "));
-        let count = |what: &str| {
-            let mut counts = counts.unwrap_or_default().split(", ");
-            let found = counts.find_map(|count| count.strip_suffix(what)?.parse().ok());
-            found.unwrap_or_default()
-        };
+        let count = |what| count(counts?, what);
         let skipped = lines.iter().filter_map(|line| {
             let (test, why) = line.strip_prefix("skipped: ")?.split_once(": ")?;
             Some(Skipped {
@@ -43,8 +39,8 @@ impl Tally {
             })
         });
         Self {
-            passed: count(" passed"),
-            failed: count(" failed"),
+            passed: count("passed").unwrap_or_default(),
+            failed: count("failed").unwrap_or_default(),
             skipped: skipped.collect(),
             panics: Vec::new(),
         }
@@ -211,18 +207,20 @@ impl RunResult {
     /// Takes `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; ...`.
     fn parse(line: &str) -> Option<Self> {
         let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
-        let count = |what: &str| {
-            counts.split(';').find_map(|part| {
-                let (number, name) = part.trim().split_once(' ')?;
-                (name == what).then(|| number.parse().ok())?
-            })
-        };
         Some(Self {
-            passed: count("passed")?,
-            failed: count("failed")?,
-            ignored: count("ignored")?,
+            passed: count(counts, "passed")?,
+            failed: count(counts, "failed")?,
+            ignored: count(counts, "ignored")?,
         })
     }
+}
+
+/// One of counts as `3 passed, 0 failed`.
+fn count(counts: &str, what: &str) -> Option<u64> {
+    counts.split([',', ';']).find_map(|count| {
+        let (number, name) = count.trim().split_once(' ')?;
+        (name == what).then(|| number.parse().ok())?
+    })
 }
 
 /// Takes `test NAME ... ignored` and `test NAME ... ignored, WHY`.

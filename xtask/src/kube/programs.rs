@@ -159,7 +159,7 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
 }
 
 /// Where what is built of a module is kept: by its version, and by the program that is made of it here, if there is one.
-fn folder(context: &Context, tool: &str, module: &str) -> anyhow::Result<PathBuf> {
+pub(super) fn folder(context: &Context, tool: &str, module: &str) -> anyhow::Result<PathBuf> {
     let version = version(context, tool, module)?;
     let program = context.root().join("tools").join(tool).join("main.go");
     let own = if program.exists() {

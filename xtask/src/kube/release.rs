@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::ValueEnum as _;
 
-use super::programs::{cache, go_build, version};
+use super::programs::{folder, go_build, version};
 use crate::context::Context;
+
+const MODULE: &str = "k8s.io/kubernetes";
 
 /// A Kubernetes, by its age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -54,17 +56,13 @@ impl Release {
         self != Self::Oldest
     }
 
-    fn version(self, context: &Context) -> anyhow::Result<String> {
-        version(context, self.tool(), "k8s.io/kubernetes")
-    }
-
     pub(super) fn folder(self, context: &Context) -> anyhow::Result<PathBuf> {
-        Ok(cache()?.join(format!("{}-{}", self.tool(), self.version(context)?)))
+        folder(context, self.tool(), MODULE)
     }
 
     /// Builds one of its programs, if it isn't there yet.
     pub(super) fn build(self, context: &Context, name: &str) -> anyhow::Result<()> {
-        let version = self.version(context)?;
+        let version = version(context, self.tool(), MODULE)?;
         let mut parts = version.trim_start_matches('v').split('.');
         let mut part = || parts.next().unwrap_or_default();
         let (major, minor) = (part(), part());
@@ -72,7 +70,7 @@ impl Release {
         let flags = format!(
             "-s -w {set}.gitVersion={version} {set}.gitMajor={major} {set}.gitMinor={minor}"
         );
-        let package = format!("k8s.io/kubernetes/cmd/{name}");
+        let package = format!("{MODULE}/cmd/{name}");
         let program = self.folder(context)?.join(name);
         go_build(context, self.tool(), &package, &flags, &program)
     }

@@ -149,7 +149,7 @@ pub(crate) fn run(
         release: args.kubernetes,
         images,
         away: args.api_server_away(),
-        older: args.older.as_ref(),
+        older,
     };
     let mut results = Vec::new();
     for network in [Network::IPV4, Network::BOTH, Network::IPV6] {
