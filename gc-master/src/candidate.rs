@@ -3,11 +3,10 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all, select};
+use futures_util::future::{join, join_all};
 use parking_lot::{Mutex, MutexGuard};
 use percolator_protocol::election::mutants::{self, ElectionMutant};
 use percolator_protocol::election::{
@@ -223,7 +222,7 @@ impl<H: Host> Candidate<H> {
                 self.host.sleep(self.poll()).await;
             }
         };
-        if !self.within_hand_over(left).await {
+        if !leadership::is_left_in_time(left, self.host.sleep(self.hand_over_max())).await {
             tracing::warn!(
                 "that this master leads no more is not durable: another one takes over in some seconds"
             );
@@ -269,24 +268,11 @@ impl<H: Host> Candidate<H> {
                 self.host.sleep(self.poll()).await;
             }
         };
-        if !self.within_hand_over(left).await {
+        if !leadership::is_left_in_time(left, self.host.sleep(self.hand_over_max())).await {
             tracing::warn!(
                 "the hand-over is not durable: another master takes over in some seconds"
             );
         }
-    }
-
-    /// Whether this ends before a hand-over is given up.
-    async fn within_hand_over(&self, left: impl Future<Output = ()> + Send) -> bool {
-        let left = async {
-            left.await;
-            true
-        };
-        let given_up = async {
-            self.host.sleep(self.hand_over_max()).await;
-            false
-        };
-        select(pin!(left), pin!(given_up)).await.factor_first().0
     }
 
     fn publish(&self) {

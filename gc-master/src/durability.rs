@@ -43,7 +43,7 @@ struct Progress {
 pub struct Closed;
 
 impl Durability {
-    /// The state has changed. To be called before anybody else may look at it.
+    /// The state has changed. To be called before anybody else may read it.
     pub fn changed(&self) {
         {
             let mut progress = self.progress.lock();

@@ -74,6 +74,18 @@ pub async fn drive(register: &dyn Register, replica: &impl Replica) {
     }
 }
 
+/// Whether a replica that hands over is done before `given_up` ends: then a standby takes over without it.
+pub async fn is_left_in_time(
+    left: impl Future<Output = ()> + Send,
+    given_up: impl Future<Output = ()> + Send,
+) -> bool {
+    tokio::select! {
+        biased;
+        () = left => true,
+        () = given_up => false,
+    }
+}
+
 /// What the register holds.
 ///
 /// # Errors

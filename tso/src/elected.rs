@@ -119,16 +119,12 @@ impl<H: Host> Elected<H> {
                 self.drive().await;
                 let role = self.host.replica(|replica, _| replica.role());
                 if role.is_none_or(|role| role == RoleKind::Left) {
-                    return true;
+                    return;
                 }
                 self.host.sleep(self.poll()).await;
             }
         };
-        let given_up = async {
-            self.host.sleep(self.hand_over_max()).await;
-            false
-        };
-        select(pin!(left), pin!(given_up)).await.factor_first().0
+        leadership::is_left_in_time(left, self.host.sleep(self.hand_over_max())).await
     }
 
     /// Carries out all commands that are due.

@@ -13,7 +13,8 @@ use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Candidate, NotLeading, PersistError, Start, StateStore, StoreClock, StoreWaits, persist,
+    Candidate, Host as _, NotLeading, PersistError, Start, StateStore, StoreClock, StoreWaits,
+    persist,
 };
 use percolator_protocol::election::{Member, NamedLeader, StateNumber, StateSource};
 use percolator_register::{BoxFuture, Register};
@@ -43,7 +44,6 @@ pub struct ElectedMaster {
     master: Arc<Master>,
     world: Arc<World>,
     candidate: Arc<Candidate<MasterHost>>,
-    promises: PromisePlace,
     state: Arc<dyn Register>,
     replicated: Replicated,
     /// The directory of this master's term.
@@ -109,14 +109,13 @@ impl ElectedMaster {
         let register = |name| replicated.register(world, master.node, name, &master.dice);
         let host = MasterHost {
             master: master.clone(),
-            promises: promises.clone(),
+            promises,
             copies: Arc::new(copies),
         };
         let leadership = (register(MASTERS), replicated.timing);
         let candidate = Candidate::new(host, (member, dead), leadership, record);
         Ok(Self {
             candidate: Arc::new(candidate),
-            promises,
             state: register(STATE),
             master: master.clone(),
             world: world.clone(),
@@ -129,6 +128,10 @@ impl ElectedMaster {
 
     fn name(&self) -> &str {
         &self.candidate.member().name
+    }
+
+    fn promises(&self) -> &PromisePlace {
+        &self.candidate.host().promises
     }
 
     fn has(&self, mutation: Mutation) -> bool {
@@ -144,7 +147,7 @@ impl ElectedMaster {
 
     /// The term in which this master serves, if it could go on now without its register.
     pub(super) fn promised_term(&self) -> Option<u64> {
-        let now_ms = now_ms(&self.world, self.master.node);
+        let now_ms = self.candidate.host().now_ms();
         let is_promised = self.candidate.replica().is_promised(now_ms);
         let term = self.candidate.leading_term().ok()?;
         (is_promised && self.serves()).then_some(term)
@@ -157,7 +160,7 @@ impl ElectedMaster {
 
     /// The process is killed.
     pub(super) fn killed(&self) {
-        self.promises.file.killed();
+        self.promises().file.killed();
         self.candidate.host().copies.killed();
     }
 
@@ -201,7 +204,7 @@ impl ElectedMaster {
         {
             let electing = pin!(self.candidate.run());
             let leading = pin!(self.lead_again_and_again());
-            let promising = pin!(self.promises.run(&self.candidate));
+            let promising = pin!(self.promises().run(&self.candidate));
             let stop = pin!(self.stop.notified());
             select(select(select(electing, leading), promising), stop).await;
         }
@@ -327,10 +330,6 @@ impl ElectedMaster {
     }
 }
 
-fn now_ms(world: &Arc<World>, node: NodeId) -> u64 {
-    u64::try_from(world.mono(node).as_millis()).unwrap_or(u64::MAX)
-}
-
 impl ElectedMaster {
     /// Answers when it is done. What was asked of a directory that is served no more may have been done, or not.
     pub(super) fn answer_later(
@@ -353,12 +352,13 @@ impl ElectedMaster {
     /// Another master asks for a promise or for a copy, or introduces itself. False: it asks something else.
     pub(super) fn answer_peer(&self, caller: Caller, ask: &Ask) -> bool {
         match ask {
-            Ask::Promise(request) => self.promises.promise(&self.candidate, caller, request),
+            Ask::Promise(request) => self.promises().promise(&self.candidate, caller, request),
             Ask::Introduce(standby) => {
-                self.promises.introduced(&*self.candidate, caller, standby);
+                self.promises()
+                    .introduced(&*self.candidate, caller, standby);
             }
             Ask::KeepCopy { request, state } => {
-                let (candidate, promises) = (self.candidate.clone(), self.promises.clone());
+                let (candidate, promises) = (self.candidate.clone(), self.promises().clone());
                 let (request, state) = (*request, state.to_vec());
                 let keeping = async move {
                     let copied = candidate.keep_copy(&request, state).await.is_ok();

@@ -53,7 +53,6 @@ impl Host for OracleHost {
 /// Its part in the election.
 pub(super) struct Part {
     elected: Arc<Elected<OracleHost>>,
-    register: Arc<dyn Register>,
     replicated: Replicated,
     /// The register that the folder knows; 0: none.
     known_register: u64,
@@ -69,8 +68,7 @@ impl Part {
     ) -> Self {
         let (host, timing) = (Arc::new(host), replicated.timing);
         Self {
-            elected: Arc::new(Elected::new(host, register.clone(), timing)),
-            register,
+            elected: Arc::new(Elected::new(host, register, timing)),
             replicated: replicated.clone(),
             known_register,
             promises,
@@ -133,9 +131,9 @@ impl Part {
         if self.known_register != 0 {
             return self.known_register;
         }
-        let host = self.elected.host();
+        let (host, register) = (self.elected.host(), self.elected.register());
         loop {
-            match self.register.load().await {
+            match register.load().await {
                 Ok(Some(found)) => match Leadership::decode(&found.value) {
                     Ok(value) => return value.register,
                     Err(error) => host.world.fail("the oracle starts", error.to_string()),
@@ -143,7 +141,7 @@ impl Part {
                 Ok(None) => {
                     let first = Leadership::first(incarnation, Timestamp::ZERO);
                     // Another oracle may be first: a load shows whose value it is.
-                    let _ = self.register.swap(None, first.encode()).await;
+                    let _ = register.swap(None, first.encode()).await;
                     continue;
                 }
                 Err(_) => {}

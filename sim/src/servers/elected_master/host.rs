@@ -9,7 +9,6 @@ use percolator_protocol::election::{CopyRequest, PromiseCall, StateNumber};
 use percolator_server::promises::CopyRefusal;
 use tokio::sync::oneshot;
 
-use super::now_ms;
 use crate::messages::Ask;
 use crate::rng::Rng;
 use crate::servers::copies::CopyFile;
@@ -25,7 +24,8 @@ pub(super) struct MasterHost {
 
 impl Host for MasterHost {
     fn now_ms(&self) -> u64 {
-        now_ms(&self.promises.world, self.master.node)
+        let now = self.promises.world.mono(self.master.node);
+        u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
     }
 
     async fn sleep(&self, duration: Duration) {
