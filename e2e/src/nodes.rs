@@ -38,6 +38,11 @@ pub(crate) fn inside(node: u32) -> Command {
     command
 }
 
+/// Where the machine reaches a node.
+pub(crate) fn address(node: u32) -> String {
+    format!("172.30.0.1{node}")
+}
+
 /// Whether somebody takes a connection to this address, made from a node.
 pub fn connects(node: u32, address: &str, port: u16) -> Result<(), String> {
     let connect = format!("exec 3<>/dev/tcp/{address}/{port}");
@@ -64,7 +69,8 @@ impl Drop for CutOff {
         // The machine forgot the way to the node's pods with the link, where it did.
         sh(&format!(
             "ip link set perc-kube-{node} up
-             ip route replace 10.244.{node}.0/24 via 172.30.0.1{node}"
+             ip route replace 10.244.{node}.0/24 via {}",
+            address(node)
         ));
     }
 }

@@ -248,6 +248,11 @@ fn proxies_come_and_go(space: &Namespace) {
     proxies.carry_out_transactions("3");
     proxies.are_listed();
 
+    say("they are reached from outside of the Kubernetes cluster");
+    let outside = r#"{"proxy":{"service":{"type":"NodePort"}}}"#;
+    space.change("altered", outside).expect("another type");
+    proxies.serve_outside();
+
     say("their number is another's to say");
     let change = r#"{"proxy":{"replicas":null}}"#;
     space.change("altered", change).expect("no number");

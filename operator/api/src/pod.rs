@@ -157,7 +157,7 @@ pub struct Service {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The service that clients connect to.
+/// A service that clients connect to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientService {
@@ -167,8 +167,8 @@ pub struct ClientService {
     /// Annotations of the service. Default: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// ClusterIP, NodePort or LoadBalancer. Clients outside of the Kubernetes cluster also need every role's `advertise`.
-    /// Default: ClusterIP.
+    /// ClusterIP, NodePort or LoadBalancer. Clients outside of the Kubernetes cluster that don't go through proxies also need
+    /// every role's `advertise`. Default: ClusterIP.
     #[serde(rename = "type")]
     pub kind: ServiceType,
     /// Which load balancer serves it, as Kubernetes' own `loadBalancerClass`; only with the type LoadBalancer, and it
@@ -315,7 +315,7 @@ pub struct Pod {
     pub container_security_context: Option<SecurityContext>,
     /// Merged into the pods' spec: a part of Kubernetes' own PodSpec, such as sidecars in `containers`, `initContainers`,
     /// `volumes`, `dnsConfig` or `runtimeClassName`. Elements of lists are merged by their names; the server's own container
-    /// (`tso`, `tablet` or `gc-master`) takes `envFrom`, `volumeMounts`, `ports` and `lifecycle`. What has a field of its own
+    /// (`tso`, `tablet`, `gc-master` or `proxy`) takes `envFrom`, `volumeMounts`, `ports` and `lifecycle`. What has a field of its own
     /// here, or what a server needs, is refused. Default: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec_patch: Option<PodPatch>,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Duration;
 use crate::definition::rules;
-use crate::pod::{Pod, Service};
+use crate::pod::{ClientService, Pod};
 use crate::resources::least_memory;
 
 /// The proxies: they carry out transactions for applications in any language, over gRPC and over HTTP with JSON, at the service
@@ -29,8 +29,8 @@ pub struct Proxy {
     /// longer to end. Changing it replaces the proxies. Default: 10s.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('0s') && duration(self) <= duration('1h')", "must be from 0s to 1h")])))]
     pub grace: Duration,
-    /// The service that sessions are begun at.
-    pub service: Service,
+    /// The service that sessions are begun at. Of a type other than ClusterIP, it leads a client's connections to the same proxy.
+    pub service: ClientService,
     /// The proxies' pods.
     pub pod: Pod,
 }
@@ -42,7 +42,7 @@ impl Default for Proxy {
             idle_max: Duration::from_millis(30_000),
             session_max: Duration::from_millis(300_000),
             grace: Duration::from_millis(10_000),
-            service: Service::default(),
+            service: ClientService::default(),
             pod: Pod::default(),
         }
     }

@@ -202,12 +202,20 @@ impl Spec {
     }
 
     fn check_access(&self, problems: &mut Problems) {
-        let service = &self.service;
-        if service.load_balancer_class.is_some() && service.kind != ServiceType::LoadBalancer {
-            problems.add(
-                "spec.service.loadBalancerClass",
-                "is for the type LoadBalancer alone: leave it out, or set spec.service.type".into(),
-            );
+        let of_proxies = self
+            .proxy
+            .as_ref()
+            .map(|it| ("spec.proxy.service", &it.service));
+        for (path, service) in [Some(("spec.service", &self.service)), of_proxies]
+            .into_iter()
+            .flatten()
+        {
+            if service.load_balancer_class.is_some() && service.kind != ServiceType::LoadBalancer {
+                problems.add(
+                    format!("{path}.loadBalancerClass"),
+                    format!("is for the type LoadBalancer alone: leave it out, or set {path}.type"),
+                );
+            }
         }
         for (role, advertise) in [
             ("oracle", &self.oracle.advertise),

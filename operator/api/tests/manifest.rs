@@ -580,6 +580,11 @@ fn access_from_outside_is_checked() {
              spec.service.type",
         ),
         (
+            "  proxy: {service: {loadBalancerClass: a}}\n",
+            "line 5: spec.proxy.service.loadBalancerClass: is for the type LoadBalancer alone: leave it out, or set \
+             spec.proxy.service.type",
+        ),
+        (
             "  tablets: {advertise: 'db.example.com:7400'}\n",
             "line 5: spec.tablets.advertise: \"db.example.com:7400\" must be HOST:PORT, with {pod} in HOST in place of \
              the pod's name, such as {pod}.db.example.com:7400",

@@ -5,7 +5,7 @@ use percolator_api::KUBERNETES_OWN;
 use serde_json::Value;
 
 /// Blocks of fields that several fields have: where they stand, as the ends of paths, and what each is called.
-const SHARED: [(&str, &[&str], &str); 5] = [
+const SHARED: [(&str, &[&str], &str); 6] = [
     (
         "pod",
         &[
@@ -22,9 +22,13 @@ const SHARED: [(&str, &[&str], &str); 5] = [
             "spec.oracle.service",
             "spec.tablets.service",
             "spec.gcMaster.service",
-            "spec.proxy.service",
         ],
         "The headless service of a role",
+    ),
+    (
+        "clientService",
+        &["spec.service", "spec.proxy.service"],
+        "The services that clients connect to",
     ),
     (
         "claim",
@@ -97,7 +101,7 @@ fn the_reference_is_fresh() {
     each_own_property("spec", &part("spec"), &mut |path, property| {
         text += &row(path, property);
     });
-    for (name, paths, title) in &SHARED[..4] {
+    for (name, paths, title) in &SHARED[..5] {
         text += &format!("\n### {title}: `{name}`\n\n{HEAD}");
         // Of a block within a block, the path in the manifest.
         let own = paths[0];
@@ -110,7 +114,7 @@ fn the_reference_is_fresh() {
     each_own_property("status", &part("status"), &mut |path, property| {
         text += &row(path, property);
     });
-    let (name, paths, title) = &SHARED[4];
+    let (name, paths, title) = &SHARED[5];
     text += &format!("\n### {title}: `{name}`\n\n{HEAD}");
     each_property(name, block(&schema, paths), &mut |path, property| {
         text += &row_of(path, None, property);
@@ -121,7 +125,7 @@ fn the_reference_is_fresh() {
     let mut rules = |path: &str, property: &Value| text += &refused(path, property);
     rules("metadata.name", &schema);
     each_own_property("spec", &part("spec"), &mut rules);
-    for (name, paths, _) in &SHARED[..4] {
+    for (name, paths, _) in &SHARED[..5] {
         each_own_property(paths[0], block(&schema, paths), &mut |path, property| {
             let below = path.strip_prefix(paths[0]).expect("a path below it");
             rules(&format!("{name}{below}"), property);

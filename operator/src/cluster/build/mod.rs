@@ -11,7 +11,7 @@ pub(crate) mod tests;
 use std::collections::BTreeMap;
 
 use kube::Resource as _;
-use percolator_api::ClusterObject;
+use percolator_api::{ClientService, ClusterObject};
 use serde_json::{Value, json};
 
 use super::names::{self, METRICS_PORT, PORT, Role};
@@ -89,7 +89,7 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
     let registers = Role::ALL.into_iter();
     common.extend(registers.flat_map(|role| builder.registers(role, observed)));
     common.push(builder.config(observed));
-    common.push(builder.client_service());
+    common.push(builder.master_service());
     common.extend(Role::ALL.map(|role| builder.headless_service(role)));
     common.extend(Role::ALL.map(|role| builder.disruption_budget(role.component())));
     let sets = Role::ALL.map(|role| (role, builder.stateful_set(role, observed)));
@@ -203,26 +203,11 @@ impl Builder<'_> {
         )
     }
 
-    fn client_service(&self) -> Object {
-        let service = &self.cluster.spec.service;
-        let mut body = json!({
-            "metadata": {"annotations": service.annotations},
-            "spec": {
-                "type": service.kind.name(),
-                "ipFamilyPolicy": FAMILIES,
-                "selector": names::role_selector(self.name, Role::GcMaster),
-                "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
-            },
-        });
-        if let Some(class) = &service.load_balancer_class {
-            body["spec"]["loadBalancerClass"] = json!(class);
-        }
-        self.object(
-            Kind::Service,
-            self.name,
-            with(names::labels(self.name), &service.labels),
-            body,
-        )
+    fn master_service(&self) -> Object {
+        let selector = names::role_selector(self.name, Role::GcMaster);
+        let body = client_service(&self.cluster.spec.service, &selector);
+        let labels = with(names::labels(self.name), &self.cluster.spec.service.labels);
+        self.object(Kind::Service, self.name, labels, body)
     }
 
     /// Gives each pod a name that outlives it. Also while it isn't ready: servers look for each other then.
@@ -262,6 +247,23 @@ impl Builder<'_> {
             }}),
         )
     }
+}
+
+/// A service that clients connect to, of the pods with these labels.
+fn client_service(service: &ClientService, selector: &Value) -> Value {
+    let mut body = json!({
+        "metadata": {"annotations": service.annotations},
+        "spec": {
+            "type": service.kind.name(),
+            "ipFamilyPolicy": FAMILIES,
+            "selector": selector,
+            "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
+        },
+    });
+    if let Some(class) = &service.load_balancer_class {
+        body["spec"]["loadBalancerClass"] = json!(class);
+    }
+    body
 }
 
 /// These labels, and those that the spec asks for.

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use percolator_api::Proxy;
+use percolator_api::{Proxy, ServiceType};
 
 use super::super::names::{self, METRICS_PORT, PORT, PROXY, Role};
 use super::super::object::{Kind, Object};
 use super::super::revisions;
 use super::pods::{ContainerParts, GRACE_SECONDS, POD_IP, PodParts};
-use super::{Builder, FAMILIES, LOG_LEVEL, with};
+use super::{Builder, FAMILIES, LOG_LEVEL, client_service, with};
 
 impl Builder<'_> {
     /// How the proxies are found, and how many may be away at a time.
@@ -23,23 +23,19 @@ impl Builder<'_> {
         ]
     }
 
-    /// A session stays with its proxy: calls of one go to the address that its token names.
+    /// A session stays with its proxy: calls of one go to the address that its token names. From outside of the Kubernetes cluster
+    /// no pod has an address, so that all connections of a client lead to one proxy there.
     fn session_service(&self, proxy: &Proxy) -> Object {
+        let affinity = match proxy.service.kind {
+            ServiceType::ClusterIP => "None",
+            ServiceType::NodePort | ServiceType::LoadBalancer => "ClientIP",
+        };
+        let selector = names::component_selector(self.name, PROXY);
+        let mut body = client_service(&proxy.service, &selector);
+        body["spec"]["sessionAffinity"] = json!(affinity);
         let labels = names::component_labels(self.name, PROXY);
-        self.object(
-            Kind::Service,
-            &names::proxies(self.name),
-            with(labels, &proxy.service.labels),
-            json!({
-                "metadata": {"annotations": proxy.service.annotations},
-                "spec": {
-                    "type": "ClusterIP",
-                    "ipFamilyPolicy": FAMILIES,
-                    "selector": names::component_selector(self.name, PROXY),
-                    "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
-                },
-            }),
-        )
+        let labels = with(labels, &proxy.service.labels);
+        self.object(Kind::Service, &names::proxies(self.name), labels, body)
     }
 
     /// Has the address of each proxy: also of one that ends, whose sessions may go on for a while.

@@ -55,7 +55,7 @@ spec:
     idleMax: 10s
     sessionMax: 1m
     grace: 20s
-    service: {labels: {tier: edge}, annotations: {note: d}}
+    service: {labels: {tier: edge}, annotations: {note: d}, type: NodePort}
     pod: {resources: {limits: {memory: 2Gi}}, env: [{name: RUST_BACKTRACE, value: '1'}]}
   tablets:
     replicas: 5

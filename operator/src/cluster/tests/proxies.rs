@@ -1,6 +1,6 @@
 //! The proxies: when they come, change and go, and what is said of them.
 
-use percolator_api::{Proxy, WorkloadStatus};
+use percolator_api::{Proxy, ServiceType, WorkloadStatus};
 
 use super::*;
 
@@ -112,6 +112,31 @@ fn proxies_are_probed_beside_their_clients() {
     }
     world.step();
     assert_eq!(probes(&mut world), [(); 3].map(|()| (Value::Null, false)));
+}
+
+/// A session's calls have to reach its proxy, also from where no pod has an address.
+#[test]
+fn connections_from_outside_stay_with_one_proxy() {
+    let mut world = World::with_proxies(Some(2));
+    let service = |world: &World| {
+        let live = world
+            .observed
+            .get(Kind::Service, PROXIES)
+            .expect("it is there");
+        (
+            live["spec"]["type"].clone(),
+            live["spec"]["sessionAffinity"].clone(),
+        )
+    };
+    assert_eq!(service(&world), (json!("ClusterIP"), json!("None")));
+    for kind in [ServiceType::NodePort, ServiceType::LoadBalancer] {
+        world.change(|cluster| {
+            let proxy = cluster.spec.proxy.as_mut().expect("proxies");
+            proxy.service.kind = kind;
+        });
+        world.step();
+        assert_eq!(service(&world), (json!(kind.name()), json!("ClientIP")));
+    }
 }
 
 #[test]
