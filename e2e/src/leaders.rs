@@ -67,6 +67,13 @@ pub fn signal(space: &Namespace, pod: &str, signal: &str) {
     nodes::signal(&argument_of(space, pod), signal);
 }
 
+/// The process of a pod stands still until another server leads, and goes on then as if nothing had been.
+pub fn stand_still(space: &Namespace, role: &str, pod: &str) {
+    signal(space, pod, "STOP");
+    wait_for_another_leader(space, role, pod);
+    signal(space, pod, "CONT");
+}
+
 /// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace gets SIGTERM as well.
 pub fn kill_at_once(space: &Namespace, pod: &str) {
     signal(space, pod, "KILL");

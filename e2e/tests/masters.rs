@@ -1,5 +1,5 @@
 //! Several masters that share registers in ConfigMaps: one becomes two, the leader is killed with its pod, the next one is
-//! cut off, they restart one after the other, and become one again. Money moves all the time and no transfer fails; tables are created all the time,
+//! cut off, the one after that stands still, they restart one after the other, and become one again. Money moves all the time and no transfer fails; tables are created all the time,
 //! and each of them is there in the end. `cargo xtask test e2e` runs it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::leaders::{
-    Cordon, cut_off, kill_at_once, leader, wait_for_another_leader, wait_for_another_term,
+    Cordon, cut_off, kill_at_once, leader, stand_still, wait_for_another_leader,
+    wait_for_another_term,
 };
 use percolator_e2e::{Kube, Namespace, PROGRAM, kubectl, say, server_of, small, wait};
 
@@ -150,7 +151,7 @@ fn are_there(space: &Namespace, created: usize) {
     say(&format!("{created} tables were created, and all are there"));
 }
 
-/// The leader is killed, and the next one is cut off.
+/// The leader is killed, the next one is cut off, and the one after that stands still for a while.
 fn leaders_are_lost(
     space: &Namespace,
     tables: &Tables,
@@ -175,6 +176,14 @@ fn leaders_are_lost(
         wait_for_another_leader(space, ROLE, &cut);
         tables.go_on();
         drop(off);
+        space.wait_until_up_to_date("demo");
+    });
+
+    say("the leader stands still, and goes on when another one leads");
+    let (still, _) = wait("a leader", || leader(space, ROLE));
+    stall("leader stands still", tables, application, || {
+        stand_still(space, ROLE, &still);
+        tables.go_on();
         space.wait_until_up_to_date("demo");
     });
 }

@@ -1,5 +1,5 @@
-//! Several oracles that share a register in a ConfigMap: one is killed with its pod, one is cut off, the API server is away,
-//! they restart one after the other, and their number changes. Money moves all the time, no transfer fails, and over all oracles timestamps are in real-time
+//! Several oracles that share a register in a ConfigMap: one is killed with its pod, one is cut off, one stands still, the API server
+//! is away, they restart one after the other, and their number changes. Money moves all the time, no transfer fails, and over all oracles timestamps are in real-time
 //! order. `cargo xtask test e2e` runs it.
 
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request};
 use percolator_e2e::leaders::{
-    Cordon, cut_off, kill_at_once, leader, wait_for_another_leader, wait_for_another_term,
-    wait_until_promised,
+    Cordon, cut_off, kill_at_once, leader, stand_still, wait_for_another_leader,
+    wait_for_another_term, wait_until_promised,
 };
 use percolator_e2e::nodes;
 use percolator_e2e::{Kube, Namespace, SCRATCH, say, small, wait};
@@ -182,6 +182,40 @@ fn the_api_server_is_away(
     assert_eq!(leader(space, MASTERS), masters);
 }
 
+/// The leader is killed, the next one is cut off, and the one after that stands still for a while.
+fn leaders_are_lost(
+    space: &Namespace,
+    application: &Application<'_>,
+    history: &History,
+    first: &str,
+) {
+    say("the leader is killed, and its pod with it");
+    history.stall("leader killed", application, || {
+        let cordon = Cordon::begin();
+        kill_at_once(space, first);
+        space.wait_for("demo", "Available", "True", "StandbysNotReady");
+        wait_for_another_leader(space, ROLE, first);
+        drop(cordon);
+        space.wait_until_up_to_date("demo");
+    });
+
+    say("the leader is cut off the network");
+    let (cut, _) = wait("a leader", || leader(space, ROLE));
+    history.stall("leader cut off", application, || {
+        let off = cut_off(space, &cut);
+        wait_for_another_leader(space, ROLE, &cut);
+        drop(off);
+        space.wait_until_up_to_date("demo");
+    });
+
+    say("the leader stands still, and goes on when another one leads");
+    let (still, _) = wait("a leader", || leader(space, ROLE));
+    history.stall("leader stands still", application, || {
+        stand_still(space, ROLE, &still);
+        space.wait_until_up_to_date("demo");
+    });
+}
+
 #[test]
 fn money_moves_while_oracles_come_and_go() {
     let Some(kube) = Kube::find() else { return };
@@ -223,24 +257,7 @@ fn money_moves_while_oracles_come_and_go() {
     let nodes = pods.map(|pod| pod["spec"]["nodeName"].to_string());
     assert_ne!(nodes[0], nodes[1], "one node has both oracles");
 
-    say("the leader is killed, and its pod with it");
-    history.stall("leader killed", &application, || {
-        let cordon = Cordon::begin();
-        kill_at_once(&space, &first);
-        space.wait_for("demo", "Available", "True", "StandbysNotReady");
-        wait_for_another_leader(&space, ROLE, &first);
-        drop(cordon);
-        space.wait_until_up_to_date("demo");
-    });
-
-    say("the leader is cut off the network");
-    let (cut, _) = wait("a leader", || leader(&space, ROLE));
-    history.stall("leader cut off", &application, || {
-        let off = cut_off(&space, &cut);
-        wait_for_another_leader(&space, ROLE, &cut);
-        drop(off);
-        space.wait_until_up_to_date("demo");
-    });
+    leaders_are_lost(&space, &application, &history, &first);
     the_api_server_is_away(&space, &application, &history, nodes::api_server_away_for());
 
     say("the oracles restart, one after the other");
