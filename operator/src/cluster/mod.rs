@@ -134,6 +134,7 @@ pub(crate) fn awaits_servers(status: &Status) -> bool {
         Reason::WaitingForMaster,
         Reason::WaitingForOracle,
         Reason::WaitingForTablets,
+        Reason::WaitingForProxy,
     ];
     let awaited = awaited.map(Reason::name);
     let mut conditions = status.conditions.iter();
@@ -144,11 +145,14 @@ pub(crate) fn awaits_servers(status: &Status) -> bool {
     })
 }
 
-/// Whether the servers of the cluster are being changed: some set has pods of two templates, or is about to.
+/// Whether the servers or the proxies of the cluster are being changed: there are pods of two templates, or are about to be.
 pub(crate) fn is_changing(cluster: &ClusterObject, observed: &Observed) -> bool {
     let sets = Role::ALL.into_iter();
     let mut sets = sets.filter_map(|role| observed.own_set(cluster, role));
-    sets.any(changes_pods)
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let proxies = observed.get(Kind::Deployment, &names::proxies(name));
+    let proxies = proxies.filter(|live| observed::is_ours(live, cluster));
+    sets.any(changes_pods) || proxies.is_some_and(observed::replaces_pods)
 }
 
 /// The names of all objects that the cluster may have, whatever its spec says now: also those of `deployments`, which have its

@@ -408,6 +408,15 @@ pub(crate) fn changes_pods(set: &Value) -> bool {
     current.is_some() && (!is_seen || current != revision("/status/updateRevision"))
 }
 
+/// Whether a Deployment makes its pods anew: some are of an older template, or are about to be.
+pub(crate) fn replaces_pods(deployment: &Value) -> bool {
+    let pods = number(deployment, "/status/replicas");
+    let seen = number(deployment, "/status/observedGeneration");
+    pods > 0
+        && (seen < number(deployment, "/metadata/generation")
+            || number(deployment, "/status/updatedReplicas") < pods)
+}
+
 /// Whether the last change of a StatefulSet is rolled out: its pods are of its newest template, and all of them have served
 /// with it at a time. They may have stopped serving since.
 pub(crate) fn is_rolled_out(set: &Value) -> bool {

@@ -14,7 +14,7 @@ use super::scale_in::ScaleIn;
 
 /// What becomes of the claims of a set.
 const CLAIMS_KEPT: &str = "/spec/persistentVolumeClaimRetentionPolicy";
-/// What changes of a set without a restart of pods that are there.
+/// What changes of a set or a Deployment without a restart of pods that are there.
 const RESTARTS_NOBODY: [&str; 3] = [
     CLAIMS_KEPT,
     "/spec/replicas",
@@ -236,12 +236,7 @@ fn plan_sets(
             // That restarts nobody; and anyone who says that claims are to stay may delete the cluster next.
             Gate::Closed => live.is_some_and(|live| set.differs_only_at(&[CLAIMS_KEPT], live)),
         };
-        // One that was asked for the same is as admission left it: it isn't changed again by asking again.
-        let is_new = |live: &&Value| {
-            asked_mark(live) != asked_mark(&set.value)
-                && !set.differs_only_at(&RESTARTS_NOBODY, live)
-        };
-        let restarts = !is_as_wanted && live.as_ref().is_some_and(is_new);
+        let restarts = !is_as_wanted && live.is_some_and(|live| restarts_pods(set, live));
         plan.is_to_restart |= restarts;
         if !is_as_wanted && may_apply {
             if let Some(why) = observed.turn_awaited.as_ref().filter(|_| restarts) {
@@ -270,8 +265,14 @@ fn plan_sets(
     gate
 }
 
+/// Whether applying this makes pods anew that are there. One that was asked for the same is as admission left it: it isn't
+/// changed again by asking again.
+fn restarts_pods(object: &Object, live: &Value) -> bool {
+    asked_mark(live) != asked_mark(&object.value) && !object.differs_only_at(&RESTARTS_NOBODY, live)
+}
+
 /// Proxies and workers are clients of all servers: they come, and change, when these serve. Of several Deployments none waits for
-/// another.
+/// another. Proxies change in their cluster's turn; an application that doesn't come up must keep no other cluster waiting.
 fn plan_deployments(name: &str, gate: Gate, wanted: &Wanted, observed: &Observed, plan: &mut Plan) {
     for deployment in &wanted.deployments {
         let live = observed.get(deployment.kind, &deployment.name);
@@ -281,7 +282,16 @@ fn plan_deployments(name: &str, gate: Gate, wanted: &Wanted, observed: &Observed
             Gate::Changes => live.is_some(),
             Gate::Closed => false,
         };
+        let is_proxy = deployment.name == names::proxies(name);
+        let is_new = |live: &Value| !is_as_wanted && restarts_pods(deployment, live);
+        let restarts = is_proxy && live.is_some_and(is_new);
+        plan.is_to_restart |= restarts;
         if !is_as_wanted && may_apply {
+            if let Some(why) = observed.turn_awaited.as_ref().filter(|_| restarts) {
+                plan.waits = Some((Reason::WaitingForTurn, why.clone()));
+                continue;
+            }
+            plan.restarts |= restarts;
             plan.apply.push(deployment.clone());
         }
         let is_settled = is_as_wanted && live.is_some_and(observed::is_settled);
@@ -291,7 +301,7 @@ fn plan_deployments(name: &str, gate: Gate, wanted: &Wanted, observed: &Observed
             let desired = deployment.value.pointer("/spec/replicas");
             let desired = desired.and_then(Value::as_i64);
             let desired = desired.unwrap_or_else(|| at("/spec/replicas").max(1));
-            let (reason, what) = if deployment.name == names::proxies(name) {
+            let (reason, what) = if is_proxy {
                 (Reason::WaitingForProxy, "the proxies".to_owned())
             } else {
                 let workers = format!("the workers of {}", deployment.name);

@@ -159,6 +159,43 @@ fn a_new_image_comes_to_the_proxies_last() {
 }
 
 #[test]
+fn proxies_are_changed_in_their_clusters_turn() {
+    let mut world = World::with_proxies(Some(2));
+    world.observed.turn_awaited = Some("waiting for its turn: others".into());
+    // What restarts nobody is done.
+    world.change(asks(Some(3)));
+    assert_eq!(world.step().0, [PROXIES]);
+    world.proxies_serve(3);
+    world.change(|cluster| {
+        let proxy = cluster.spec.proxy.as_mut().expect("proxies");
+        proxy.idle_max = percolator_api::Duration::from_millis(60_000);
+    });
+    let decision = decide(&world.cluster, &world.observed, &World::settings());
+    assert!(!decision.plan().restarts && decision.plan().is_to_restart);
+    assert_eq!(world.step().0, Vec::<String>::new());
+    let waits = reason(true, Reason::WaitingForTurn);
+    assert_eq!(world.condition("Progressing"), waits);
+    world.observed.turn_awaited = None;
+    let decision = decide(&world.cluster, &world.observed, &World::settings());
+    assert!(decision.plan().restarts);
+    let is_changing = |world: &World| is_changing(&world.cluster, &world.observed);
+    assert!(!is_changing(&world));
+    assert_eq!(world.step().0, [PROXIES]);
+    // Kubernetes hasn't seen it yet, and then it is under way.
+    assert!(is_changing(&world));
+    world.proxies_serve(3);
+    world.deployment()["status"]["replicas"] = json!(4);
+    world.deployment()["status"]["updatedReplicas"] = json!(1);
+    assert!(is_changing(&world));
+    world.step();
+    assert!(awaits_servers(
+        world.cluster.status.as_ref().expect("a status")
+    ));
+    world.proxies_serve(3);
+    assert!(!is_changing(&world));
+}
+
+#[test]
 fn a_number_that_the_spec_leaves_out_is_others_to_say() {
     let mut world = World::with_proxies(None);
     world.proxies_serve(7);
