@@ -1,7 +1,7 @@
 //! Roles in which one of several servers leads: who it is, and how it is ended at once.
 
 use crate::nodes::{self, CutOffPod};
-use crate::{Namespace, kubectl, say, wait};
+use crate::{Namespace, kubectl, say, wait, written};
 
 /// The leader's name and term, as the cluster's status has it. `role` is the role's field there.
 pub fn leader(space: &Namespace, role: &str) -> Result<(String, u64), String> {
@@ -78,6 +78,27 @@ pub fn stand_still(space: &Namespace, role: &str, pod: &str) {
 pub fn kill_at_once(space: &Namespace, pod: &str) {
     signal(space, pod, "KILL");
     space.kill(pod);
+}
+
+/// Evicts a pod, as a node that is drained does.
+///
+/// # Errors
+/// Its disruption budget is used up, or the API server said something else.
+pub fn evict(space: &Namespace, pod: &str) -> Result<(), String> {
+    let namespace = space.name();
+    let body = format!(
+        r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{{"name":"{pod}","namespace":"{namespace}"}}}}"#
+    );
+    let file = written(&body)?;
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/eviction");
+    kubectl(&[
+        "create",
+        "--raw",
+        &path,
+        "-f",
+        &file.path().display().to_string(),
+    ])
+    .map(drop)
 }
 
 /// Waits until the leader could go on without its register: all that could take over promise not to. `metric` says so.

@@ -1,6 +1,7 @@
 //! Several masters that share registers in ConfigMaps: one becomes two, the leader is killed with its pod, the next one is
-//! cut off, the one after that stands still, they restart one after the other, and become one again. Money moves all the time and no transfer fails; tables are created all the time,
-//! and each of them is there in the end. `cargo xtask test e2e` runs it.
+//! cut off, the one after that stands still, one is evicted, they restart one after the other, and become one again. Money
+//! moves all the time and no transfer fails; tables are created all the time, and each of them is there in the end.
+//! `cargo xtask test e2e` runs it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::leaders::{
-    Cordon, cut_off, kill_at_once, leader, stand_still, wait_for_another_leader,
+    Cordon, cut_off, evict, kill_at_once, leader, stand_still, wait_for_another_leader,
     wait_for_another_term,
 };
 use percolator_e2e::{Kube, Namespace, PROGRAM, kubectl, say, server_of, small, wait};
@@ -188,6 +189,22 @@ fn leaders_are_lost(
     });
 }
 
+/// The leader is evicted, and hands over; nobody can evict the other one meanwhile.
+fn the_leader_is_evicted(space: &Namespace, tables: &Tables, application: &Application<'_>) {
+    say("the leader is evicted");
+    let (evicted, term) = wait("a leader", || leader(space, ROLE));
+    let masters = ["demo-gc-master-0", "demo-gc-master-1"];
+    let other = masters.into_iter().find(|it| *it != evicted);
+    stall("leader evicted", tables, application, || {
+        wait("an eviction", || evict(space, &evicted));
+        let refused = evict(space, other.expect("a standby"));
+        let refused = refused.expect_err("one of two at a time");
+        assert!(refused.contains("disruption budget"), "{refused}");
+        wait_for_another_term(space, ROLE, term);
+        space.wait_until_up_to_date("demo");
+    });
+}
+
 #[test]
 fn tables_are_created_while_masters_come_and_go() {
     let Some(kube) = Kube::find() else { return };
@@ -218,6 +235,8 @@ fn tables_are_created_while_masters_come_and_go() {
     are_apart(&space, "demo");
 
     leaders_are_lost(&space, &tables, &application, &first);
+
+    the_leader_is_evicted(&space, &tables, &application);
 
     say("the masters restart, one after the other");
     let lives = space.lives("demo");

@@ -1,6 +1,6 @@
-//! Several oracles that share a register in a ConfigMap: one is killed with its pod, one is cut off, one stands still, the API server
-//! is away, they restart one after the other, and their number changes. Money moves all the time, no transfer fails, and over all oracles timestamps are in real-time
-//! order. `cargo xtask test e2e` runs it.
+//! Several oracles that share a register in a ConfigMap: one is killed with its pod, one is cut off, one stands still, the
+//! API server is away, they restart one after the other, and their number changes. Money moves all the time, no transfer
+//! fails, and over all oracles timestamps are in real-time order. `cargo xtask test e2e` runs it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
