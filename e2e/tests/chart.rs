@@ -55,7 +55,16 @@ fn the_chart_is_valid_with_every_value() {
         ("imagePulPolicy=Never", "imagePulPolicy"),
         ("namespaces={Upper}", "namespaces"),
         ("unschedulableGrace=soon", "unschedulableGrace"),
+        ("unschedulableGrace=5m5m", "unschedulableGrace"),
         ("rollsMax=0", "rollsMax"),
+        // A tag or a digest has a value of its own.
+        ("image.repository=example.com/percolator:1", "repository"),
+        ("image.repository=percolator@sha256:0", "repository"),
+        ("image.tag=sha256:0", "tag"),
+        // Kubernetes' own, by which operators know each other apart.
+        ("extraEnv[0].name=HOSTNAME", "name"),
+        // One that names nobody is refused by the API server.
+        ("networkPolicy.metricsFrom[0].podSelectors.a=b", "podSelectors"),
         // Otherwise they would be open, and nobody would know.
         (
             "networkPolicy.clusters.namespaces={shop}",

@@ -28,6 +28,11 @@ app.kubernetes.io/part-of: percolator
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
+{{/* The same and others, of which none takes the place of these: of a list of the chart and the others. */}}
+{{- define "percolator-operator.labelsAnd" -}}
+{{- merge (include "percolator-operator.labels" (first .) | fromYaml) (last . | default dict) | toYaml }}
+{{- end }}
+
 {{- define "percolator-operator.serviceAccount" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "percolator-operator.fullname" .) .Values.serviceAccount.name }}
