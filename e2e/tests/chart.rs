@@ -64,7 +64,10 @@ fn the_chart_is_valid_with_every_value() {
         // Kubernetes' own, by which operators know each other apart.
         ("extraEnv[0].name=HOSTNAME", "name"),
         // One that names nobody is refused by the API server.
-        ("networkPolicy.metricsFrom[0].podSelectors.a=b", "podSelectors"),
+        (
+            "networkPolicy.metricsFrom[0].podSelectors.a=b",
+            "podSelectors",
+        ),
         // Otherwise they would be open, and nobody would know.
         (
             "networkPolicy.clusters.namespaces={shop}",

@@ -291,8 +291,8 @@ pub struct Pod {
     /// Priority class of the pods. Default: the Kubernetes cluster's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// Service account of the pods; they never use its token. Default: one of the cluster's name, that the
-    /// operator makes.
+    /// Service account of the pods. Several oracles or masters use its token, for their registers; no other pod has one. Default:
+    /// one that the operator makes, of the cluster's name, and of such a role's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
     /// More labels of the pods; not below app.kubernetes.io or percolator.dev. Default: none.
