@@ -26,6 +26,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: percolator
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- $own := list "helm.sh/chart" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version" "app.kubernetes.io/part-of" "app.kubernetes.io/managed-by" }}
+{{- range $label, $value := .Values.commonLabels }}
+{{- if not (has $label $own) }}
+{{ $label }}: {{ $value | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The same and others, of which none takes the place of these: of a list of the chart and the others. */}}
