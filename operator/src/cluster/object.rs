@@ -151,9 +151,11 @@ impl Object {
 
 /// Marks an object with all that is asked for, in the place of what it was marked with before.
 fn mark(value: &mut Value) {
-    let annotations = value.pointer_mut("/metadata/annotations");
-    if let Some(annotations) = annotations.and_then(Value::as_object_mut) {
-        annotations.remove(ASKED);
+    // The same for an object without annotations as for one that has only the mark.
+    let annotations = &mut value["metadata"]["annotations"];
+    match annotations.as_object_mut() {
+        Some(annotations) => drop(annotations.remove(ASKED)),
+        None => *annotations = json!({}),
     }
     value["metadata"]["annotations"][ASKED] = json!(fingerprint(value));
 }
