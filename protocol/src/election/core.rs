@@ -460,19 +460,23 @@ impl Election {
         }
     }
 
+    /// Above the register's, and above what this folder knows: a register that was restored, or begun anew, is behind that, and
+    /// no folder keeps the record of a term below its own.
     fn next_term(&self) -> u64 {
-        self.stored()
-            .map_or(1, |stored| stored.value.term.saturating_add(1))
+        let stored = self.stored().map_or(0, |stored| stored.value.term);
+        stored.max(self.promises.record.term).saturating_add(1)
     }
 
     fn may_take_over(&self, now_ms: u64) -> bool {
         let Some(known) = &self.known else {
             return false;
         };
-        let value = known.stored.as_ref().map(|stored| &stored.value);
+        let Some(value) = known.stored.as_ref().map(|stored| &stored.value) else {
+            // One that was lost: its leader may go on by promises.
+            return !self.is_bound(now_ms);
+        };
         // A planned end also ends what was promised to the leader.
-        let Some((value, holder)) = value.and_then(|value| Some((value, value.holder.as_ref()?)))
-        else {
+        let Some(holder) = &value.holder else {
             return true;
         };
         if !self.is_listed(value) || self.is_bound(now_ms) {

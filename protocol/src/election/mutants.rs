@@ -1,5 +1,5 @@
-//! Mutants of the election. The model in this folder kills all of them, and so does the simulator, with replicas of the
-//! whole cluster.
+//! Mutants of the election. The model in this folder kills all of them, and the simulator, with replicas of the whole cluster,
+//! those that harm it before anything else does.
 
 /// A rule of the election with a bug on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -221,6 +221,79 @@ fn a_planned_end_frees_whoever_has_promised() {
     assert_eq!(value.term, TERM + 1);
 }
 
+/// A register that an administrator has restored from an old copy, or has begun anew, is of an earlier term than the folders are.
+#[test]
+fn a_leader_acts_also_if_the_register_is_older_than_the_folders() {
+    let mut before = start(member(2, 20), &[]);
+    load(&mut before, 0, &led(&[2]));
+    let mut record = before.promise(0, &request(2)).unwrap();
+    (record.term, record.is_bound) = (TERM + 9, false);
+    let empty = |election: &mut Election, now_ms: u64| match election.poll(now_ms) {
+        Some(Command::Load) => election.loaded(now_ms, Ok(None)),
+        Some(Command::Swap { value, .. }) => return Some(value),
+        None => None,
+    };
+    for stored in [Some(led(&[2])), None] {
+        let mut leader = start(member(2, 21), &[20]);
+        leader.restore(0, record);
+        let swaps = |now_ms: u64| match &stored {
+            Some(stored) => takes_over(&mut leader, now_ms, 10, stored).map(|(_, value)| value),
+            None => empty(&mut leader, now_ms),
+        };
+        let mut swaps = (0..10_000).step_by(10).map(swaps);
+        let value = swaps.find_map(|value| value).expect("it takes over");
+        assert_eq!(value.term, TERM + 10);
+        leader.swapped(10_000, SwapResult::Done(6));
+        let round = leader.ask_promises(10_000, Timestamp::ZERO).unwrap();
+        leader.kept(&round.record);
+        assert!(leader.leads(10_000));
+        // Whoever knows the later term promises, too.
+        let mut standby = start(member(3, 30), &[]);
+        standby.restore(
+            0,
+            PromiseRecord {
+                replica: 3,
+                ..record
+            },
+        );
+        load(
+            &mut standby,
+            10_000,
+            &StoredLeadership { version: 6, value },
+        );
+        for call in &round.calls {
+            let request = PromiseRequest {
+                to: 3,
+                ..call.request
+            };
+            assert!(standby.promise(10_000, &request).is_some());
+        }
+    }
+}
+
+/// What a folder has promised binds its next start, also where the register has lost its value.
+#[test]
+fn a_lost_register_ends_no_promise() {
+    let mut promising = start(member(2, 20), &[]);
+    load(&mut promising, 0, &led(&[2]));
+    let record = promising.promise(0, &request(2)).unwrap();
+    let mut restarted = start(member(2, 21), &[20]);
+    restarted.restore(0, record);
+    let mut at_ms = None;
+    for now_ms in (0..10_000).step_by(10) {
+        match restarted.poll(now_ms) {
+            Some(Command::Load) => restarted.loaded(now_ms, Ok(None)),
+            Some(Command::Swap { .. }) => {
+                at_ms = Some(now_ms);
+                break;
+            }
+            None => {}
+        }
+    }
+    let at_ms = at_ms.expect("it takes over when its promise has ended");
+    assert!(at_ms >= Timing::default().takeover_ms, "{at_ms} ms");
+}
+
 /// Master 2 takes over from master 1, whose folder and whose own have copies. Returns whether it swaps the state before its
 /// folder keeps the term, and whether it shows a state by copies before the register has its first one.
 fn acts_too_early() -> (bool, bool) {
