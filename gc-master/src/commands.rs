@@ -1,6 +1,6 @@
 //! Sends the directory's commands to tablet servers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use percolator_wire::v1;
@@ -19,9 +19,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Channels(HashMap<String, Channel>);
 
 impl Channels {
-    /// A connection that is made when it is first used; none to what is no address. Those to other addresses than `is_known`
-    /// go when another one is made.
-    pub(crate) fn of(&mut self, address: &str, is_known: impl Fn(&str) -> bool) -> Option<Channel> {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Those to other addresses than these go.
+    pub(crate) fn keep(&mut self, known: &HashSet<&str>) {
+        self.0.retain(|address, _| known.contains(&**address));
+    }
+
+    /// A connection that is made when it is first used; none to what is no address.
+    pub(crate) fn of(&mut self, address: &str) -> Option<Channel> {
         if let Some(channel) = self.0.get(address) {
             return Some(channel.clone());
         }
@@ -31,7 +39,6 @@ impl Channels {
             .timeout(COMMAND_TIMEOUT)
             .tcp_nodelay(true)
             .connect_lazy();
-        self.0.retain(|known, _| is_known(known));
         self.0.insert(address.to_owned(), channel.clone());
         Some(channel)
     }

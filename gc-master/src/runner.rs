@@ -50,22 +50,23 @@ struct Unshown<R> {
 }
 
 impl Runner {
-    /// Makes durable what the directory wants from the beginning. For one of several masters this also makes each late write
-    /// of an earlier leader a conflict.
+    /// Makes durable what the directory wants from the beginning, and says whether it wants anything: a master without a state has
+    /// none to begin with. For one of several masters this also makes each late write of an earlier leader a conflict.
     pub(crate) async fn open(
         mut directory: Directory,
         store: &mut StateStore,
         term: u64,
         folder: &Folder,
         metrics: Arc<Metrics>,
-    ) -> Result<Arc<Self>, PersistError> {
+    ) -> Result<(Arc<Self>, bool), PersistError> {
         let effects = directory.take_effects();
         effects.notes.iter().for_each(log);
+        let is_stored = effects.persist.is_some();
         if let Some(bytes) = effects.persist {
             store.store(0, &bytes).await?;
         }
         adopt_cluster(folder, &directory)?;
-        Ok(Arc::new(Self {
+        let runner = Arc::new(Self {
             term,
             state: Mutex::new(State {
                 directory,
@@ -74,7 +75,8 @@ impl Runner {
             durability: Durability::default(),
             started: Instant::now(),
             metrics,
-        }))
+        });
+        Ok((runner, is_stored))
     }
 
     /// In which term this directory is served.
@@ -214,11 +216,15 @@ impl Runner {
 
 impl State {
     fn channel(&mut self, address: &str) -> Option<Channel> {
-        let servers = self.directory.state().map(|state| &state.servers);
-        self.channels.of(address, |known| match servers {
-            Ok(servers) => servers.values().any(|server| server.address == known),
-            Err(_) => true,
-        })
+        // Not at each new connection: what one costs doesn't grow with the cluster.
+        if let Ok(state) = self.directory.state()
+            && self.channels.len() > 2 * state.servers.len()
+        {
+            let servers = state.servers.values();
+            self.channels
+                .keep(&servers.map(|server| &*server.address).collect());
+        }
+        self.channels.of(address)
     }
 }
 
@@ -368,7 +374,7 @@ mod tests {
             let runner = Runner::open(directory, &mut store, 1, &folder, metrics).await;
             Self {
                 register,
-                runner: runner.unwrap(),
+                runner: runner.unwrap().0,
                 store,
                 folder,
                 _place: place,

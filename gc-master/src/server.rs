@@ -189,7 +189,7 @@ impl Server {
             None => {
                 let state = StateLocation::alone(&folder);
                 let opened = state.open(0, (&options, &folder), None).await?;
-                let (runner, store) = open_runner(opened, 0, &folder, metrics.clone()).await?;
+                let (runner, store, _) = open_runner(opened, 0, &folder, metrics.clone()).await?;
                 let serving = Serving::alone(runner.clone());
                 (state, serving, Some((runner, store)), None)
             }
@@ -447,11 +447,12 @@ impl Terms {
                 }
             }
         };
-        let (runner, store) = match opened.await {
+        let (runner, store, is_stored) = match opened.await {
             Ok(opened) => opened,
             Err(error) => return error,
         };
-        if let Some(candidate) = candidate {
+        // Until the register has a state of this term, no copy is a match for it.
+        if let Some(candidate) = candidate.filter(|_| is_stored) {
             candidate.stored(StateNumber { term, number: 0 });
         }
         if let Some(joined) = &self.joined {
@@ -468,7 +469,7 @@ async fn open_runner(
     term: u64,
     folder: &Folder,
     metrics: Arc<Metrics>,
-) -> Result<(Arc<Runner>, StateStore), Error> {
+) -> Result<(Arc<Runner>, StateStore, bool), Error> {
     let Opened {
         directory,
         mut store,
@@ -477,8 +478,8 @@ async fn open_runner(
     if let Err(waiting) = directory.state() {
         tracing::warn!("{waiting}");
     }
-    let runner = Runner::open(directory, &mut store, term, folder, metrics).await?;
-    Ok((runner, store))
+    let (runner, is_stored) = Runner::open(directory, &mut store, term, folder, metrics).await?;
+    Ok((runner, store, is_stored))
 }
 
 /// What the master shows of itself.
