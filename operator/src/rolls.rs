@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, Resource};
 use percolator_api::ClusterObject;
@@ -11,7 +11,7 @@ use serde::Deserialize as _;
 use serde_json::json;
 
 use crate::api::scopes;
-use crate::cluster::{self, CLUSTER_LABEL, MANAGER};
+use crate::cluster::{self, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, PROXY};
 
 /// So many are named.
 const NAMED_MAX: usize = 3;
@@ -68,7 +68,7 @@ impl Rolls {
             more => format!(" and {more} more"),
         };
         Err(format!(
-            "waiting for its turn: the servers of {}{more} are being changed, as many clusters at a time as the operator's \
+            "waiting for its turn: the servers and proxies of {}{more} are being changed, as many clusters at a time as the operator's \
              --rolls-max allows",
             named.join(", ")
         ))
@@ -95,13 +95,24 @@ async fn find_in(
 ) -> kube::Result<()> {
     let ours = format!("app.kubernetes.io/managed-by={MANAGER}");
     let ours = ListParams::default().labels(&ours);
-    list::<StatefulSet>(client, namespace, ours, |set| {
-        let labels = set.metadata.labels.as_ref();
+    let mut note_cluster = |object: &DynamicObject| {
+        let labels = object.metadata.labels.as_ref();
         let cluster = labels.and_then(|labels| labels.get(CLUSTER_LABEL));
-        if let (Some(namespace), Some(cluster)) = (&set.metadata.namespace, cluster)
-            && cluster::changes_pods(&json!(set))
-        {
+        if let (Some(namespace), Some(cluster)) = (&object.metadata.namespace, cluster) {
             note(&format!("{namespace}/{cluster}"));
+        }
+    };
+    list::<StatefulSet>(client, namespace, ours.clone(), |set| {
+        if cluster::changes_pods(&json!(set)) {
+            note_cluster(set);
+        }
+    })
+    .await?;
+    list::<Deployment>(client, namespace, ours, |deployment| {
+        let labels = deployment.metadata.labels.as_ref();
+        let component = labels.and_then(|labels| labels.get(COMPONENT_LABEL));
+        if component.is_some_and(|it| it == PROXY) && cluster::replaces_pods(&json!(deployment)) {
+            note_cluster(deployment);
         }
     })
     .await?;
@@ -172,6 +183,12 @@ mod tests {
                 "status": {"observedGeneration": 1, "currentRevision": "1", "updateRevision": updated},
             })
         };
+        let deployment = |cluster: &str, component: &str, updated: u32| {
+            json!({
+                "metadata": {"name": "d", "namespace": "n", "labels": {CLUSTER_LABEL: cluster, COMPONENT_LABEL: component}},
+                "status": {"replicas": 2, "updatedReplicas": updated},
+            })
+        };
         let cluster = |name: &str, engine: &str, reason: &str| {
             let condition = json!({
                 "type": "Progressing", "status": "True", "reason": reason, "message": "",
@@ -191,6 +208,11 @@ mod tests {
                     set("c", 1, "2"),
                     // Kubernetes has not seen its change yet.
                     set("d", 2, "1"),
+                ],
+                Some("deployments") => vec![
+                    deployment("f", PROXY, 1),
+                    deployment("g", PROXY, 2),
+                    deployment("h", "observer-a", 1),
                 ],
                 _ => vec![
                     cluster("a", "redb", "WaitingForTurn"),
@@ -214,7 +236,7 @@ mod tests {
     async fn an_operator_that_starts_finds_what_is_under_way() {
         let mut rolls = Rolls::new(1);
         find(&with_some(), &[], |cluster| rolls.note(cluster)).await;
-        let found = BTreeSet::from(["n/b", "n/c", "n/d"].map(str::to_owned));
+        let found = BTreeSet::from(["n/b", "n/c", "n/d", "n/f"].map(str::to_owned));
         assert_eq!(rolls.under_way, found);
     }
 
@@ -223,7 +245,10 @@ mod tests {
         let mut rolls = Rolls::new(1);
         rolls.begin("a/x").expect("its turn");
         let waits = rolls.begin("b/y").expect_err("it waits");
-        assert!(waits.contains("the servers of a/x are"), "{waits}");
+        assert!(
+            waits.contains("the servers and proxies of a/x are"),
+            "{waits}"
+        );
         ["c/z", "d/z", "e/z"].iter().for_each(|it| rolls.note(it));
         let waits = rolls.begin("b/y").expect_err("it waits");
         assert!(waits.contains("a/x, c/z, d/z and 1 more"), "{waits}");

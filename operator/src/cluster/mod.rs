@@ -32,9 +32,11 @@ use serde_json::Value;
 pub(crate) use build::Settings;
 pub(crate) use drift::Altered;
 pub(crate) use monitored::Lack;
-pub(crate) use names::{CLUSTER_LABEL, MANAGER, REGISTER_LABEL, selector, selector_text};
+pub(crate) use names::{
+    CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, PROXY, REGISTER_LABEL, selector, selector_text,
+};
 pub(crate) use object::{Kind, Object};
-pub(crate) use observed::{Observed, changes_pods, name};
+pub(crate) use observed::{Observed, changes_pods, name, replaces_pods};
 pub(crate) use plan::{FAILED_WEBHOOK, Plan, Refusal};
 pub(crate) use scale_in::{MasterReport, TabletServer, masters_to_ask, server_name};
 pub(crate) use status::turned;
@@ -152,7 +154,7 @@ pub(crate) fn is_changing(cluster: &ClusterObject, observed: &Observed) -> bool 
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let proxies = observed.get(Kind::Deployment, &names::proxies(name));
     let proxies = proxies.filter(|live| observed::is_ours(live, cluster));
-    sets.any(changes_pods) || proxies.is_some_and(observed::replaces_pods)
+    sets.any(changes_pods) || proxies.is_some_and(replaces_pods)
 }
 
 /// The names of all objects that the cluster may have, whatever its spec says now: also those of `deployments`, which have its

@@ -4,7 +4,7 @@ use std::hash::Hasher;
 
 use kube::api::ApiResource;
 use percolator_api::Amount;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The kinds of objects that the operator makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,25 +137,54 @@ impl Object {
 
     /// Whether the object that is there would be met by this one, but for what is at these places.
     pub(crate) fn differs_only_at(&self, places: &[&str], live: &Value) -> bool {
-        let mut asked = self.clone();
-        let value = &mut asked.value;
-        for place in places {
+        let with = |change: &dyn Fn(&mut Value, &str)| {
+            let mut asked = self.clone();
+            for place in places {
+                change(&mut asked.value, place);
+            }
+            mark(&mut asked.value);
+            asked.is_met_by(live)
+        };
+        let take = |value: &mut Value, place: &str| {
             if let (Some(own), Some(live)) = (value.pointer_mut(place), live.pointer(place)) {
                 own.clone_from(live);
             }
-        }
-        mark(value);
-        asked.is_met_by(live)
+        };
+        // What one of the two leaves to others, as a number of replicas, is in what only the other one was asked for.
+        let add = |value: &mut Value, place: &str| {
+            if let (Some((fields, name)), Some(live)) = (parent(value, place), live.pointer(place))
+            {
+                fields.insert(name, live.clone());
+            }
+        };
+        let leave_out = |value: &mut Value, place: &str| {
+            if let Some((fields, name)) = parent(value, place) {
+                fields.remove(&name);
+            }
+        };
+        with(&take) || with(&add) || with(&leave_out)
     }
 }
 
-/// Marks an object with all that is asked for, in the place of what it was marked with before.
+/// The fields that a place is one of, and its name there.
+fn parent<'a>(value: &'a mut Value, place: &str) -> Option<(&'a mut Map<String, Value>, String)> {
+    let (fields, name) = place.rsplit_once('/')?;
+    let fields = value.pointer_mut(fields)?.as_object_mut()?;
+    Some((fields, name.replace("~1", "/").replace("~0", "~")))
+}
+
+/// Marks an object with all that is asked for, in the place of what it was marked with before: the same for one without
+/// annotations as for one that has no other than the mark.
 fn mark(value: &mut Value) {
-    // The same for an object without annotations as for one that has only the mark.
-    let annotations = &mut value["metadata"]["annotations"];
-    match annotations.as_object_mut() {
-        Some(annotations) => drop(annotations.remove(ASKED)),
-        None => *annotations = json!({}),
+    if let Some((metadata, name)) = parent(value, "/metadata/annotations") {
+        let annotations = metadata.get_mut(&name).and_then(Value::as_object_mut);
+        let is_empty = annotations.is_some_and(|annotations| {
+            annotations.remove(ASKED);
+            annotations.is_empty()
+        });
+        if is_empty {
+            metadata.remove(&name);
+        }
     }
     value["metadata"]["annotations"][ASKED] = json!(fingerprint(value));
 }

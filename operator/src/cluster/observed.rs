@@ -408,13 +408,23 @@ pub(crate) fn changes_pods(set: &Value) -> bool {
     current.is_some() && (!is_seen || current != revision("/status/updateRevision"))
 }
 
-/// Whether a Deployment makes its pods anew: some are of an older template, or are about to be.
+/// Whether a Deployment makes its pods anew: some are of an older template, or are about to be. Not one that Kubernetes has given up, or
+/// may make no pods of: it serves as before, and nobody knows for how long.
 pub(crate) fn replaces_pods(deployment: &Value) -> bool {
     let pods = number(deployment, "/status/replicas");
     let seen = number(deployment, "/status/observedGeneration");
-    pods > 0
-        && (seen < number(deployment, "/metadata/generation")
-            || number(deployment, "/status/updatedReplicas") < pods)
+    if seen < number(deployment, "/metadata/generation") {
+        return pods > 0;
+    }
+    let conditions = deployment.pointer("/status/conditions");
+    let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
+    let is_stuck = conditions.any(|it| {
+        let (kind, status) = (it["type"].as_str(), it["status"].as_str());
+        [("Progressing", "False"), ("ReplicaFailure", "True")]
+            .iter()
+            .any(|(of, is)| kind == Some(of) && status == Some(is))
+    });
+    !is_stuck && number(deployment, "/status/updatedReplicas") < pods
 }
 
 /// Whether the last change of a StatefulSet is rolled out: its pods are of its newest template, and all of them have served

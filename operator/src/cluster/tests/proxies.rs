@@ -162,10 +162,12 @@ fn a_new_image_comes_to_the_proxies_last() {
 fn proxies_are_changed_in_their_clusters_turn() {
     let mut world = World::with_proxies(Some(2));
     world.observed.turn_awaited = Some("waiting for its turn: others".into());
-    // What restarts nobody is done.
-    world.change(asks(Some(3)));
-    assert_eq!(world.step().0, [PROXIES]);
-    world.proxies_serve(3);
+    // What restarts nobody is done, also that the number becomes an autoscaler's, or the spec's again.
+    for replicas in [Some(3), None, Some(5), Some(3)] {
+        world.change(asks(replicas));
+        assert_eq!(world.step().0, [PROXIES], "{replicas:?}");
+        world.proxies_serve(replicas.map_or(4, i64::from));
+    }
     world.change(|cluster| {
         let proxy = cluster.spec.proxy.as_mut().expect("proxies");
         proxy.idle_max = percolator_api::Duration::from_millis(60_000);
@@ -191,6 +193,11 @@ fn proxies_are_changed_in_their_clusters_turn() {
     assert!(awaits_servers(
         world.cluster.status.as_ref().expect("a status")
     ));
+    // A quota, and a roll-out that Kubernetes has given up, keep no other cluster waiting.
+    for (kind, status) in [("ReplicaFailure", "True"), ("Progressing", "False")] {
+        world.deployment()["status"]["conditions"] = json!([{"type": kind, "status": status}]);
+        assert!(!is_changing(&world), "{kind}");
+    }
     world.proxies_serve(3);
     assert!(!is_changing(&world));
 }
