@@ -20,23 +20,24 @@ app.kubernetes.io/name: {{ include "percolator-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{- define "percolator-operator.labels" -}}
+{{/* Those that nothing takes the place of. */}}
+{{- define "percolator-operator.ownLabels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{ include "percolator-operator.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: percolator
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- $own := list "helm.sh/chart" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version" "app.kubernetes.io/part-of" "app.kubernetes.io/managed-by" }}
-{{- range $label, $value := .Values.commonLabels }}
-{{- if not (has $label $own) }}
-{{ $label }}: {{ $value | quote }}
-{{- end }}
-{{- end }}
 {{- end }}
 
-{{/* The same and others, of which none takes the place of these: of a list of the chart and the others. */}}
+{{- define "percolator-operator.labels" -}}
+{{- include "percolator-operator.labelsAnd" (list . dict) }}
+{{- end }}
+
+{{/* Of a list of the chart and an object's labels: the chart's own come first, then the object's, then those of all objects. */}}
 {{- define "percolator-operator.labelsAnd" -}}
-{{- merge (include "percolator-operator.labels" (first .) | fromYaml) (last . | default dict) | toYaml }}
+{{- $chart := first . }}
+{{- $own := include "percolator-operator.ownLabels" $chart | fromYaml }}
+{{- merge $own (last . | default dict) ($chart.Values.commonLabels | default dict) | toYaml }}
 {{- end }}
 
 {{- define "percolator-operator.serviceAccount" -}}
