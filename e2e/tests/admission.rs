@@ -252,6 +252,17 @@ fn proxies_come_and_go(space: &Namespace) {
     let outside = r#"{"proxy":{"service":{"type":"NodePort"}}}"#;
     space.change("altered", outside).expect("another type");
     proxies.serve_outside();
+    let usual = r#"{"proxy":{"service":null}}"#;
+    space.change("altered", usual).expect("the usual type");
+    wait("a service that is closed to the outside", || {
+        let spec = space.get("service", "altered-proxy")?["spec"].clone();
+        let is_open = !spec["ports"][0]["nodePort"].is_null();
+        if spec["type"] == "ClusterIP" && spec["sessionAffinity"] == "None" && !is_open {
+            Ok(())
+        } else {
+            Err(spec.to_string())
+        }
+    });
 
     say("their number is another's to say");
     let change = r#"{"proxy":{"replicas":null}}"#;
