@@ -428,6 +428,42 @@ mod tests {
         assert_eq!(register.values.lock().unwrap().len(), 3);
     }
 
+    /// The register has none of its term then, and no copy may count.
+    #[tokio::test]
+    async fn a_master_without_a_state_stores_none() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path(), "master", "gc-master-0", None).unwrap();
+        let register = Arc::new(GatedRegister {
+            swaps: Semaphore::new(1),
+            values: Mutex::default(),
+            fails: false,
+        });
+        let waits = StoreWaits::up_to(Duration::ZERO);
+        let loaded = StateStore::load(register.clone(), 2, waits).await;
+        let (mut store, _) = loaded.unwrap();
+        let start = Start::NoState { cluster_id: None };
+        let directory = Directory::open(start, Settings::default(), 1).unwrap();
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let opened = Runner::open(directory, &mut store, 2, &folder, metrics).await;
+        let (_, is_stored) = opened.unwrap();
+        assert!(!is_stored && register.values.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn connections_to_servers_that_are_gone_go() {
+        let directory = Directory::open(Start::NewCluster, Settings::default(), 1).unwrap();
+        let channels = Channels::default();
+        let mut state = State {
+            directory,
+            channels,
+        };
+        for port in 7_000..7_010 {
+            assert!(state.channel(&format!("127.0.0.1:{port}")).is_some());
+        }
+        // The cluster has no servers.
+        assert_eq!(state.channels.len(), 1);
+    }
+
     #[tokio::test]
     async fn of_a_state_that_is_not_durable_nothing_is_shown() {
         let fixture = Fixture::new(true).await;
