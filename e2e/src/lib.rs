@@ -367,7 +367,8 @@ impl Namespace {
 
     /// Applies a manifest.
     pub fn apply(&self, manifest: &str) -> Result<String, String> {
-        let file = written(manifest)?;
+        // What begins with a brace is JSON to an older kubectl.
+        let file = written(&format!("---\n{manifest}"))?;
         let path = file.path().display().to_string();
         self.kubectl(&["apply", "-f", &path])
     }
