@@ -63,9 +63,19 @@ fn takes_over(
     for_ms: u64,
     stored: &StoredLeadership,
 ) -> Option<(u64, Leadership)> {
+    swaps(election, from_ms, for_ms, Some(stored))
+}
+
+/// The same of a register that may have no value.
+fn swaps(
+    election: &mut Election,
+    from_ms: u64,
+    for_ms: u64,
+    stored: Option<&StoredLeadership>,
+) -> Option<(u64, Leadership)> {
     for now_ms in (from_ms..from_ms + for_ms).step_by(10) {
         match election.poll(now_ms) {
-            Some(Command::Load) => election.loaded(now_ms, Ok(Some(stored.clone()))),
+            Some(Command::Load) => election.loaded(now_ms, Ok(stored.cloned())),
             Some(Command::Swap { value, .. }) => return Some((now_ms, value)),
             None => {}
         }
@@ -228,25 +238,16 @@ fn a_leader_acts_also_if_the_register_is_older_than_the_folders() {
     load(&mut before, 0, &led(&[2]));
     let mut record = before.promise(0, &request(2)).unwrap();
     (record.term, record.is_bound) = (TERM + 9, false);
-    let empty = |election: &mut Election, now_ms: u64| match election.poll(now_ms) {
-        Some(Command::Load) => election.loaded(now_ms, Ok(None)),
-        Some(Command::Swap { value, .. }) => return Some(value),
-        None => None,
-    };
     for stored in [Some(led(&[2])), None] {
         let mut leader = start(member(2, 21), &[20]);
         leader.restore(0, record);
-        let swaps = |now_ms: u64| match &stored {
-            Some(stored) => takes_over(&mut leader, now_ms, 10, stored).map(|(_, value)| value),
-            None => empty(&mut leader, now_ms),
-        };
-        let mut swaps = (0..10_000).step_by(10).map(swaps);
-        let value = swaps.find_map(|value| value).expect("it takes over");
+        let swapped = swaps(&mut leader, 0, 10_000, stored.as_ref());
+        let (at_ms, value) = swapped.expect("it takes over");
         assert_eq!(value.term, TERM + 10);
-        leader.swapped(10_000, SwapResult::Done(6));
-        let round = leader.ask_promises(10_000, Timestamp::ZERO).unwrap();
+        leader.swapped(at_ms, SwapResult::Done(6));
+        let round = leader.ask_promises(at_ms, Timestamp::ZERO).unwrap();
         leader.kept(&round.record);
-        assert!(leader.leads(10_000));
+        assert!(leader.leads(at_ms));
         // Whoever knows the later term promises, too.
         let mut standby = start(member(3, 30), &[]);
         standby.restore(
@@ -279,18 +280,8 @@ fn a_lost_register_ends_no_promise() {
     let record = promising.promise(0, &request(2)).unwrap();
     let mut restarted = start(member(2, 21), &[20]);
     restarted.restore(0, record);
-    let mut at_ms = None;
-    for now_ms in (0..10_000).step_by(10) {
-        match restarted.poll(now_ms) {
-            Some(Command::Load) => restarted.loaded(now_ms, Ok(None)),
-            Some(Command::Swap { .. }) => {
-                at_ms = Some(now_ms);
-                break;
-            }
-            None => {}
-        }
-    }
-    let at_ms = at_ms.expect("it takes over when its promise has ended");
+    let swapped = swaps(&mut restarted, 0, 10_000, None);
+    let (at_ms, _) = swapped.expect("it takes over when its promise has ended");
     assert!(at_ms >= Timing::default().takeover_ms, "{at_ms} ms");
 }
 
