@@ -1,6 +1,7 @@
 //! The chart, the operator and its clusters on a real Kubernetes, which `cargo xtask test e2e` starts.
 
 mod admission;
+mod backup;
 mod changes;
 mod chart;
 mod dual_stack;
