@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::nodes::MARK;
 
@@ -115,11 +115,7 @@ fn path(namespace: &str, kind: &str) -> String {
 /// There is none, or it isn't stored as JSON.
 pub fn stored(place: &str) -> Result<Value, String> {
     let key = STANDARD.encode(format!("/registry/{place}"));
-    let body = format!(r#"{{"key":"{key}"}}"#);
-    let length = body.len();
-    let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
-    let answer = ask(ETCD, "POST", "/v3/kv/range", &head, &body)?;
-    let answer: Value = serde_json::from_str(&answer).map_err(|error| error.to_string())?;
+    let answer = post(ETCD, "/v3/kv/range", &json!({"key": key}))?;
     let value = answer["kvs"][0]["value"].as_str();
     let value = value.ok_or_else(|| format!("{place}: {answer}"))?;
     let value = STANDARD.decode(value).map_err(|error| error.to_string())?;
@@ -129,6 +125,15 @@ pub fn stored(place: &str) -> Result<Value, String> {
 /// What a server of HTTP answers, where that is well.
 pub(crate) fn get(address: &str, path: &str) -> Result<String, String> {
     ask(address, "GET", path, "", "")
+}
+
+/// What a server of HTTP answers to a JSON object, where that is well: over a connection of its own.
+pub(crate) fn post(address: &str, path: &str, body: &Value) -> Result<Value, String> {
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    let answer = ask(address, "POST", path, &head, &body)?;
+    serde_json::from_str(&answer).map_err(|error| format!("{path}: {answer}: {error}"))
 }
 
 fn ask(address: &str, method: &str, path: &str, head: &str, body: &str) -> Result<String, String> {

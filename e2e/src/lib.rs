@@ -283,6 +283,9 @@ pub fn kill_operators() {
     kubectl(&[&all[..], &["--grace-period=0"]].concat()).expect("the operators' end");
 }
 
+/// Lines of a spec that ask for a proxy, as small as the servers of [`small`].
+pub const SMALL_PROXY: &str = "  proxy: {replicas: 1, pod: {resources: {requests: {cpu: 10m}}}}";
+
 /// The smallest cluster, with more lines of its spec. It asks for so little that many of them fit on the nodes at once.
 pub fn small(name: &str, more: &str) -> String {
     format!(

@@ -1,12 +1,10 @@
 //! Sessions at the proxies of a cluster, over HTTP with JSON: by the API server, which leads to services and pods.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::{Namespace, is_ending, kubectl, nodes, wait, written};
+use crate::{Namespace, api, is_ending, kubectl, nodes, wait, written};
 
 const PORT: u16 = 7400;
 const TABLE: &str = "proxied";
@@ -143,13 +141,13 @@ impl<'a> Proxies<'a> {
         for round in 0..8 {
             // The port leads to the proxies a moment later.
             let begun = wait("a session from outside", || {
-                post(&address, "begin", &json!({}))
+                api::post(&address, "/v1/begin", &json!({}))
             });
             let session = &begun["session"];
             let row = format!("outside-{round}");
             let put = json!({"session": session, "table": TABLE, "row": row, "column": "c", "value": "v"});
-            post(&address, "put", &put).expect("a put");
-            post(&address, "commit", &json!({"session": session})).expect("a commit");
+            api::post(&address, "/v1/put", &put).expect("a put");
+            api::post(&address, "/v1/commit", &json!({"session": session})).expect("a commit");
         }
     }
 
@@ -206,28 +204,5 @@ impl<'a> Proxies<'a> {
         assert_eq!(read["value"], value, "{read}");
         self.on(&reader, "rollback", json!({})).expect("a rollback");
         session.pod
-    }
-}
-
-/// Calls a method of the proxy at this address, over a connection of its own.
-fn post(address: &str, method: &str, body: &Value) -> Result<Value, String> {
-    let failed = |error: std::io::Error| format!("{method} at {address}: {error}");
-    let body = body.to_string();
-    let mut stream = TcpStream::connect(address).map_err(failed)?;
-    // Without chunks in the answer.
-    let head = format!(
-        "POST /v1/{method} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream
-        .write_all((head + &body).as_bytes())
-        .map_err(failed)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(failed)?;
-    match answer.split_once("\r\n\r\n") {
-        Some((head, answer)) if head.contains(" 200 ") => {
-            serde_json::from_str(answer).map_err(|error| format!("{answer}: {error}"))
-        }
-        _ => Err(format!("{method} at {address}: {answer}")),
     }
 }

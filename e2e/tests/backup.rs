@@ -1,7 +1,7 @@
 //! A cluster is stopped, and restored from what it had then, as docs/kubernetes.md says: its claims, and the registers of its
 //! oracles and masters. `cargo xtask test e2e` runs it.
 
-use percolator_e2e::{Kube, Namespace, say, small, wait};
+use percolator_e2e::{Kube, Namespace, SMALL_PROXY, say, small, wait};
 use serde_json::{Value, json};
 
 const OF_CLUSTER: &str = "-lpercolator.dev/cluster=demo";
@@ -33,19 +33,7 @@ fn stop(space: &Namespace) {
         let scale = ["scale", kind, OF_CLUSTER, "--replicas=0"];
         space.kubectl(&scale).expect("none");
     }
-    wait("the end of all pods", || {
-        let pods = space.kubectl(&["get", "pods", OF_CLUSTER, "-o", "name"])?;
-        if pods.trim().is_empty() {
-            Ok(())
-        } else {
-            Err(pods)
-        }
-    });
-}
-
-fn read(space: &Namespace, row: &str) -> Result<String, String> {
-    let get = ["get", "notes", row, "text"];
-    space.percolator("demo-gc-master-0", "demo", &get)
+    space.wait_for_none("pods");
 }
 
 #[test]
@@ -54,20 +42,14 @@ fn a_cluster_is_restored_from_what_it_had_when_it_stood_still() {
     kube.install(&[]);
     let space = kube.namespace("backup");
     say("a cluster with two oracles, two masters and a proxy");
-    let manifest = small(
-        "demo",
-        "  proxy: {replicas: 1, pod: {resources: {requests: {cpu: 10m}}}}",
-    );
+    let manifest = small("demo", SMALL_PROXY);
     let manifest = manifest.replace("oracle:\n", "oracle:\n    replicas: 2\n");
     let manifest = manifest.replace("gcMaster:\n", "gcMaster:\n    replicas: 2\n");
     space.apply(&manifest).expect("a cluster");
     space.wait_until_up_to_date("demo");
-    let run = |arguments: &[&str]| {
-        let ran = space.percolator("demo-gc-master-0", "demo", arguments);
-        ran.expect("it is done");
-    };
-    run(&["table", "create", "notes"]);
-    run(&["put", "notes", "zoe", "text", "kept"]);
+    let run = |arguments: &[&str]| space.percolator("demo-gc-master-0", "demo", arguments);
+    run(&["table", "create", "notes"]).expect("a table");
+    run(&["put", "notes", "zoe", "text", "kept"]).expect("a row");
 
     say("it is stopped, and copied");
     stop(&space);
@@ -85,12 +67,11 @@ fn a_cluster_is_restored_from_what_it_had_when_it_stood_still() {
     space.apply(&manifest).expect("a cluster");
     space.wait_until_up_to_date("demo");
     // DNS gives the address of the service that was deleted for up to half a minute.
-    wait("its row", || match read(&space, "zoe")? {
+    wait("its row", || match run(&["get", "notes", "zoe", "text"])? {
         row if row == "kept" => Ok(()),
         other => Err(other),
     });
     wait("another row", || {
-        let put = ["put", "notes", "joe", "text", "new"];
-        space.percolator("demo-gc-master-0", "demo", &put)
+        run(&["put", "notes", "joe", "text", "new"])
     });
 }

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use percolator_e2e::{Kube, Namespace, nodes, say, small, wait};
+use percolator_e2e::{Kube, Namespace, SMALL_PROXY, nodes, say, small, wait};
 use serde_json::Value;
 
 /// Of servers and of proxies.
@@ -30,8 +30,7 @@ fn a_cluster_serves_by_both_families() {
     let Some(kube) = Kube::find() else { return };
     kube.install(&[]);
     let space = kube.namespace("dual-stack");
-    let proxy = "  proxy: {replicas: 1, pod: {resources: {requests: {cpu: 10m}}}}";
-    space.apply(&small("demo", proxy)).expect("a cluster");
+    space.apply(&small("demo", SMALL_PROXY)).expect("a cluster");
     space.wait_until_up_to_date("demo");
     for pod in space.pods("demo").expect("pods") {
         addresses(&pod["status"]["podIPs"], |address| &address["ip"]);

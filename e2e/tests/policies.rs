@@ -2,7 +2,7 @@
 //! operator, and the application that they name. Nobody else reaches a server.
 
 use percolator_e2e::policies::PoliciesCarriedOut;
-use percolator_e2e::{Kube, Namespace, say, server_of, small};
+use percolator_e2e::{Kube, Namespace, SMALL_PROXY, say, server_of, small};
 
 const CLOSED: [&str; 3] = [
     "networkPolicy.enabled=true",
@@ -11,8 +11,7 @@ const CLOSED: [&str; 3] = [
 ];
 
 fn cluster() -> String {
-    let proxy = "  proxy: {replicas: 1, pod: {resources: {requests: {cpu: 10m}}}}";
-    small("demo", proxy).replace("    replicas: 1\n", "    replicas: 2\n")
+    small("demo", SMALL_PROXY).replace("    replicas: 1\n", "    replicas: 2\n")
 }
 
 /// By its conditions alone: nodes have no part in the cluster, and reach none of its servers.

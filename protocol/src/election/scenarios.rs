@@ -248,7 +248,7 @@ fn a_leader_acts_also_if_the_register_is_older_than_the_folders() {
         let round = leader.ask_promises(at_ms, Timestamp::ZERO).unwrap();
         leader.kept(&round.record);
         assert!(leader.leads(at_ms));
-        // Whoever knows the later term promises, too.
+        // A standby that knows the later term promises, too.
         let mut standby = start(member(3, 30), &[]);
         standby.restore(
             0,
