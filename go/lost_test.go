@@ -121,6 +121,38 @@ func TestACommitWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
+func TestWhatMayBeCommittedIsNotSaidToBeAbortedLater(t *testing.T) {
+	unknown := answered(codes.FailedPrecondition, "SESSION_UNKNOWN")
+	tx := begin(t, &fake{session: "session", commits: []error{answered(codes.Unknown, "OUTCOME_UNKNOWN"), unknown}})
+	for range 2 {
+		if _, err := tx.Commit(t.Context()); !errors.Is(err, percolator.ErrOutcomeUnknown) {
+			t.Errorf("%v", err)
+		}
+	}
+	// What is known needs no proxy.
+	proxy := &fake{session: "session"}
+	tx = begin(t, proxy)
+	for range 2 {
+		if commitTS, err := tx.Commit(t.Context()); err != nil || commitTS != 9 {
+			t.Errorf("%d, %v", commitTS, err)
+		}
+		proxy.commits = []error{unknown}
+	}
+	proxy = &fake{session: "session"}
+	tx = begin(t, proxy)
+	for range 2 {
+		must(t, tx.Finish(t.Context()))
+		proxy.commits = []error{unknown}
+	}
+	// An answer by which nothing has begun is none of a commit that was sent.
+	tx = begin(t, &fake{session: "session", commits: []error{answered(codes.ResourceExhausted, "BYTES"), unknown}})
+	for _, kind := range []error{percolator.ErrResourceExhausted, percolator.ErrAborted} {
+		if _, err := tx.Commit(t.Context()); !errors.Is(err, kind) {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 func TestWritesWhoseAnswerIsLostAreNotSentAgain(t *testing.T) {
 	proxy := &fake{session: "session", refuses: lost}
 	tx := begin(t, proxy)

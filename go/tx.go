@@ -45,6 +45,10 @@ type Tx struct {
 	// Why it can't be committed.
 	failed *Error
 	ended  bool
+	// A commit was sent whose end is not known; and the end of one that is.
+	mayBeCommitted bool
+	commitTS       uint64
+	finished       bool
 }
 
 // Cell is a cell that a scan has found.
@@ -250,10 +254,16 @@ func (tx *Tx) Commit(ctx context.Context) (uint64, error) {
 	if tx.failed != nil {
 		return 0, tx.failed
 	}
+	if tx.commitTS != 0 {
+		return tx.commitTS, nil
+	}
+	wasSent := tx.mayBeCommitted
 	commitTS, err := tx.commitLocked(ctx)
 	if err == nil {
+		tx.commitTS = commitTS
 		return commitTS, nil
 	}
+	tx.mayBeCommitted = wasSent || err.Reason == reasonOutcomeUnknown
 	switch err.Code {
 	case codes.InvalidArgument, codes.NotFound, codes.ResourceExhausted, codes.Unavailable:
 		// It has not begun, because of a write: nobody has to wait until the proxy ends the transaction.
@@ -272,7 +282,7 @@ func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
 	}
 	tx.ended = true
 	giveUp := time.Now().Add(patience)
-	isLost := false
+	isLost := tx.mayBeCommitted
 	for {
 		done, err := tx.rpc.Commit(ctx, &proxypb.CommitRequest{Session: tx.session, Writes: tx.writes})
 		if err == nil {
@@ -317,6 +327,9 @@ func (tx *Tx) Finish(ctx context.Context) error {
 	if tx.failed != nil {
 		return tx.failed
 	}
+	if tx.finished {
+		return nil
+	}
 	if err := ctx.Err(); err != nil {
 		return tx.failLocked(ctx, &Error{Code: status.FromContextError(err).Code(), Message: err.Error(), cause: err})
 	}
@@ -325,7 +338,7 @@ func (tx *Tx) Finish(ctx context.Context) error {
 	for {
 		_, err := tx.rpc.Finish(ctx, &proxypb.FinishRequest{Session: tx.session, Writes: tx.writes})
 		if err == nil {
-			tx.ended, tx.writes = true, nil
+			tx.ended, tx.finished, tx.writes = true, true, nil
 			return nil
 		}
 		failed := errorOf(ctx, err)

@@ -337,6 +337,9 @@ class Transaction:
         self._writes_bytes = 0
         # Why it can't be committed.
         self._failed: Optional[Error] = None
+        # A commit was sent whose end is not known; and the end of one that is.
+        self._may_be_committed = False
+        self._commit_ts: Optional[int] = None
         #: The snapshot, and the transaction's name.
         self.start_ts = start_ts
         #: Of the cells that were read with the beginning, in their order.
@@ -419,18 +422,24 @@ class Transaction:
         """
         if self._failed is not None:
             raise self._failed
+        if self._commit_ts is not None:
+            return self._commit_ts
         self._ended = True
+        was_sent, self._may_be_committed = self._may_be_committed, True
         try:
-            return self._commit()
-        except (InvalidArgument, NotFound, ResourceExhausted, Unavailable) as failed:
+            self._commit_ts = self._commit(was_sent)
+            return self._commit_ts
+        except OutcomeUnknown:
+            raise
+        except Error as failed:
+            self._may_be_committed = was_sent
             # It has not begun, because of a write: nobody has to wait until the proxy ends the transaction.
-            if self._writes:
+            if self._writes and isinstance(failed, (InvalidArgument, NotFound, ResourceExhausted, Unavailable)):
                 self._fail(failed)
             raise
 
-    def _commit(self) -> int:
+    def _commit(self, is_lost: bool) -> int:
         give_up = time.monotonic() + self._proxy.timeout
-        is_lost = False
         fields: Dict[str, Any] = {"session": self._session}
         if self._writes:
             fields["writes"] = self._writes
@@ -467,6 +476,14 @@ class Transaction:
                     raise self._unknown(str(away)) from away
                 is_lost = True
                 self._proxy.close()
+                time.sleep(0.05)
+            except Error as foreign:
+                # Something between answers in the place of the proxy, which may have the commit.
+                if foreign.reason:
+                    raise
+                if time.monotonic() >= give_up:
+                    raise self._unknown(str(foreign)) from foreign
+                is_lost = True
                 time.sleep(0.05)
 
     def rollback(self) -> None:
@@ -541,6 +558,8 @@ class Participant(Transaction):
     ends otherwise, or has not finished then, aborts it; as do two that write one cell.
     """
 
+    _finished = False
+
     def finish(self) -> None:
         """Hands over what was written: the transaction that was joined commits it.
 
@@ -549,6 +568,8 @@ class Participant(Transaction):
         """
         if self._failed is not None:
             raise self._failed
+        if self._finished:
+            return
         try:
             self._finish()
         except Error as failed:
@@ -556,7 +577,7 @@ class Participant(Transaction):
                 self._fail(failed)
             self._ended, self._failed = True, failed
             raise
-        self._ended, self._writes = True, []
+        self._ended, self._finished, self._writes = True, True, []
 
     def _finish(self) -> None:
         give_up = time.monotonic() + self._proxy.timeout
@@ -582,6 +603,11 @@ class Participant(Transaction):
                 if not is_lost:
                     raise
                 failed = full
+            except Error as foreign:
+                # Something between answers in the place of the proxy.
+                if foreign.reason:
+                    raise
+                is_lost, failed = True, foreign
             if time.monotonic() >= give_up:
                 # Where it can be rolled back, it was not handed over.
                 if self._roll_back_quietly():

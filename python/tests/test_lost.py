@@ -121,6 +121,35 @@ class LostTest(unittest.TestCase):
         lost.put("t", "a", "c", "1")
         self.assertEqual(lost.commit(), 9)
 
+    def test_what_may_be_committed_is_not_said_to_be_aborted_later(self) -> None:
+        unknown = failed(500, "UNKNOWN", "OUTCOME_UNKNOWN")
+        # The proxy is another one by now, or has forgotten the transaction.
+        forgotten = failed(400, "FAILED_PRECONDITION", "SESSION_UNKNOWN")
+        lost = self.transaction([unknown, forgotten])
+        for _ in range(2):
+            with self.assertRaises(percolator.OutcomeUnknown):
+                lost.commit()
+        # What is known needs no proxy.
+        done = self.transaction([answer(200, {"commit_ts": "9"}), forgotten])
+        self.assertEqual([done.commit(), done.commit()], [9, 9])
+        part = self.participant([answer(200, {}), forgotten])
+        part.finish()
+        part.finish()
+        # An answer by which nothing has begun is none of a commit that was sent.
+        full = self.transaction([failed(429, "RESOURCE_EXHAUSTED", "BYTES"), forgotten])
+        with self.assertRaises(percolator.ResourceExhausted):
+            full.commit()
+        with self.assertRaises(percolator.Aborted):
+            full.commit()
+
+    def test_a_gateway_says_nothing_of_a_commit(self) -> None:
+        page = b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 4\r\nConnection: close\r\n\r\nlate"
+        own = answer(503, {"message": "no healthy upstream"})
+        self.assertEqual(self.transaction([page, own, answer(200, {"commit_ts": "9"})]).commit(), 9)
+        with self.assertRaises(percolator.OutcomeUnknown):
+            self.transaction([page, failed(400, "FAILED_PRECONDITION", "SESSION_UNKNOWN")]).commit()
+        self.participant([page, answer(200, {})]).finish()
+
     def participant(self, answers: List[bytes]) -> Participant:
         client = percolator.connect(self.serve(answers))
         self.addCleanup(client.close)
