@@ -29,6 +29,9 @@ When it serves, it prints one line on standard output: listening on ADDRESS. Wit
 before it: metrics on ADDRESS.
 Its log goes to standard error; PERCOLATOR_LOG sets the level (default: info).";
 
+/// So many sessions that have ended are remembered for each that may be open.
+const ENDS_FOR_EACH_SESSION: usize = 4;
+
 /// Transactions for applications in any language, over gRPC and over HTTP with JSON.
 #[derive(Debug, Parser)]
 #[command(name = "percolator-proxy", version, after_help = EXAMPLES)]
@@ -241,6 +244,7 @@ impl Flags {
             peers: self.peers,
             limits: Limits {
                 sessions_max: self.sessions_max,
+                ends_max: ENDS_FOR_EACH_SESSION.saturating_mul(self.sessions_max),
                 idle_max: self.idle_max,
                 session_max: self.session_max,
                 session_bytes_max: self.session_bytes_max,

@@ -3,10 +3,11 @@
 //!
 //! Nothing here waits, or knows a clock or a socket: times are handed in, as durations since the proxy's start.
 
+mod ends;
 mod mutants;
 mod participants;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use percolator_client::{Cell, Timestamp};
 
 pub use crate::pool::Full;
 use crate::pool::Pool;
+use ends::Ends;
 use mutants::SessionMutant;
 pub use participants::FinishStep;
 use participants::Role;
@@ -39,6 +41,8 @@ pub struct Limits {
     pub session_calls_max: usize,
     /// For how long it is remembered how a session ended.
     pub remember_for: Duration,
+    /// Of so many sessions. Beyond, the client that has the most of them has some forgotten.
+    pub ends_max: usize,
 }
 
 impl Default for Limits {
@@ -53,6 +57,7 @@ impl Default for Limits {
             scans_max: 256,
             session_calls_max: 32,
             remember_for: Duration::from_secs(300),
+            ends_max: 4 * 20_000,
         }
     }
 }
@@ -195,9 +200,7 @@ pub struct Sessions<T> {
     open: HashMap<String, Session<T>>,
     /// Sessions that are open, and those that are about to be.
     places: Pool,
-    ended: HashMap<String, SessionEnd>,
-    /// Of those that have ended, the oldest first.
-    ended_at: VecDeque<(Duration, String)>,
+    ended: Ends,
     calls: Pool,
     scans: Pool,
     bytes: Pool,
@@ -211,8 +214,7 @@ impl<T: Clone> Sessions<T> {
             limits,
             open: HashMap::new(),
             places: Pool::new(limits.sessions_max),
-            ended: HashMap::new(),
-            ended_at: VecDeque::new(),
+            ended: Ends::up_to(limits.ends_max),
             calls: Pool::new(limits.calls_max),
             scans: Pool::new(limits.scans_max),
             bytes: Pool::new(limits.bytes_max),
@@ -420,12 +422,7 @@ impl<T: Clone> Sessions<T> {
         if end != SessionEnd::Finished || mutants::on(SessionMutant::FinishedIsLost) {
             self.participant_lost(&session.role);
         }
-        self.ended.insert(token.clone(), end);
-        self.ended_at.push_back((now, token));
-        // As many as may be open: a client that begins and ends without a pause takes no more.
-        while self.ended_at.len() > self.limits.sessions_max {
-            self.forget_oldest();
-        }
+        self.ended.add(now, session.client, token, end);
         Some(session.txn)
     }
 
@@ -467,10 +464,8 @@ impl<T: Clone> Sessions<T> {
     /// Ends the sessions whose time is over, and those of transactions that have lost a participant or their manager: they are to
     /// be rolled back.
     pub fn expire(&mut self, now: Duration) -> Vec<(T, SessionEnd)> {
-        while let Some((at, _)) = self.ended_at.front()
-            && now.saturating_sub(*at) >= self.limits.remember_for
-        {
-            self.forget_oldest();
+        if let Some(before) = now.checked_sub(self.limits.remember_for) {
+            self.ended.forget_before(before);
         }
         let over: Vec<(String, SessionEnd)> = self
             .open
@@ -519,12 +514,6 @@ impl<T: Clone> Sessions<T> {
         match self.ended.get(token) {
             Some(end) => Refusal::Ended(end.clone()),
             None => Refusal::Unknown,
-        }
-    }
-
-    fn forget_oldest(&mut self) {
-        if let Some((_, token)) = self.ended_at.pop_front() {
-            self.ended.remove(&token);
         }
     }
 }

@@ -54,6 +54,8 @@ struct Part {
 struct World {
     rng: Rng,
     now: Duration,
+    /// So many ends each proxy remembers.
+    ends_max: usize,
     here: Sessions<String>,
     there: Sessions<String>,
     managers: Vec<Stage>,
@@ -71,10 +73,11 @@ struct World {
 
 type Checked = Result<(), String>;
 
-fn proxy() -> Sessions<String> {
+fn proxy(ends_max: usize) -> Sessions<String> {
     Sessions::new(Limits {
         idle_max: Duration::from_secs(30),
         session_max: Duration::from_secs(200),
+        ends_max,
         ..Limits::default()
     })
 }
@@ -104,11 +107,18 @@ fn is_rolled_back(end: &SessionEnd) -> bool {
 
 impl World {
     fn new(seed: u64) -> Self {
+        // In some, ends are forgotten at once.
+        let ends_max = if seed.is_multiple_of(4) {
+            2
+        } else {
+            usize::MAX
+        };
         Self {
             rng: Rng(seed),
             now: Duration::ZERO,
-            here: proxy(),
-            there: proxy(),
+            here: proxy(ends_max),
+            there: proxy(ends_max),
+            ends_max,
             managers: Vec::new(),
             parts: Vec::new(),
             joining: Vec::new(),
@@ -475,10 +485,10 @@ impl World {
     /// A proxy is killed, and started again: it knows no session any more.
     fn restart(&mut self) {
         if self.rng.percent(50) {
-            self.there = proxy();
+            self.there = proxy(self.ends_max);
             return;
         }
-        self.here = proxy();
+        self.here = proxy(self.ends_max);
         self.joining.clear();
         self.under_way.clear();
         for stage in &mut self.managers {

@@ -23,6 +23,7 @@ fn small() -> Limits {
         scans_max: 1,
         session_calls_max: 2,
         remember_for: 30 * SECOND,
+        ends_max: 3,
     }
 }
 
@@ -246,7 +247,7 @@ fn a_proxy_that_stops_begins_nothing_and_lets_its_sessions_end() {
 }
 
 #[test]
-fn as_many_ends_are_remembered_as_sessions_may_be_open() {
+fn so_many_ends_are_remembered_and_no_more() {
     let mut sessions = with(&[]);
     for token in ["a", "b", "c", "d"] {
         sessions.begin(client(token)).unwrap();
