@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use percolator_client::{Error, Options, Range, Txn};
+use percolator_client::{Error, NotAdded, Options, Range, Txn};
 
 use crate::cluster::{TABLE, cell};
 use crate::network::{Fault, Kind};
@@ -120,4 +120,64 @@ fn a_transaction_that_has_ended_takes_and_gives_nothing() {
         assert!(matches!(committed, Err(Error::Ended)), "{committed:?}");
     });
     assert_eq!(bench.cluster.value(&cell("a")), Some(old("a")));
+}
+
+/// What was done to a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    Put,
+    Deleted,
+    Locked,
+}
+
+impl Done {
+    const ALL: [Self; 3] = [Self::Put, Self::Deleted, Self::Locked];
+
+    fn to(self, txn: &Txn) {
+        let done = match self {
+            Self::Put => txn.put(TABLE, "a", "c", new("a")),
+            Self::Deleted => txn.delete(TABLE, "a", "c"),
+            Self::Locked => txn.lock(TABLE, "a", "c"),
+        };
+        done.expect("it is kept");
+    }
+}
+
+/// Of two that have a cell, nobody's write is lost without a word: neither that of a participant, nor that of the client that commits.
+#[test]
+fn no_write_takes_the_place_of_that_of_another_one_that_shares_the_transaction() {
+    for first in Done::ALL {
+        for second in Done::ALL {
+            for is_manager in [true, false] {
+                let bench = Bench::with(Options::default());
+                bench.fill(&ROWS);
+                bench.run(async {
+                    let txn = bench.client.begin().await.expect("it begins");
+                    let join = async || {
+                        let joined = bench.client.join(txn.start_ts()).await;
+                        joined.expect("it joins")
+                    };
+                    if is_manager {
+                        first.to(&txn);
+                    } else {
+                        let one = join().await;
+                        first.to(&one);
+                        let written = one.end_with_buffered().expect("it ends");
+                        txn.add(written).expect("nobody else has it");
+                    }
+                    let other = join().await;
+                    second.to(&other);
+                    let written = other.end_with_buffered().expect("it ends");
+                    match txn.add(written) {
+                        Ok(()) => assert_eq!([first, second], [Done::Locked; 2]),
+                        Err(NotAdded::Twice(table, row, column)) => {
+                            assert_ne!([first, second], [Done::Locked; 2]);
+                            assert_eq!((&*table, &*row, &*column), (TABLE, &b"a"[..], &b"c"[..]));
+                        }
+                        Err(error) => panic!("{first:?}, {second:?}: {error:?}"),
+                    }
+                });
+            }
+        }
+    }
 }
