@@ -426,19 +426,17 @@ fn gaps(tablets: &[Tablet]) -> Vec<String> {
 
 /// The owner, and since when it is away, or that it has lost the tablet.
 pub(crate) fn server(tablet: &Tablet, lost: &LostTablets) -> String {
-    if let Some((to, bytes)) = &tablet.moving_to {
-        return format!(
-            "{}, moving to {to} ({} of it there)",
-            tablet.server,
-            size(*bytes)
-        );
-    }
-    match (tablet.server_alive, tablet.server_silence) {
-        (true, _) if lost.contains(&tablet.id) => format!("{}, which has lost it", tablet.server),
-        (true, _) => tablet.server.clone(),
-        (false, Some(silence)) => format!("{}, away for {} s", tablet.server, silence.as_secs()),
-        (false, None) => format!("{}, not heard since the master's start", tablet.server),
-    }
+    let moving = match &tablet.moving_to {
+        Some((to, bytes)) => format!(", moving to {to} ({} of it there)", size(*bytes)),
+        None => String::new(),
+    };
+    let away = match (tablet.server_alive, tablet.server_silence) {
+        (true, _) if lost.contains(&tablet.id) => ", which has lost it".to_owned(),
+        (true, _) => String::new(),
+        (false, Some(silence)) => format!(", away for {} s", silence.as_secs()),
+        (false, None) => ", not heard since the master's start".to_owned(),
+    };
+    format!("{}{away}{moving}", tablet.server)
 }
 
 fn how_many(tablets: &[Tablet]) -> String {
@@ -459,6 +457,8 @@ pub(crate) fn edge(row: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn table(ready: bool, deleting: bool, tablets: &[(&'static str, &'static str, bool)]) -> Table {
@@ -482,6 +482,19 @@ mod tests {
             deleting,
             tablets: tablets.iter().enumerate().map(tablet).collect(),
         }
+    }
+
+    /// A copy of it is no reason to leave out that nobody serves it.
+    #[test]
+    fn an_owner_that_is_away_is_named_so_while_its_tablet_moves() {
+        let mut tablet = table(true, false, &[("", "", false)]).tablets.remove(0);
+        tablet.moving_to = Some(("tablet-1".into(), 5));
+        tablet.server_silence = Some(Duration::from_secs(40));
+        let words = "tablet-0, away for 40 s, moving to tablet-1 (5 B of it there)";
+        assert_eq!(server(&tablet, &BTreeSet::new()), words);
+        tablet.server_alive = true;
+        let words = "tablet-0, moving to tablet-1 (5 B of it there)";
+        assert_eq!(server(&tablet, &BTreeSet::new()), words);
     }
 
     #[test]

@@ -1,16 +1,23 @@
 //! `percolator tablet`.
 
+use std::convert::Infallible;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use percolator_client::{Client, Error, Table, escape};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::cells::{Escaped, Waiting};
+use crate::data::progress::Progress;
 use crate::errors::Usage;
 use crate::output::{Format, Output, columns, load, size};
 use crate::table::{TabletJson, edge, lost, server};
+
+/// How often it is asked how far a move is.
+const SHOWN_EVERY: Duration = Duration::from_millis(500);
 
 /// What to do with the tablets of tables: each has a range of rows, and one tablet server.
 #[derive(Debug, clap::Subcommand)]
@@ -137,7 +144,13 @@ pub(crate) async fn run(
             report(client, &table, output).await?;
         }
         Command::Move { tablet, server, .. } => {
-            client.move_tablet(tablet, &server).await?;
+            let progress = Mutex::new(Progress::new(output, None));
+            let moved = tokio::select! {
+                moved = client.move_tablet(tablet, &server) => moved,
+                never = show_move(client, tablet, &progress) => match never {},
+            };
+            progress.lock().clear();
+            moved?;
             match output.format {
                 Format::Text => output.note(&format!("tablet {tablet} is at {server} now")),
                 Format::Json => {
@@ -147,6 +160,25 @@ pub(crate) async fn run(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows how much of a tablet is at the server that gets it.
+async fn show_move(client: &Client, tablet: u64, progress: &Mutex<Progress>) -> Infallible {
+    loop {
+        tokio::time::sleep(SHOWN_EVERY).await;
+        // The move itself says what is wrong.
+        let Ok(tables) = client.tables().await else {
+            continue;
+        };
+        let mut tablets = tables.iter().flat_map(|table| &table.tablets);
+        if let Some(moving) = tablets.find(|it| it.id == tablet)
+            && let Some((to, there)) = &moving.moving_to
+        {
+            let all = size(moving.bytes.max(*there));
+            let words = || format!("{} of about {all} are at {to}", size(*there));
+            progress.lock().show(*there, words);
+        }
+    }
 }
 
 /// Says what the table consists of now.

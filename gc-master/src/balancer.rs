@@ -52,8 +52,10 @@ pub(crate) struct Balancer {
     splits: BTreeMap<u64, Duration>,
     /// How much tablets were used where they were before a move, and until when that counts.
     loads_before: BTreeMap<u64, (u64, Duration)>,
-    /// Servers that are drained and have a tablet that no other server has room for: when that may be noted again.
-    without_room: BTreeMap<String, Duration>,
+    /// Servers that are drained and have a tablet that no other server has room for.
+    without_room: BTreeSet<String>,
+    /// When that may be noted of them again.
+    without_room_noted: BTreeMap<String, Duration>,
     /// When servers are looked at again.
     next: Duration,
     /// Neighbours that are small.
@@ -166,7 +168,8 @@ impl Directory {
         self.balancer.rests.retain(|_, until| now < *until);
         self.balancer.refusals.retain(|_, until| now < *until);
         self.balancer.splits.retain(|_, until| now < *until);
-        self.balancer.without_room.retain(|_, until| now < *until);
+        let noted = &mut self.balancer.without_room_noted;
+        noted.retain(|_, until| now < *until);
         let loads_before = &mut self.balancer.loads_before;
         loads_before.retain(|_, (_, until)| now < *until);
         self.step_moves(now);
@@ -181,9 +184,10 @@ impl Directory {
             splits,
             without_room,
         } = self.plan(now, balances && calm);
-        for server in without_room {
-            self.note_without_room(now, server);
+        for server in &without_room {
+            self.note_without_room(now, server.clone());
         }
+        self.balancer.without_room = without_room;
         for planned in moves {
             self.begin_move(now, planned, None);
         }
@@ -193,12 +197,17 @@ impl Directory {
     }
 
     fn note_without_room(&mut self, now: Duration, server: String) {
-        let noted = &mut self.balancer.without_room;
+        let noted = &mut self.balancer.without_room_noted;
         if !noted.contains_key(&server) {
             noted.insert(server.clone(), now + NOTED_REST);
             let note = Note::WithoutRoom { server };
             self.effects.notes.push(note);
         }
+    }
+
+    /// Whether the server is drained and has a tablet that no other server has room for.
+    pub(crate) fn is_without_room(&self, server: &str) -> bool {
+        self.balancer.without_room.contains(server)
     }
 
     pub(crate) fn balances(&self) -> bool {

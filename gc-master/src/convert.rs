@@ -161,7 +161,11 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
             .map(|(id, table)| table_info(*id, table))
             .collect(),
         tablets: tablets
-            .map(|(id, tablet)| place(directory, &arrivals, id, tablet))
+            .map(|(id, tablet)| {
+                // For people: whom its rows wait for.
+                let holder = directory.holder(id, tablet);
+                place(directory, &arrivals, (id, tablet), holder)
+            })
             .collect(),
         complete_below: state.next_table_id,
         tablet_servers_expected: directory.manifest.tablet_servers.unwrap_or(0),
@@ -250,6 +254,7 @@ fn server_info(
         tablets: directory.tablets_at(name),
         bytes: directory.bytes_of(name),
         load: directory.load_of(name),
+        without_room: directory.is_without_room(name),
     }
 }
 
@@ -270,7 +275,7 @@ pub(crate) fn places(
     let tablets = directory.tablets().of_table(table);
     let arrivals = directory.arrivals(now);
     Ok(tablets
-        .map(|(id, tablet)| place(directory, &arrivals, id, tablet))
+        .map(|(id, tablet)| place(directory, &arrivals, (id, tablet), &tablet.owner))
         .collect())
 }
 
@@ -281,7 +286,9 @@ pub(crate) fn tablet_place(
     tablet: &Placement,
 ) -> Result<v1::TabletPlace, Refusal> {
     directory.state()?;
-    Ok(place(directory, &BTreeMap::new(), id, tablet))
+    // Where it is asked for.
+    let place = place(directory, &BTreeMap::new(), (id, tablet), &tablet.owner);
+    Ok(place)
 }
 
 /// A table, as clients see it.
@@ -301,17 +308,17 @@ pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
 fn place(
     directory: &Directory,
     arrivals: &BTreeMap<u64, (&str, &v1::TabletArrival)>,
-    id: u64,
-    tablet: &Placement,
+    (id, tablet): (u64, &Placement),
+    server: &str,
 ) -> v1::TabletPlace {
     let arrival = arrivals.get(&id);
-    let arrival = arrival.filter(|(to, _)| *to != tablet.owner);
+    let arrival = arrival.filter(|(to, _)| *to != server);
     v1::TabletPlace {
         tablet: directory
             .state
             .as_ref()
             .map(|state| tablet_info(state, id, tablet)),
-        server: tablet.owner.clone(),
+        server: server.to_owned(),
         moving_to: arrival.map_or_else(String::new, |(to, _)| (*to).to_owned()),
         moved_bytes: arrival.map_or(0, |(_, arrival)| arrival.bytes),
         bytes: directory.tablet_bytes(&tablet.owner, id),

@@ -35,7 +35,7 @@ impl Directory {
         }
         if drain && servers.iter().any(|server| !state.is_draining(server)) {
             self.check_settled(now)?;
-            self.check_room(servers)?;
+            self.check_room(now, servers)?;
         }
         for server in servers {
             if self.state()?.is_draining(server) != drain {
@@ -47,13 +47,14 @@ impl Directory {
     }
 
     /// Whether the others have room for the tablets of these servers, and for those of others that are drained, as far as they
-    /// say how much they have. One that was not heard has none.
-    fn check_room(&self, servers: &[String]) -> Result<(), Refusal> {
+    /// say how much they have. One that is down has none.
+    fn check_room(&self, now: Duration, servers: &[String]) -> Result<(), Refusal> {
         let state = self.state()?;
         let goes = |name: &&str| servers.iter().any(|it| it == name) || state.is_draining(name);
         let (go, stay): (Vec<&str>, Vec<&str>) = state.tablet_servers().into_iter().partition(goes);
         let bytes = go.into_iter().map(|name| self.bytes_of(name)).sum();
-        let rooms = stay.into_iter().filter_map(|name| self.live.get(name));
+        let up = stay.into_iter().filter(|name| self.is_alive(name, now));
+        let rooms = up.filter_map(|name| self.live.get(name));
         let room = rooms.map(Live::room).sum::<Option<u64>>();
         match room.filter(|room| bytes > *room) {
             Some(room) => Err(Refusal::NoRoomToDrain {

@@ -24,6 +24,8 @@ pub(crate) struct Facts {
     pub(crate) tables: Counts<&'static str>,
     /// Tablets, by state.
     pub(crate) tablets: Counts<&'static str>,
+    /// Tablets that nobody serves because a server is down, by that server.
+    pub(crate) down_by_owner: Counts<String>,
     /// Tablets that servers are getting from others.
     pub(crate) tablets_moving: i64,
     /// Tablets of servers that are to have none.
@@ -122,8 +124,12 @@ impl Directory {
         facts.tablets_to_drain =
             count(to_drain.map(|name| self.tablets.count_of_owner(name)).sum());
         for (id, tablet) in self.tablets.iter() {
-            let shown = self.tablet_state(id, tablet, now);
+            let holder = self.holder(id, tablet);
+            let shown = self.tablet_state(id, tablet, holder, now);
             *facts.tablets.entry(shown).or_default() += 1;
+            if shown == "down" {
+                *facts.down_by_owner.entry(holder.to_owned()).or_default() += 1;
+            }
             let table = state.tables.get(&tablet.table);
             let table = table.map_or_else(String::new, |table| table.name.clone());
             *facts.by_table.entry(table).or_default() += 1;
@@ -139,11 +145,17 @@ impl Directory {
         age(self.collection.now, session.floor)
     }
 
-    fn tablet_state(&self, id: u64, tablet: &Placement, now: Duration) -> &'static str {
+    fn tablet_state(
+        &self,
+        id: u64,
+        tablet: &Placement,
+        holder: &str,
+        now: Duration,
+    ) -> &'static str {
         if !tablet.made {
             return "creating";
         }
-        if !self.is_alive(&tablet.owner, now) {
+        if !self.is_alive(holder, now) {
             return "down";
         }
         if self.lost_tablets(&tablet.owner).contains(&id) {

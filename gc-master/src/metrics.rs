@@ -23,6 +23,8 @@ pub(crate) struct Metrics {
     servers: IntGaugeVec,
     tables: IntGaugeVec,
     tablets: IntGaugeVec,
+    tablets_down: IntGaugeVec,
+    down_names: Mutex<Bounded>,
     tablets_moving: IntGauge,
     tablets_to_drain: IntGauge,
     table_tablets: IntGaugeVec,
@@ -75,6 +77,8 @@ impl Metrics {
             servers: set.gauges(names::SERVERS)?,
             tables: set.gauges(names::TABLES)?,
             tablets: set.gauges(names::TABLETS)?,
+            tablets_down: set.gauges(names::TABLETS_DOWN)?,
+            down_names: Mutex::new(Bounded::of(&names::TABLETS_DOWN)),
             tablets_moving: set.gauge(names::TABLETS_MOVING)?,
             tablets_to_drain: set.gauge(names::TABLETS_TO_DRAIN)?,
             table_tablets: set.gauges(names::TABLE_TABLETS)?,
@@ -164,11 +168,14 @@ impl Metrics {
         self.tablets_to_drain.set(facts.tablets_to_drain);
         show(&self.tables, names::TABLE_STATES, &facts.tables);
         show(&self.tablets, names::TABLET_STATES, &facts.tablets);
-        let by_table = facts.by_table.iter();
-        let by_table = by_table
-            .map(|(name, count)| (name.as_str(), *count))
-            .collect();
-        self.table_names.lock().set(&self.table_tablets, &by_table);
+        for (names, gauges, counts) in [
+            (&self.table_names, &self.table_tablets, &facts.by_table),
+            (&self.down_names, &self.tablets_down, &facts.down_by_owner),
+        ] {
+            let counts = counts.iter();
+            let counts = counts.map(|(name, count)| (name.as_str(), *count));
+            names.lock().set(gauges, &counts.collect());
+        }
         self.in_flight.set(whole(facts.in_flight));
         self.now.set(facts.now.physical_ms() as f64 / 1_000.0);
         let age = |gauge: &Gauge, age: Option<Duration>| {

@@ -304,6 +304,17 @@ impl Directory {
             .collect()
     }
 
+    /// The server without which nobody serves a tablet: its owner; or the one that has handed it over, before the owner has heard so. That
+    /// one has the only proof of it, and the owner's copy is complete.
+    pub(crate) fn holder<'a>(&'a self, id: u64, tablet: &'a Placement) -> &'a str {
+        let arrival = self.live.get(&tablet.owner).filter(|_| !tablet.listed);
+        let arrival = arrival.and_then(|live| live.arrival(id));
+        match arrival.filter(|it| it.complete && it.failure.is_empty()) {
+            Some(arrival) => &arrival.from,
+            None => &tablet.owner,
+        }
+    }
+
     /// Tablets that are under way: the server that gets each, and what it has said of that. One that is down gets none.
     pub(crate) fn arrivals(&self, now: Duration) -> BTreeMap<u64, (&str, &v1::TabletArrival)> {
         let live = self.live.iter();

@@ -340,9 +340,26 @@ fn a_server_is_drained_only_if_the_others_have_room() {
     assert_eq!(world.sent.len(), asked);
     let server = "tablet-0".to_owned();
     assert_eq!(world.notes, [Note::WithoutRoom { server }], "once");
+    assert!(left(&world, "tablet-0").without_room);
     world.free.insert("tablet-1".into(), 250 << 20);
     assert_eq!(settle(&mut world, Duration::from_secs(20)), 1);
     assert!(left(&world, "tablet-0").drained || left(&world, "tablet-0").tablets == 0);
+}
+
+#[test]
+fn a_server_that_is_down_has_no_room_for_what_is_drained() {
+    let mut world = World::new(3);
+    world.create("accounts", &[]).unwrap();
+    world.weighs("tablet-0", [(1, 100 << 20)]);
+    world.free.insert("tablet-1".into(), 150 << 20);
+    world.free.insert("tablet-2".into(), 250 << 20);
+    world.beat_all();
+    world.down.push("tablet-2".into());
+    world.now += SILENCE_MAX;
+    world.beat_all();
+    let refused = world.drain("tablet-0", true);
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("room for 78643200 together"), "{why}");
 }
 
 #[test]

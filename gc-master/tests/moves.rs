@@ -189,3 +189,38 @@ fn a_server_that_is_down_gets_no_tablet() {
     world.now += SILENCE_MAX;
     assert_eq!(moving_to(&world), "");
 }
+
+/// A server has handed a tablet over, and dies before the other one hears so: that one has all of it, and may not serve.
+#[test]
+fn a_tablet_waits_for_the_server_that_has_handed_it_over() {
+    let mut world = world();
+    let mut moving = moving(1, "tablet-1");
+    begin(&mut world, &mut moving);
+    let departed = world.hand_over(1, "tablet-0", "tablet-1");
+    let arrived = world.servers.get_mut("tablet-1").unwrap().remove(&1);
+    let beat = percolator_gc_master::Heartbeat {
+        departed: vec![departed],
+        ..world.heartbeat_of("tablet-0")
+    };
+    world.directory.heartbeat(world.now, beat).unwrap();
+    assert_eq!(world.rows()[0], "accounts ready 1@2 [..m) tablet-1");
+    let place = |world: &World| {
+        let all = percolator_gc_master::directory_response(&world.directory, world.now).unwrap();
+        (
+            all.tablets[0].server.clone(),
+            all.tablets[0].moving_to.clone(),
+        )
+    };
+    world.hear_copy("tablet-1", copy(1, 1, "tablet-0"));
+    world.now += SILENCE_MAX;
+    world.hear_copy("tablet-1", copy(1, 1, "tablet-0"));
+    assert_eq!(place(&world), ("tablet-0".into(), "tablet-1".into()));
+    // It is there again, and the other one hears it.
+    world
+        .servers
+        .get_mut("tablet-1")
+        .unwrap()
+        .extend(arrived.map(|it| (1, it)));
+    world.beat("tablet-1").unwrap();
+    assert_eq!(place(&world), ("tablet-1".into(), String::new()));
+}

@@ -33,6 +33,7 @@ fn server(info: &ServerInfo) -> TabletServer {
         is_draining: info.draining,
         is_drained: info.drained,
         tablets: info.tablets,
+        is_without_room: info.without_room,
     }
 }
 

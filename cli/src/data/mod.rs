@@ -13,7 +13,7 @@ pub(crate) mod import;
 mod json;
 mod lines;
 mod load;
-mod progress;
+pub(crate) mod progress;
 mod reader;
 mod records;
 mod repair;

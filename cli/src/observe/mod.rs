@@ -11,6 +11,7 @@ mod page;
 mod problems;
 mod proxies;
 mod redact;
+mod servers;
 pub(crate) mod status;
 pub(crate) mod survey;
 pub(crate) mod top;

@@ -170,7 +170,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "standby": is_standby(survey, server),
             "takeover_ms": server.takeover.map(millis),
             "silent_ms": server.silence.map(millis),
-            "tablets": survey.owned_by(&server.name),
+            "tablets": survey.owned_by(&server.name).count(),
             "draining": server.draining,
             "drained": server.drained,
             "lost_tablets": server.lost,
@@ -346,12 +346,13 @@ sessions             0"
             &[],
         );
         for line in [
-            "cluster c1: 12 things aren't well",
+            "cluster c1: 13 things aren't well",
             "oracle   tso-0         127.0.0.1:7401   up, no timestamp was got from here",
             "tablet   tablet-0      127.0.0.1:7402   up, has lost 1 tablets",
             "tablet   tablet-1      127.0.0.1:7403   down for 12 s",
             "accounts   partly       2         0       1      1",
-            "! tablet-1 at 127.0.0.1:7403 was not heard for 12 s; nobody can use its tablets, 1 in number",
+            "! tablet-1 at 127.0.0.1:7403 was not heard for 12 s; nobody can use its tablets, 1 of table accounts: `percolator tablet list` \
+             shows which rows these are",
         ] {
             assert!(page.lines().any(|have| have == line), "{line}\n{page}");
         }

@@ -1,14 +1,13 @@
 //! What isn't well, and what to do about it. Pure: the same survey says the same.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use percolator_client::Table;
 use serde_json::{Value, json};
 
 use super::metrics::Page;
-use super::survey::{Failed, GIVEN_UP_MAX, PROXY, Server, Survey};
-use super::{missing, proxies};
+use super::survey::{GIVEN_UP_MAX, PROXY, Server, Survey};
+use super::{missing, proxies, servers};
 use crate::gc;
 
 /// The oracle's machine may be so far behind its timestamps, in seconds: clocks are set by that now and then. And behind a
@@ -18,7 +17,7 @@ const CLOCK_MAX: f64 = 1.0;
 /// Something that isn't well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// For programs: `server-down`, `servers-missing`, `standby-missing`, `proxy-name`, `oracle`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
+    /// For programs: `server-down`, `servers-missing`, `standby-missing`, `proxy-name`, `oracle`, `without-room`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
     /// `table-deleting`, `given-up`, or what `gc why-blocked` calls it.
     pub(crate) kind: &'static str,
     /// What it is about: a server, a table, a point.
@@ -65,7 +64,7 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
     }
     let missed = |it: &&Server| !it.alive && !it.drained && it.role != PROXY;
     for server in survey.servers.iter().filter(missed) {
-        found.push(down(survey, server));
+        found.push(servers::down(survey, server));
     }
     if !survey.servers.iter().any(|it| it.role == "tablet") {
         found.push(Problem {
@@ -77,11 +76,19 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
     }
     found.extend(missing::find(survey));
     found.extend(proxies::find(survey));
+    let stuck = survey.servers.iter().filter(|it| it.without_room);
+    found.extend(stuck.map(servers::without_room));
     let lost = survey.servers.iter().filter(|it| !it.lost.is_empty());
-    found.extend(lost.map(lost_tablets));
+    found.extend(lost.map(servers::lost_tablets));
     let stalled = |it: &&Server| it.alive && !it.disk_stalled.is_zero();
-    found.extend(survey.servers.iter().filter(stalled).map(disk_stalled));
-    let failed = |server: &Server| disk_failed(server, server.failed.as_ref()?);
+    found.extend(
+        survey
+            .servers
+            .iter()
+            .filter(stalled)
+            .map(servers::disk_stalled),
+    );
+    let failed = |server: &Server| servers::disk_failed(server, server.failed.as_ref()?);
     found.extend(survey.servers.iter().filter_map(failed));
     for (server, page) in pages {
         // That is told already, with the reason.
@@ -204,42 +211,6 @@ fn shown(server: &str, page: &Page, is_told: bool) -> Option<Problem> {
     })
 }
 
-fn lost_tablets(server: &Server) -> Problem {
-    let tablets: Vec<String> = server.lost.iter().map(ToString::to_string).collect();
-    Problem {
-        kind: "tablet-lost",
-        about: server.name.clone(),
-        what: format!(
-            "{} runs, and has lost tablet {}: calls for its rows fail",
-            server.name,
-            tablets.join(", ")
-        ),
-        action: format!(
-            "stop {}, and bring its last data folder or volume back, not an older one; `percolator tablet list` \
-             says which rows these are. Where there is none, give them up: `percolator table delete \
-             --give-up-lost`",
-            server.name
-        ),
-    }
-}
-
-fn disk_stalled(server: &Server) -> Problem {
-    Problem {
-        kind: "disk-stalled",
-        about: server.name.clone(),
-        what: format!(
-            "the disk of {} stalls: a write has waited for it for {} s, and the disk says nothing",
-            server.name,
-            server.disk_stalled.as_secs()
-        ),
-        action: format!(
-            "look at the volume of {}: it ends by itself after a while (its flag --disk-stall-max), so that another \
-             one can be started with that volume",
-            server.name
-        ),
-    }
-}
-
 fn not_ready(table: &Table) -> Option<Problem> {
     let (kind, what, action) = match (table.deleting, table.ready) {
         (true, _) => (
@@ -283,68 +254,6 @@ fn given_up_of(table: &str, changes: usize, is_all: bool) -> Problem {
     }
 }
 
-/// A server that has ended because of its disk is told of for a while, also where it was started again and serves.
-fn disk_failed(server: &Server, failed: &Failed) -> Option<Problem> {
-    const TOLD_FOR: Duration = Duration::from_secs(600);
-    (failed.ago < TOLD_FOR).then(|| Problem {
-        kind: "disk-failed",
-        about: server.name.clone(),
-        what: format!(
-            "{} has stopped because its disk failed, or what it has stored is damaged ({} since the master's start, \
-             last {} s ago): {}",
-            server.name,
-            if failed.times == 1 {
-                "once".to_owned()
-            } else {
-                format!("{} times", failed.times)
-            },
-            failed.ago.as_secs(),
-            failed.why
-        ),
-        action: format!(
-            "look at the volume of {}. Where it stops again and again, what it holds is not what was written to it: keep \
-             the folder as it is (docs/correctness.md, by hand)",
-            server.name
-        ),
-    })
-}
-
-fn down(survey: &Survey, server: &Server) -> Problem {
-    let since = match server.silence {
-        Some(silence) => format!("for {} s", silence.as_secs()),
-        None => "since the master's start".into(),
-    };
-    let lacks = match (server.role, survey.owned_by(&server.name)) {
-        ("tablet", 0) => "; no tablet is on it".to_owned(),
-        ("tablet", tablets) => format!("; nobody can use its tablets, {tablets} in number"),
-        _ => String::new(),
-    };
-    let name = &server.name;
-    // It may not have had the time to say that it is there.
-    let first = match server.silence {
-        Some(_) => "",
-        None => "if the master began just now, wait some seconds; else ",
-    };
-    Problem {
-        kind: "server-down",
-        about: name.clone(),
-        what: format!("{name} at {} was not heard {since}{lacks}", server.address),
-        action: format!(
-            "{first}start it again under the same name with the same folder: `percolator up` and Kubernetes do so by \
-             themselves, and where it ends again {}",
-            log_of(name)
-        ),
-    }
-}
-
-/// Where its last words are.
-pub(super) fn log_of(server: &str) -> String {
-    format!(
-        "its log says why (logs/{server}.log in the data folder of `percolator up --processes`, or `kubectl logs --previous` of \
-         its pod)"
-    )
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::collections::BTreeSet;
@@ -352,6 +261,7 @@ pub(crate) mod tests {
 
     use percolator_client::{GcHolder, GcObstacle, GcStatus, Owner, Tablet, Timestamp};
 
+    use super::super::survey::Failed;
     use super::*;
 
     pub(crate) fn ts(seconds: u64) -> Timestamp {
@@ -372,6 +282,7 @@ pub(crate) mod tests {
             failed: None,
             draining: false,
             drained: false,
+            without_room: false,
             proxy: None,
         }
     }
@@ -440,6 +351,7 @@ pub(crate) mod tests {
         survey.tables[0].tablets[1].server_alive = false;
         survey.servers[1].lost.insert(1);
         survey.servers[0].disk_stalled = Duration::from_secs(8);
+        survey.servers[1].without_room = true;
         survey.servers[1].failed = Some(Failed {
             times: 2,
             why: "the value of secret is not what was written".into(),
@@ -503,6 +415,7 @@ pub(crate) mod tests {
                 "oracle",
                 "server-down",
                 "servers-missing",
+                "without-room",
                 "tablet-lost",
                 "disk-stalled",
                 "disk-failed",
@@ -518,15 +431,16 @@ pub(crate) mod tests {
         for (at, words) in [
             (1, "tablet-1.log"),
             (2, "kubectl describe pod"),
-            (3, "not an older one"),
-            (4, "--disk-stall-max"),
-            (5, "keep the folder"),
-            (6, "percolator table delete old"),
-            (7, "percolator table list"),
-            (8, "percolator observe status documents"),
-            (9, "percolator gc set --pause false"),
-            (10, &*release),
-            (11, "percolator txn abort"),
+            (3, "server undrain tablet-0"),
+            (4, "not an older one"),
+            (5, "--disk-stall-max"),
+            (6, "keep the folder"),
+            (7, "percolator table delete old"),
+            (8, "percolator table list"),
+            (9, "percolator observe status documents"),
+            (10, "percolator gc set --pause false"),
+            (11, &*release),
+            (12, "percolator txn abort"),
         ] {
             assert!(found[at].action.contains(words), "{words}: {:?}", found[at]);
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::problems::{Problem, log_of};
+use super::problems::Problem;
+use super::servers::log_of;
 use super::survey::{PROXY, Server, Survey};
 
 pub(super) fn find(survey: &Survey) -> Vec<Problem> {

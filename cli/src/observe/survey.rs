@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use percolator_client::{Admin, Client, Cluster, DEAD_LETTERS, GcStatus, Table, Timestamp};
+use percolator_client::{Admin, Client, Cluster, DEAD_LETTERS, GcStatus, Table, Tablet, Timestamp};
 use percolator_wire::v1::{self, Role};
 
 use super::metrics::Page;
@@ -64,6 +64,8 @@ pub(crate) struct Server {
     pub(crate) draining: bool,
     /// It has none since then: nobody misses it.
     pub(crate) drained: bool,
+    /// It is to have no tablets, and has one that no other server has room for.
+    pub(crate) without_room: bool,
     /// Of a proxy.
     pub(crate) proxy: Option<ProxyState>,
 }
@@ -216,10 +218,11 @@ impl Survey {
         counted
     }
 
-    /// How many tablets the directory gives it.
-    pub(crate) fn owned_by(&self, server: &str) -> usize {
-        let tablets = self.tables.iter().flat_map(|table| &table.tablets);
-        tablets.filter(|tablet| tablet.server == server).count()
+    /// The tablets that the directory gives it, with their tables.
+    pub(crate) fn owned_by(&self, server: &str) -> impl Iterator<Item = (&Table, &Tablet)> {
+        let tables = self.tables.iter();
+        let tablets = tables.flat_map(|table| table.tablets.iter().map(move |it| (table, it)));
+        tablets.filter(move |(_, tablet)| tablet.server == server)
     }
 
     /// Of those that their clients have named, or of a client's floor.
@@ -311,6 +314,7 @@ fn server(info: v1::ServerInfo) -> Server {
         }),
         draining: info.draining,
         drained: info.drained,
+        without_room: info.without_room,
         proxy: None,
     }
 }
@@ -359,6 +363,7 @@ fn without_tablets(
         failed: None,
         draining: false,
         drained: false,
+        without_room: false,
         proxy: None,
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct TabletServer {
     pub(crate) is_drained: bool,
     /// How many it has.
     pub(crate) tablets: u64,
+    /// It is to have none, and has one that no other server has room for.
+    pub(crate) is_without_room: bool,
 }
 
 /// What the master says of the tablet servers.
@@ -169,11 +171,16 @@ impl<'a> Surplus<'a> {
     }
 
     /// See [`ScaleIn::blocked`].
-    fn blocked(&self) -> Option<&'static str> {
-        match self.report {
-            MasterReport::NoRoom => Some(NO_ROOM),
-            _ => self.has_nowhere().then_some(NOWHERE_TO_DRAIN),
+    fn blocked(&self, kept: &[u32]) -> Option<&'static str> {
+        if *self.report == MasterReport::NoRoom {
+            return Some(NO_ROOM);
         }
+        if self.has_nowhere() {
+            return Some(NOWHERE_TO_DRAIN);
+        }
+        // Volumes may have filled since the master has taken the drain.
+        let mut servers = kept.iter().filter_map(|it| self.server(*it));
+        servers.any(|it| it.is_without_room).then_some(NO_ROOM)
     }
 
     /// How many servers are to run now.
@@ -237,8 +244,8 @@ impl<'a> Surplus<'a> {
             MasterReport::NoRoom => return Some(NO_ROOM.to_owned()),
             MasterReport::Servers(servers) => servers,
         };
-        if self.has_nowhere() {
-            return Some(NOWHERE_TO_DRAIN.to_owned());
+        if let Some(blocked) = self.blocked(kept) {
+            return Some(blocked.to_owned());
         }
         let unknown: Vec<u32> = kept
             .iter()
@@ -330,7 +337,7 @@ impl ScaleIn {
     pub(crate) fn of(cluster: &ClusterObject, observed: &Observed) -> Self {
         let it = Surplus::of(cluster, observed);
         let kept = it.kept();
-        let blocked = it.blocked().filter(|_| !kept.is_empty());
+        let blocked = it.blocked(&kept).filter(|_| !kept.is_empty());
         let drain = if it.has_nowhere() {
             Vec::new()
         } else {

@@ -85,6 +85,11 @@ declarations! {
         "Tablets. creating: not made at its owner yet; serving; frozen: its table is being deleted; down: its owner was not heard of lately; lost: its owner is up and doesn't have it, so its data is gone.",
     )
     .by(&[Label::one_of("state", TABLET_STATES)]);
+    TABLETS_DOWN: Metric::gauge(
+        "percolator_gc_master_tablets_down",
+        "Tablets of servers that were not heard of lately, by the server. One that was has no series.",
+    )
+    .by(&[Label::up_to("owner", 100, "tablet servers")]);
     TABLETS_MOVING: Metric::gauge(
         "percolator_gc_master_tablets_moving",
         "Tablets that servers are getting from others.",

@@ -182,7 +182,7 @@ fn draw_servers(frame: &mut Frame<'_>, top: &mut Top, area: Rect, more: Rect) {
                 server.name.clone(),
                 server.address.clone(),
                 page::state(survey, server),
-                survey.owned_by(&server.name).to_string(),
+                survey.owned_by(&server.name).count().to_string(),
                 rate(|load| format!("{:.0}", load.requests_per_second)),
                 rate(|load| time(load.read_p99_seconds)),
                 rate(|load| time(load.write_p99_seconds)),

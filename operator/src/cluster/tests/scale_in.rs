@@ -286,6 +286,16 @@ fn servers_that_the_others_have_no_room_for_stay() {
         world.condition("Degraded"),
         reason(false, Reason::AsExpected)
     );
+    // Volumes fill while tablets are moved.
+    for (is_without_room, expected) in [
+        (true, reason(true, Reason::DrainBlocked)),
+        (false, reason(false, Reason::AsExpected)),
+    ] {
+        world.server(2).is_without_room = is_without_room;
+        assert_eq!(world.step().0, Vec::<String>::new());
+        assert_eq!((world.draining(), world.running()), (vec![1, 2], 3));
+        assert_eq!(world.condition("Degraded"), expected);
+    }
 }
 
 #[test]
