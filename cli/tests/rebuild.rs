@@ -187,6 +187,40 @@ fn the_folder_of_one_of_several_is_not_missed() {
     assert_eq!(cluster.run(&["get", "notes", "zoe", "text"]).ok(), "kept\n");
 }
 
+/// Masters that run without a state take the one in that somebody brings back.
+#[test]
+fn a_state_that_comes_back_needs_no_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let manifest = folder.path().join("manifest.yaml");
+    let text = "{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {name: local}, \
+                spec: {gcMaster: {replicas: 2}}}";
+    std::fs::write(&manifest, text).expect("written");
+    let of_two = ["-f", manifest.to_str().expect("text")];
+    let cluster = Cluster::start_in(&data, &of_two);
+    cluster.run(&["table", "create", "notes"]).ok();
+    cluster.run(&["put", "notes", "zoe", "text", "kept"]).ok();
+    cluster.stop();
+    let (state, kept) = (
+        data.join("register/master-state"),
+        folder.path().join("kept"),
+    );
+    std::fs::rename(&state, &kept).expect("a state");
+    for master in ["gc-master-0", "gc-master-1"] {
+        let _ = std::fs::remove_file(data.join(master).join("state-copy"));
+    }
+    let data_dir = data.to_str().expect("text");
+    let up = ["up", "--port", "0", "--data-dir", data_dir];
+    let waiting = Waiting::start(&[&up[..], &of_two].concat());
+    let command = typed(&waiting.line("percolator -c "), "percolator -c");
+    std::fs::rename(&kept, &state).expect("it is back");
+    waiting.line("ready in ");
+    let masters: Vec<&str> = command[1..3].iter().map(String::as_str).collect();
+    let row = ["get", "notes", "zoe", "text"];
+    let said = support::percolator(&[&masters[..], &row].concat()).ok();
+    assert_eq!(said, "kept\n");
+}
+
 #[test]
 fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
     let cluster = Cluster::processes();

@@ -143,6 +143,8 @@ pub enum Error {
     },
 }
 
+/// How often a master that leads without a state looks whether there is one.
+const LOOK_FOR_STATE: Duration = Duration::from_secs(2);
 /// How often the file with what the manifest says is read.
 const MANIFEST_EVERY: Duration = Duration::from_secs(1);
 
@@ -347,7 +349,25 @@ impl Terms {
             error = runner.persist(store, &self.folder, candidate) => error.into(),
             never = collecting => match never {},
             never = watch_manifest(self.options.manifest.clone(), runner) => match never {},
+            error = self.finds_state(runner) => error.into(),
         }
+    }
+
+    /// One of several masters that leads without a state finds one in the register: somebody has restored it, or what an earlier leader
+    /// rebuilt came late. It is begun with by the next leader.
+    async fn finds_state(&self, runner: &Runner) -> PersistError {
+        let has_none = || {
+            let state = runner.look_for_metrics(|directory, _| directory.state().is_err());
+            state.unwrap_or_default()
+        };
+        while self.joined.is_some() && has_none() {
+            tokio::time::sleep(LOOK_FOR_STATE).await;
+            // Rebuilt here meanwhile, it is this master's own.
+            if self.state.is_stored().await && has_none() {
+                return PersistError::Superseded;
+            }
+        }
+        std::future::pending().await
     }
 
     /// Takes part in the election, and serves in each term in which this master leads. Ends if the state is none that this

@@ -105,6 +105,11 @@ impl StateLocation {
         self.register.value_bytes_max() / 4 * 3
     }
 
+    /// Whether the register has anything; not if it can't be read.
+    pub(crate) async fn is_stored(&self) -> bool {
+        matches!(self.register.load().await, Ok(Some(_)))
+    }
+
     /// Of a master that is alone.
     pub(crate) fn alone(folder: &Folder) -> Self {
         let file = own_file(folder);
