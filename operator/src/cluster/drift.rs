@@ -10,6 +10,9 @@ use super::monitored::Said;
 use super::object::{Kind, Object, asked_mark, fingerprint};
 use super::observed::Observed;
 
+/// In this annotation Kubernetes counts the roll-outs of a Deployment.
+const ROLL_OUTS: &str = "deployment.kubernetes.io/revision";
+
 /// An object that the API server accepted, and keeps otherwise than it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Altered {
@@ -17,6 +20,8 @@ pub(crate) struct Altered {
     asked: Value,
     /// What the API server made of it, as a fingerprint.
     kept: String,
+    /// Whether others say how many pods there are: an autoscaler.
+    is_scaled_by_others: bool,
     /// The first place that differs.
     place: String,
 }
@@ -24,16 +29,18 @@ pub(crate) struct Altered {
 impl Altered {
     /// None if the answer to applying the object is as it was asked for.
     pub(crate) fn of(object: &Object, answer: &Value) -> Option<Self> {
+        let is_scaled_by_others = object.value.pointer("/spec/replicas").is_none();
         Some(Self {
             place: object.differs_at(answer)?,
             asked: asked_mark(&object.value).clone(),
-            kept: kept(answer),
+            kept: kept(answer, is_scaled_by_others),
+            is_scaled_by_others,
         })
     }
 
     /// Whether the object that is there is still as the API server made it.
     pub(super) fn is_of(&self, live: &Value) -> bool {
-        self.kept == kept(live)
+        self.kept == kept(live, self.is_scaled_by_others)
     }
 
     /// Whether applying this object again would change nothing of the one that is there.
@@ -43,7 +50,7 @@ impl Altered {
 }
 
 /// An object without what changes by itself.
-fn kept(live: &Value) -> String {
+fn kept(live: &Value, is_scaled_by_others: bool) -> String {
     let mut live = live.clone();
     if let Some(fields) = live.as_object_mut() {
         fields.remove("status");
@@ -52,6 +59,16 @@ fn kept(live: &Value) -> String {
         for field in ["managedFields", "resourceVersion", "generation"] {
             metadata.remove(field);
         }
+        if let Some(annotations) = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+        {
+            annotations.remove(ROLL_OUTS);
+        }
+    }
+    if is_scaled_by_others {
+        let spec = live.get_mut("spec").and_then(Value::as_object_mut);
+        spec.and_then(|fields| fields.remove("replicas"));
     }
     fingerprint(&live)
 }

@@ -416,14 +416,9 @@ pub(crate) fn replaces_pods(deployment: &Value) -> bool {
     if seen < number(deployment, "/metadata/generation") {
         return pods > 0;
     }
-    let conditions = deployment.pointer("/status/conditions");
-    let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
-    let is_stuck = conditions.any(|it| {
-        let (kind, status) = (it["type"].as_str(), it["status"].as_str());
-        [("Progressing", "False"), ("ReplicaFailure", "True")]
-            .iter()
-            .any(|(of, is)| kind == Some(of) && status == Some(is))
-    });
+    let is =
+        |kind, status| condition(deployment, kind).is_some_and(|found| found["status"] == status);
+    let is_stuck = is("Progressing", "False") || is("ReplicaFailure", "True");
     !is_stuck && number(deployment, "/status/updatedReplicas") < pods
 }
 

@@ -1,5 +1,7 @@
 //! Looks at clusters, with API servers made up.
 
+mod fleet;
+
 use super::*;
 
 #[test]

@@ -60,6 +60,33 @@ impl World {
     }
 }
 
+/// As an autoscaler and Kubernetes itself change a Deployment all the time.
+#[test]
+fn altered_proxies_are_not_applied_again_when_they_are_scaled() {
+    let mut world = World {
+        admission: |object| {
+            if object["kind"] == "Deployment" {
+                object["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mirror");
+            }
+        },
+        ..World::new()
+    };
+    world.roll_out();
+    world.change(asks(None));
+    world.step();
+    for replicas in [1, 2, 5] {
+        world.proxies_serve(replicas);
+        world.deployment()["metadata"]["annotations"]["deployment.kubernetes.io/revision"] =
+            json!(replicas.to_string());
+        assert_eq!(world.step().0, Vec::<String>::new(), "{replicas}");
+        let drifted = reason(true, Reason::AlteredByAdmission);
+        assert_eq!(world.condition("Drifted"), drifted);
+    }
+    // Another change of theirs is changed back.
+    world.deployment()["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mine");
+    assert_eq!(world.step().0, [PROXIES]);
+}
+
 #[test]
 fn proxies_come_behind_the_servers_and_are_waited_for() {
     let mut world = World::new();
