@@ -3,11 +3,10 @@
 
 use std::process::Command;
 
-use crate::support::server::{Place, Running, free_addresses, start};
+use crate::support::server::{Place, Running, free_addresses, leaders, start};
 use crate::support::sessions::shown;
 use crate::support::{CommandOutput, block_on, percolator, signal, wait_for, wait_until_ready};
 use percolator_register_etcd::testbed::Etcd;
-use serde_json::Value;
 
 /// The masters come first.
 const SERVERS: [&str; 5] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1", "tablet-0"];
@@ -82,20 +81,7 @@ impl Servers {
 
     /// The master and the oracle that lead, once they do and all others are up.
     fn leaders(&self) -> [String; 2] {
-        wait_for("leaders, and all other servers", || {
-            let said = self.run(&["status", "-o", "json"]);
-            let status: Value = serde_json::from_str(&said.out).ok()?;
-            let servers = status["servers"].as_array()?;
-            let up = servers.iter().filter(|server| server["up"] == true).count();
-            // The leading master has no line.
-            if up + 1 < self.running.len() {
-                return None;
-            }
-            let oracle = servers.iter().find(|it| it["leads_term"].is_u64())?;
-            let names = [&status["master_name"], &oracle["server"]];
-            let [master, oracle] = names.map(|name| name.as_str().map(str::to_owned));
-            Some([master?, oracle?])
-        })
+        leaders(self.running.len(), |arguments| self.run(arguments))
     }
 
     /// Waits until those that lead could go on without etcd: all that could take over promise not to.

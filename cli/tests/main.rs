@@ -45,6 +45,7 @@ mod reflection;
 mod relay;
 mod repair;
 mod runtimes;
+mod session_ends;
 mod settings;
 mod shared_transactions;
 mod support;

@@ -1,6 +1,6 @@
-//! Servers on a real network whose cables are pulled, with an oracle whose clock is wrong; and servers behind
-//! a network that is late, loses and resets. Snapshot isolation explains what clients saw, and everything
-//! goes on afterwards.
+//! Servers on a real network whose cables are pulled, also those of leaders with standbys, with an oracle whose clock is wrong; and
+//! servers behind a network that is late, loses and resets. Snapshot isolation explains what clients saw, and everything goes on
+//! afterwards.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -57,6 +57,32 @@ fn snapshot_isolation_explains_what_clients_saw_through_cuts_and_wrong_clocks() 
         }
     }
     // No matter who was cut off, every row can be read.
+    explained(&mut recorder, file, |arguments| network.run(arguments));
+}
+
+/// A leader that is cut off, also from its register, leads no more when another one takes over, and is a standby when it is back.
+#[test]
+fn others_take_over_from_leaders_that_are_cut_off() {
+    let Some(network) = Network::with_standbys() else {
+        return;
+    };
+    let file = network.folder.path().join("history.jsonl");
+    let file = file.to_str().expect("a path of text");
+    let mut recorder = record(network.command(&[]), file);
+    for (round, cut) in [0, 1, 0, 1].into_iter().enumerate() {
+        wait_for_more(file, 50, &mut recorder);
+        let before = network.leaders();
+        eprintln!("round {round}: {} is cut off", before[cut]);
+        network.link(&before[cut], false);
+        // Only a master makes it, and only timestamps of an oracle that leads bring anything into it.
+        let table = format!("t{round}");
+        network.run(&["table", "create", &table]).ok();
+        network.run(&["put", &table, "row", "c", "1"]).ok();
+        wait_for_more(file, 50, &mut recorder);
+        network.link(&before[cut], true);
+        let after = network.leaders();
+        assert_ne!(after[cut], before[cut], "nobody has taken over");
+    }
     explained(&mut recorder, file, |arguments| network.run(arguments));
 }
 

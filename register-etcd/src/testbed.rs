@@ -1,7 +1,7 @@
 //! A real etcd, for the tests of anyone who uses a register in one.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -28,15 +28,36 @@ impl Etcd {
     ///
     /// # Panics
     /// It can't be started.
-    #[allow(clippy::print_stdout, reason = "the word that xtask listens for")]
     pub async fn start() -> Option<Self> {
-        let program = std::env::var_os(VARIABLE).map_or_else(|| "etcd".into(), PathBuf::from);
-        let folder = tempfile::tempdir().expect("a folder");
-        let [address, peers] = [(); 2].map(|()| {
+        let addresses = [(); 2].map(|()| {
             let free = TcpListener::bind("127.0.0.1:0").expect("a port");
             free.local_addr().expect("an address").to_string()
         });
-        let process = Command::new(&program)
+        let mut etcd = Self::launch(|program| Command::new(program), addresses)?;
+        if etcd.serves().await {
+            return Some(etcd);
+        }
+        // A port that was free is another's by now.
+        Box::pin(Self::start()).await
+    }
+
+    /// Starts one with `launch`, which makes a command of the program's path, at the usual ports of this host. It may be one that this
+    /// process doesn't reach, so that nobody waits until it serves. None, and a word about it, where there is no etcd.
+    ///
+    /// # Panics
+    /// It can't be started.
+    pub fn start_at(launch: impl FnOnce(&Path) -> Command, host: &str) -> Option<Self> {
+        Self::launch(launch, [2379, 2380].map(|port| format!("{host}:{port}")))
+    }
+
+    #[allow(clippy::print_stdout, reason = "the word that xtask listens for")]
+    fn launch(
+        launch: impl FnOnce(&Path) -> Command,
+        [address, peers]: [String; 2],
+    ) -> Option<Self> {
+        let program = std::env::var_os(VARIABLE).map_or_else(|| "etcd".into(), PathBuf::from);
+        let folder = tempfile::tempdir().expect("a folder");
+        let process = launch(&program)
             .arg("--data-dir")
             .arg(folder.path())
             .arg(format!("--listen-client-urls=http://{address}"))
@@ -58,16 +79,11 @@ impl Etcd {
             }
             Err(error) => panic!("{}: {error}", program.display()),
         };
-        let mut etcd = Self {
+        Some(Self {
             process,
             address,
             _folder: folder,
-        };
-        if etcd.serves().await {
-            return Some(etcd);
-        }
-        // A port that was free is another's by now.
-        Box::pin(Self::start()).await
+        })
     }
 
     /// Waits until it answers, or has ended.

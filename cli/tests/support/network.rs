@@ -4,19 +4,26 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use percolator_register_etcd::testbed::Etcd;
 
 use super::server::{self, Place, Running};
 use super::{CommandOutput, PERCOLATOR, SERVERS, output_of, wait_until_ready};
 
 const PORT: u16 = 7400;
+/// The address of clients, and of etcd.
+const HUB: &str = "10.77.0.1";
+const WITH_STANDBYS: [&str; 5] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1", "tablet-0"];
 
 /// The network, and the servers on it.
 pub(crate) struct Network {
     /// Where the bridge is, and where clients run.
     hub: Child,
     hosts: BTreeMap<&'static str, Host>,
+    /// Where the bridge is, with the registers of masters and oracles, if there are several.
+    etcd: Option<Etcd>,
     pub(crate) folder: tempfile::TempDir,
 }
 
@@ -62,8 +69,23 @@ fn ip(holder: &Child, arguments: &str) -> bool {
 }
 
 impl Network {
-    /// `None`: this machine doesn't let us; it was said why.
+    /// A cluster as it is by default. `None`: this machine doesn't let us; it was said why.
     pub(crate) fn new() -> Option<Self> {
+        let mut network = Self::hub()?;
+        network.start_all(&SERVERS);
+        Some(network)
+    }
+
+    /// The same with two masters and two oracles over registers in an etcd.
+    pub(crate) fn with_standbys() -> Option<Self> {
+        let mut network = Self::hub()?;
+        let launch = |program: &Path| enter(&network.hub, program.to_str().expect("a text"));
+        network.etcd = Some(Etcd::start_at(launch, HUB)?);
+        network.start_all(&WITH_STANDBYS);
+        Some(network)
+    }
+
+    fn hub() -> Option<Self> {
         let skip = |why: &str| {
             eprintln!(
                 "SKIPPED: {why}: network namespaces need root, and the programs unshare, nsenter and ip"
@@ -74,27 +96,31 @@ impl Network {
             return None;
         };
         let bridged = ip(&hub, "link add br0 type bridge")
-            && ip(&hub, "addr add 10.77.0.1/24 dev br0")
+            && ip(&hub, &format!("addr add {HUB}/24 dev br0"))
             && ip(&hub, "link set br0 up")
             && ip(&hub, "link set lo up");
         if !bridged {
             skip("no bridge can be made");
             return None;
         }
-        let mut network = Self {
+        Some(Self {
             hub,
             hosts: BTreeMap::new(),
+            etcd: None,
             folder: tempfile::tempdir().expect("a folder"),
-        };
-        for (number, server) in SERVERS.into_iter().enumerate() {
+        })
+    }
+
+    fn start_all(&mut self, servers: &[&'static str]) {
+        for (number, &server) in servers.iter().enumerate() {
             let holder = hold().expect("another network namespace");
             let (link, address) = (format!("v{number}"), format!("10.77.0.{}", 10 + number));
             let peer = format!(
                 "link add {link} type veth peer name eth0 netns {}",
                 holder.id()
             );
-            assert!(ip(&network.hub, &peer));
-            assert!(ip(&network.hub, &format!("link set {link} master br0 up")));
+            assert!(ip(&self.hub, &peer));
+            assert!(ip(&self.hub, &format!("link set {link} master br0 up")));
             assert!(ip(&holder, &format!("addr add {address}/24 dev eth0")));
             assert!(ip(&holder, "link set eth0 up") && ip(&holder, "link set lo up"));
             let host = Host {
@@ -103,17 +129,24 @@ impl Network {
                 address,
                 link,
             };
-            network.hosts.insert(server, host);
+            self.hosts.insert(server, host);
         }
-        for server in SERVERS {
-            network.start(server);
+        for &server in servers {
+            self.start(server);
         }
-        wait_until_ready(|arguments| network.run(arguments));
-        Some(network)
+        wait_until_ready(|arguments| self.run(arguments));
+    }
+
+    /// The addresses of all masters.
+    fn masters(&self) -> String {
+        let masters = self.hosts.range("gc-master".."gc-mastes");
+        let masters = masters.map(|(_, host)| format!("{}:{PORT}", host.address));
+        masters.collect::<Vec<_>>().join(",")
     }
 
     fn start(&mut self, server: &'static str) {
-        let master = format!("{}:{PORT}", self.hosts["gc-master-0"].address);
+        let master = self.masters();
+        let etcd = self.etcd.as_ref().map(|etcd| etcd.address().to_owned());
         let host = self.hosts.get_mut(server).expect("a host");
         let place = Place {
             server,
@@ -122,7 +155,15 @@ impl Network {
             master: &master,
             folder: self.folder.path(),
         };
-        let child = server::start(&place, |program| enter(&host.holder, program));
+        let child = server::start(&place, |program| {
+            let mut command = enter(&host.holder, program);
+            if let (Some(etcd), Some((role @ ("gc-master" | "tso"), _))) =
+                (etcd, server.rsplit_once('-'))
+            {
+                command.args(["--register", &format!("etcd:{etcd}/percolator/{role}")]);
+            }
+            command
+        });
         host.server = Running::new(child);
     }
 
@@ -145,13 +186,15 @@ impl Network {
         assert!(ip(&self.hub, &format!("link set {link} {state}")));
     }
 
+    /// The master and the oracle that lead, once they do and all others are up.
+    pub(crate) fn leaders(&self) -> [String; 2] {
+        server::leaders(self.hosts.len(), |arguments| self.run(arguments))
+    }
+
     /// A command of a client, to be started by the caller.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = enter(&self.hub, PERCOLATOR);
-        command
-            .arg("-c")
-            .arg(format!("{}:{PORT}", self.hosts["gc-master-0"].address))
-            .args(arguments);
+        command.arg("-c").arg(self.masters()).args(arguments);
         command
     }
 

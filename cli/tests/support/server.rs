@@ -4,7 +4,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::{PERCOLATOR, signal};
+use serde_json::Value;
+
+use super::{CommandOutput, PERCOLATOR, signal, wait_for};
 
 /// The memory of a process, in KiB.
 pub(crate) fn resident_kib(pid: impl std::fmt::Display) -> u64 {
@@ -32,6 +34,24 @@ pub(crate) struct Place<'a> {
     pub(crate) master: &'a str,
     /// For its data, its log, and the file that sets the oracle's clock.
     pub(crate) folder: &'a Path,
+}
+
+/// The master and the oracle that lead, once they do and all others of so many servers are up.
+pub(crate) fn leaders(servers: usize, run: impl Fn(&[&str]) -> CommandOutput) -> [String; 2] {
+    wait_for("leaders, and all other servers", || {
+        let said = run(&["status", "-o", "json"]);
+        let status: Value = serde_json::from_str(&said.out).ok()?;
+        let others = status["servers"].as_array()?;
+        let up = others.iter().filter(|server| server["up"] == true).count();
+        // The leading master has no line.
+        if up + 1 < servers {
+            return None;
+        }
+        let oracle = others.iter().find(|it| it["leads_term"].is_u64())?;
+        let names = [&status["master_name"], &oracle["server"]];
+        let [master, oracle] = names.map(|name| name.as_str().map(str::to_owned));
+        Some([master?, oracle?])
+    })
 }
 
 /// The file that says by how many milliseconds the oracle's clock is wrong.
