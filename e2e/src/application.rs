@@ -132,11 +132,12 @@ impl<'a> Application<'a> {
         *told = now;
     }
 
-    /// No transfer has failed so far, and none is without an outcome.
+    /// No transfer and no import has failed so far, and none is without an outcome.
     pub fn nothing_has_failed(&self) {
         let log = wait("what the bank says", || self.log());
         let wrong = of_bank(&log);
-        assert_eq!((wrong.failed, wrong.unknown), (0, 0), "{log}");
+        let imports = self.writer.as_ref().map_or(0, |writer| writer.failed());
+        assert_eq!((wrong.failed, wrong.unknown, imports), (0, 0, 0), "{log}");
     }
 
     fn server(&self) -> String {

@@ -74,6 +74,30 @@ pub fn stand_still(space: &Namespace, role: &str, pod: &str) {
     signal(space, pod, "CONT");
 }
 
+/// In a manifest: a volume whose disk can hang.
+pub const OWN_DISK: &str =
+    r#"storage: {size: 16Mi, claim: {annotations: {bed.percolator.dev/own-disk: "true"}}}"#;
+
+/// A disk that hangs until the value goes: who writes to it waits.
+#[derive(Debug)]
+pub struct HungDisk(String);
+
+/// The disk of a pod of [`OWN_DISK`] hangs.
+pub fn hang_disk(space: &Namespace, pod: &str) -> HungDisk {
+    let claim = wait(pod, || space.get("pvc", &format!("data-{pod}")));
+    let volume = claim["spec"]["volumeName"].as_str().expect("a volume");
+    let path = "jsonpath={.spec.local.path}";
+    let folder = kubectl(&["get", "pv", volume, "-o", path]).expect("a folder");
+    nodes::sh(&format!("fsfreeze -f {folder}"));
+    HungDisk(folder)
+}
+
+impl Drop for HungDisk {
+    fn drop(&mut self) {
+        nodes::sh(&format!("fsfreeze -u {}", self.0));
+    }
+}
+
 /// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace gets SIGTERM as well.
 pub fn kill_at_once(space: &Namespace, pod: &str) {
     signal(space, pod, "KILL");

@@ -10,7 +10,7 @@ use crate::{Namespace, kubectl, output, wait};
 /// What `cargo xtask kube` marks its processes with.
 pub(crate) const MARK: &str = "PERCOLATOR_KUBE";
 
-fn sh(script: &str) -> String {
+pub(crate) fn sh(script: &str) -> String {
     let result = output(Command::new("sh").args(["-euc", script]));
     result.unwrap_or_else(|error| panic!("{script}: {error}"))
 }

@@ -1,4 +1,4 @@
-//! A mutating admission policy changes every StatefulSet that the operator applies, as GKE Autopilot and Kyverno do, and a webhook the
+//! A mutating admission policy changes every StatefulSet and Deployment that the operator applies, as GKE Autopilot and Kyverno do, and a webhook the
 //! images of sets and pods: clusters start and change all the same, and the condition Drifted says what is kept otherwise. Its proxies carry out transactions, and its
 //! observers run.
 
@@ -12,7 +12,7 @@ const SPACE: &str = "admission";
 /// What the policy makes of the grace period of pods, which the operator asks to be 30 s.
 const GRACE: i64 = 31;
 
-/// All StatefulSets of the namespace get another grace period, and those with requests another one for processors.
+/// All StatefulSets and Deployments of the namespace get another grace period, and those with requests another one for processors.
 const POLICY: &str = "
 apiVersion: admissionregistration.k8s.io/v1beta1
 kind: MutatingAdmissionPolicy
@@ -23,7 +23,7 @@ spec:
   matchConstraints:
     namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: admission}}
     resourceRules:
-      - {apiGroups: [apps], apiVersions: [v1], resources: [statefulsets], operations: [CREATE, UPDATE]}
+      - {apiGroups: [apps], apiVersions: [v1], resources: [statefulsets, deployments], operations: [CREATE, UPDATE]}
   mutations:
     - patchType: JSONPatch
       jsonPatch:
@@ -158,7 +158,7 @@ fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
         changed.len() == 1 && changed[0].starts_with("altered-tso-0 "),
         "{changed:?}"
     );
-    proxies_come_and_go(&space);
+    proxies_come_and_go(&space, has_policies);
     observers_run(&space);
 }
 
@@ -215,8 +215,7 @@ fn observers_run(space: &Namespace) {
     is_ready(space);
 }
 
-/// The policy leaves Deployments alone.
-fn proxies_come_and_go(space: &Namespace) {
+fn proxies_come_and_go(space: &Namespace, has_policies: bool) {
     say("two proxies come, and carry out transactions");
     let resources = r#"{"resources":{"requests":{"cpu":"10m","memory":"64Mi"}}}"#;
     let spec = format!(r#"{{"proxy":{{"replicas":2,"pod":{resources}}}}}"#);
@@ -233,6 +232,14 @@ fn proxies_come_and_go(space: &Namespace) {
         is_ready(space);
     };
     proxies_serve("2/2");
+    if has_policies {
+        space.wait_for_words(
+            "altered",
+            "Drifted",
+            "AlteredByAdmission",
+            &["altered-proxy"],
+        );
+    }
     let proxies = Proxies::of(space, "altered");
     let pod = proxies.carry_out_transactions("1");
     proxies.are_listed();

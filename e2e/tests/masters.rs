@@ -1,5 +1,5 @@
 //! Several masters that share registers in ConfigMaps: one becomes two, the leader is killed with its pod, the next one is
-//! cut off, the one after that stands still, one is evicted, they restart one after the other, and become one again. Money
+//! cut off, the one after that stands still, the disk of one hangs, one is evicted, they restart one after the other, and become one again. Money
 //! moves all the time and no transfer fails; tables are created all the time, and each of them is there in the end.
 //! `cargo xtask test e2e` runs it.
 
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::leaders::{
-    Cordon, cut_off, evict, kill_at_once, leader, stand_still, wait_for_another_leader,
-    wait_for_another_term,
+    Cordon, OWN_DISK, cut_off, evict, hang_disk, kill_at_once, leader, signal, stand_still,
+    wait_for_another_leader, wait_for_another_term,
 };
 use percolator_e2e::{Kube, Namespace, PROGRAM, kubectl, say, server_of, small, wait};
 
@@ -152,7 +152,7 @@ fn are_there(space: &Namespace, created: usize) {
     say(&format!("{created} tables were created, and all are there"));
 }
 
-/// The leader is killed, the next one is cut off, and the one after that stands still for a while.
+/// The leader is killed, the next one is cut off, the one after that stands still for a while, and the disk of one hangs.
 fn leaders_are_lost(
     space: &Namespace,
     tables: &Tables,
@@ -187,6 +187,18 @@ fn leaders_are_lost(
         tables.go_on();
         space.wait_until_up_to_date("demo");
     });
+
+    say("the leader's disk hangs, which nobody needs; and then it is killed, and can't end");
+    let (hung, _) = wait("a leader", || leader(space, ROLE));
+    stall("leader's disk hangs", tables, application, || {
+        let disk = hang_disk(space, &hung);
+        tables.go_on();
+        signal(space, &hung, "KILL");
+        wait_for_another_leader(space, ROLE, &hung);
+        tables.go_on();
+        drop(disk);
+        space.wait_until_up_to_date("demo");
+    });
 }
 
 /// The leader is evicted, and hands over; nobody can evict the other one meanwhile.
@@ -213,7 +225,15 @@ fn tables_are_created_while_masters_come_and_go() {
     say("a cluster with one master, and one that begins with two");
     let one = "gcMaster:\n    storage";
     let two = "gcMaster:\n    replicas: 2\n    storage";
-    space.apply(&small("demo", "")).expect("a cluster");
+    let demo = small("demo", "");
+    let (storage, own_disk) = (
+        "gcMaster:\n    storage: {size: 16Mi}",
+        format!("gcMaster:\n    {OWN_DISK}"),
+    );
+    assert!(demo.contains(storage), "{demo}");
+    space
+        .apply(&demo.replace(storage, &own_disk))
+        .expect("a cluster");
     let pair = small("pair", "");
     assert!(pair.contains(one), "{pair}");
     space.apply(&pair.replace(one, two)).expect("a cluster");

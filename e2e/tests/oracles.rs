@@ -1,4 +1,4 @@
-//! Several oracles that share a register in a ConfigMap: one is killed with its pod, one is cut off, one stands still, the
+//! Several oracles that share a register in a ConfigMap: one is killed with its pod, one is cut off, one stands still, a disk hangs, the
 //! API server is away, they restart one after the other, and their number changes. Money moves all the time, no transfer
 //! fails, and over all oracles timestamps are in real-time order. `cargo xtask test e2e` runs it.
 
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request};
 use percolator_e2e::leaders::{
-    Cordon, cut_off, kill_at_once, leader, stand_still, wait_for_another_leader,
-    wait_for_another_term, wait_until_promised,
+    Cordon, OWN_DISK, cut_off, hang_disk, kill_at_once, leader, signal, stand_still,
+    wait_for_another_leader, wait_for_another_term, wait_until_promised,
 };
 use percolator_e2e::nodes;
 use percolator_e2e::{Kube, Namespace, SCRATCH, say, small, wait};
@@ -182,7 +182,7 @@ fn the_api_server_is_away(
     assert_eq!(leader(space, MASTERS), masters);
 }
 
-/// The leader is killed, the next one is cut off, and the one after that stands still for a while.
+/// The leader is killed, the next one is cut off, the one after that stands still for a while, and the disk of one hangs.
 fn leaders_are_lost(
     space: &Namespace,
     application: &Application<'_>,
@@ -214,6 +214,18 @@ fn leaders_are_lost(
         stand_still(space, ROLE, &still);
         space.wait_until_up_to_date("demo");
     });
+
+    say("the leader's disk hangs, which nobody needs; and then it is killed, and can't end");
+    let (hung, _) = wait("a leader", || leader(space, ROLE));
+    history.stall("leader's disk hangs", application, || {
+        let disk = hang_disk(space, &hung);
+        application.goes_on();
+        signal(space, &hung, "KILL");
+        wait_for_another_leader(space, ROLE, &hung);
+        application.goes_on();
+        drop(disk);
+        space.wait_until_up_to_date("demo");
+    });
 }
 
 #[test]
@@ -231,7 +243,11 @@ fn money_moves_while_oracles_come_and_go() {
     );
     let (demo, pair) = (small("demo", ""), small("pair", ""));
     assert!(pair.contains(storage) && demo.contains(one), "{pair}");
-    let demo = demo.replace(one, two_masters);
+    let demo = demo.replace(one, two_masters).replace(
+        "oracle:\n    storage: {size: 16Mi}",
+        &format!("oracle:\n    {OWN_DISK}"),
+    );
+    assert!(demo.contains(OWN_DISK), "{demo}");
     space.apply(&demo).expect("a cluster");
     space.apply(&pair.replace(storage, two)).expect("a cluster");
     space.wait_until_up_to_date("demo");

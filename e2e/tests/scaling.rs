@@ -2,6 +2,7 @@
 //! cut off, and to the end. And everything restarts, one after the other, without a transfer that fails.
 
 use percolator_e2e::application::Application;
+use percolator_e2e::leaders::evict;
 use percolator_e2e::{Kube, Namespace, OPERATOR, kill_operators, kubectl, nodes, say, small, wait};
 use serde_json::{Value, json};
 
@@ -155,10 +156,9 @@ fn take_away(space: &Namespace) {
     space.get("pvc", ITS_CLAIM).expect("its claim is retained");
 }
 
-/// Deletes the pod of a server as an eviction or a drained node does: it has no tablets any more when it ends.
+/// Evicts a server, as from a node that is drained: it has no tablets any more when it ends.
 fn ends_without_tablets(space: &Namespace, number: u32) {
-    let delete = ["delete", "pod", &name_of(number), "--wait=false"];
-    space.kubectl(&delete).expect("a pod's end");
+    wait("an eviction", || evict(space, &name_of(number)));
     // With its tablets it would be down for longer than the time between two looks: it has to start again first.
     let is_emptied = |server: &Value| {
         let ends = server["stopping"] == true || server["alive"] == false;
@@ -222,7 +222,7 @@ fn tablet_servers_come_and_go_and_restart_unnoticed() {
     application.ends_well();
     space.kubectl(&["delete", "pod", "bank"]).expect("it ended");
 
-    say("a pod that is deleted hands its tablets over before it ends");
+    say("a pod that is evicted hands its tablets over before it ends");
     let bank = Application::bank(&kube, &space, "demo", ACCOUNTS, CLIENTS, &[]);
     wait_for_each(&space, "tablets that it can hand over", &[1], has_tablets);
     ends_without_tablets(&space, 1);

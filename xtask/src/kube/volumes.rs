@@ -1,15 +1,25 @@
 //! Volumes for claims: a folder for each, which every node can mount, as network storage does. Grows them too, unless a test
 //! does that by hand.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, process::Stdio, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-use super::Kube;
+use super::{Kube, sh};
 
 /// The annotation of claims whose volumes don't grow by themselves: a test says what becomes of them.
 const BY_HAND: &str = "bed.percolator.dev/grows-by-hand";
+/// The annotation of claims whose volumes are file systems of their own, so that a test can have their disks hang.
+const OWN_DISK: &str = "bed.percolator.dev/own-disk";
+/// The size of such a volume, in bytes: folders of oracles and masters are small.
+const OWN_DISK_BYTES: u64 = 64 << 20;
 /// Each claim is tried so many times.
 const ATTEMPTS: u32 = 5;
 
@@ -67,6 +77,9 @@ fn serve(kube: &Kube, claim: &Value) -> anyhow::Result<()> {
     if claim["spec"]["volumeName"].is_null() {
         let folder = kube.folder.join("volumes").join(&name);
         fs::create_dir_all(&folder)?;
+        if !claim["metadata"]["annotations"][OWN_DISK].is_null() {
+            mount_own_disk(&folder)?;
+        }
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o770))?;
         let metadata = &claim["metadata"];
         kube.apply(
@@ -124,6 +137,24 @@ fn serve(kube: &Kube, claim: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Mounts a file system in a file at this folder, unless that was done before.
+fn mount_own_disk(folder: &Path) -> anyhow::Result<()> {
+    let image = folder.with_extension("image");
+    if image.exists() {
+        return Ok(());
+    }
+    let made = folder.with_extension("part");
+    fs::File::create(&made)?.set_len(OWN_DISK_BYTES)?;
+    sh::output(Command::new("mkfs.ext4").arg("-q").arg(&made))?;
+    sh::output(
+        Command::new("mount")
+            .args(["-o", "loop"])
+            .args([&*made, folder]),
+    )?;
+    fs::rename(&made, &image)?;
+    Ok(())
+}
+
 fn remove(kube: &Kube, claim: &Value) -> anyhow::Result<()> {
     let name = volume(claim)?;
     kube.kubectl([
@@ -134,5 +165,9 @@ fn remove(kube: &Kube, claim: &Value) -> anyhow::Result<()> {
         "--wait=false",
     ])?;
     let folder = kube.folder.join("volumes").join(&name);
+    if !claim["metadata"]["annotations"][OWN_DISK].is_null() {
+        sh::output(Command::new("umount").arg("-l").arg(&folder))?;
+        fs::remove_file(folder.with_extension("image"))?;
+    }
     fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
 }
