@@ -69,20 +69,24 @@ impl<'a> BothVersions<'a> {
             &[],
             &json!([is_stored(VERSION_OLD), is_stored(VERSION_NEW)]),
         )?;
-        let name = ["v1alpha1", "v1"][version];
+        let names =
+            ["percolator.dev/v1alpha1", "percolator.dev/v1"].map(|name| format!("{name:?}"));
+        let (name, other) = (&names[version], &names[1 - version]);
         let place = format!(
             "percolator.dev/percolatorclusters/{}/kept",
             self.space.name()
         );
         // An object that is written before the API server knows of the change is stored as before.
         for _ in 0..TRIES {
-            let object = self.space.kubectl(&["get", OLD, "kept", "-o", "json"])?;
+            let get = ["get", OLD, "kept", "-o", "json", "--show-managed-fields"];
+            // Who has written which field is known by the version, too: nobody could apply anything when that version is gone.
+            let object = self.space.kubectl(&get)?.replace(other, name);
             // Somebody else may have changed it meanwhile.
             let replaced = self.space.replace(&object);
-            let version = stored(&place)?["apiVersion"].clone();
-            if replaced.is_ok() && version == format!("percolator.dev/{name}") {
+            if replaced.is_ok() && stored(&place)?["apiVersion"].to_string() == *name {
                 let path = "/status/storedVersions";
-                let only = json!([{"op": "replace", "path": path, "value": [name]}]);
+                let version = ["v1alpha1", "v1"][version];
+                let only = json!([{"op": "replace", "path": path, "value": [version]}]);
                 return patch(&["--subresource=status"], &only).map(drop);
             }
         }
