@@ -325,8 +325,7 @@ fn a_server_is_drained_only_if_the_others_have_room() {
     world.weighs("tablet-0", [(1, 100 << 20)]);
     world.free.insert("tablet-1".into(), 150 << 20);
     world.beat_all();
-    let refused = world.drain("tablet-0", true);
-    let why = refused.unwrap_err().to_string();
+    let why = world.drain("tablet-0", true).unwrap_err().to_string();
     assert!(why.contains("room for 78643200 together"), "{why}");
     assert!(!left(&world, "tablet-0").draining);
     world.free.insert("tablet-1".into(), 250 << 20);
@@ -351,14 +350,13 @@ fn a_server_that_is_down_has_no_room_for_what_is_drained() {
     let mut world = World::new(3);
     world.create("accounts", &[]).unwrap();
     world.weighs("tablet-0", [(1, 100 << 20)]);
-    world.free.insert("tablet-1".into(), 150 << 20);
-    world.free.insert("tablet-2".into(), 250 << 20);
+    let free = [("tablet-1", 150 << 20), ("tablet-2", 250 << 20)];
+    world.free.extend(free.map(|(server, free)| (server.to_owned(), free)));
     world.beat_all();
     world.down.push("tablet-2".into());
     world.now += SILENCE_MAX;
     world.beat_all();
-    let refused = world.drain("tablet-0", true);
-    let why = refused.unwrap_err().to_string();
+    let why = world.drain("tablet-0", true).unwrap_err().to_string();
     assert!(why.contains("room for 78643200 together"), "{why}");
 }
 
