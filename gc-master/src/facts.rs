@@ -24,7 +24,7 @@ pub(crate) struct Facts {
     pub(crate) tables: Counts<&'static str>,
     /// Tablets, by state.
     pub(crate) tablets: Counts<&'static str>,
-    /// Tablets that nobody serves because a server is down, by that server.
+    /// Tablets that nobody serves because a tablet server is down, by the server.
     pub(crate) down_by_owner: Counts<String>,
     /// Tablets that servers are getting from others.
     pub(crate) tablets_moving: i64,
@@ -109,6 +109,9 @@ impl Directory {
                 "down"
             };
             *facts.servers.entry((role, state)).or_default() += 1;
+            if server.role == Role::Tablet {
+                facts.down_by_owner.entry(name.to_owned()).or_default();
+            }
         }
         for table in state.tables.values() {
             let state = match table.state {

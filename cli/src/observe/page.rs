@@ -173,6 +173,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "tablets": survey.owned_by(&server.name).count(),
             "draining": server.draining,
             "drained": server.drained,
+            "without_room": server.without_room,
             "lost_tablets": server.lost,
             "disk_stalled_ms": millis(server.disk_stalled),
             "disk_failures": server.failed.as_ref().map_or(0, |failed| failed.times),
@@ -348,7 +349,7 @@ sessions             0"
         for line in [
             "cluster c1: 13 things aren't well",
             "oracle   tso-0         127.0.0.1:7401   up, no timestamp was got from here",
-            "tablet   tablet-0      127.0.0.1:7402   up, has lost 1 tablets",
+            "tablet   tablet-0      127.0.0.1:7402   up, draining, has lost 1 tablets",
             "tablet   tablet-1      127.0.0.1:7403   down for 12 s",
             "accounts   partly       2         0       1      1",
             "! tablet-1 at 127.0.0.1:7403 was not heard for 12 s; nobody can use its tablets, 1 of table accounts: `percolator tablet list` \

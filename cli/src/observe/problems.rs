@@ -76,7 +76,8 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
     }
     found.extend(missing::find(survey));
     found.extend(proxies::find(survey));
-    let stuck = survey.servers.iter().filter(|it| it.without_room);
+    let stuck = |it: &&Server| it.draining && it.without_room;
+    let stuck = survey.servers.iter().filter(stuck);
     found.extend(stuck.map(servers::without_room));
     let lost = survey.servers.iter().filter(|it| !it.lost.is_empty());
     found.extend(lost.map(servers::lost_tablets));
@@ -351,6 +352,7 @@ pub(crate) mod tests {
         survey.tables[0].tablets[1].server_alive = false;
         survey.servers[1].lost.insert(1);
         survey.servers[0].disk_stalled = Duration::from_secs(8);
+        survey.servers[1].draining = true;
         survey.servers[1].without_room = true;
         survey.servers[1].failed = Some(Failed {
             times: 2,

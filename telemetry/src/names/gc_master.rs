@@ -87,9 +87,9 @@ declarations! {
     .by(&[Label::one_of("state", TABLET_STATES)]);
     TABLETS_DOWN: Metric::gauge(
         "percolator_gc_master_tablets_down",
-        "Tablets of servers that were not heard of lately, by the server. One that was has no series.",
+        "Tablets of a tablet server that was not heard of lately. 0: it was, or has none.",
     )
-    .by(&[Label::up_to("owner", 100, "tablet servers")]);
+    .by(&[Label::up_to("owner", 1_000, "tablet servers")]);
     TABLETS_MOVING: Metric::gauge(
         "percolator_gc_master_tablets_moving",
         "Tablets that servers are getting from others.",

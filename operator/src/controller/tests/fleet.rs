@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cluster::COMPONENT_LABEL;
 
-const CLUSTERS: usize = 100;
+const CLUSTERS: usize = 60;
 /// As many clusters change at a time, by `shared`.
 const AT_A_TIME: usize = 10;
 /// So many of those that wait are looked at in each round.
