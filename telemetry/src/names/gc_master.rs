@@ -89,7 +89,7 @@ declarations! {
         "percolator_gc_master_tablets_down",
         "Tablets of a tablet server that was not heard of lately. 0: it was, or has none.",
     )
-    .by(&[Label::up_to("owner", 1_000, "tablet servers")]);
+    .by(&[Label::up_to("owner", 200, "tablet servers")]);
     TABLETS_MOVING: Metric::gauge(
         "percolator_gc_master_tablets_moving",
         "Tablets that servers are getting from others.",
