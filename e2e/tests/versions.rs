@@ -69,9 +69,8 @@ impl<'a> BothVersions<'a> {
             &[],
             &json!([is_stored(VERSION_OLD), is_stored(VERSION_NEW)]),
         )?;
-        let names =
-            ["percolator.dev/v1alpha1", "percolator.dev/v1"].map(|name| format!("{name:?}"));
-        let (name, other) = (&names[version], &names[1 - version]);
+        let names = ["percolator.dev/v1alpha1", "percolator.dev/v1"];
+        let (name, other) = (names[version], names[1 - version]);
         let place = format!(
             "percolator.dev/percolatorclusters/{}/kept",
             self.space.name()
@@ -80,10 +79,11 @@ impl<'a> BothVersions<'a> {
         for _ in 0..TRIES {
             let get = ["get", OLD, "kept", "-o", "json", "--show-managed-fields"];
             // Who has written which field is known by the version, too: nobody could apply anything when that version is gone.
-            let object = self.space.kubectl(&get)?.replace(other, name);
+            let object = self.space.kubectl(&get)?;
+            let object = object.replace(&format!("\"{other}\""), &format!("\"{name}\""));
             // Somebody else may have changed it meanwhile.
             let replaced = self.space.replace(&object);
-            if replaced.is_ok() && stored(&place)?["apiVersion"].to_string() == *name {
+            if replaced.is_ok() && stored(&place)?["apiVersion"] == name {
                 let path = "/status/storedVersions";
                 let version = ["v1alpha1", "v1"][version];
                 let only = json!([{"op": "replace", "path": path, "value": [version]}]);
