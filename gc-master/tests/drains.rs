@@ -350,8 +350,8 @@ fn a_server_that_is_down_has_no_room_for_what_is_drained() {
     let mut world = World::new(3);
     world.create("accounts", &[]).unwrap();
     world.weighs("tablet-0", [(1, 100 << 20)]);
-    let free = [("tablet-1", 150 << 20), ("tablet-2", 250 << 20)];
-    world.free.extend(free.map(|(server, free)| (server.to_owned(), free)));
+    world.free.insert("tablet-1".into(), 150 << 20);
+    world.free.insert("tablet-2".into(), 250 << 20);
     world.beat_all();
     world.down.push("tablet-2".into());
     world.now += SILENCE_MAX;
