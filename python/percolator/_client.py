@@ -468,22 +468,15 @@ class Transaction:
                 if time.monotonic() >= give_up:
                     raise self._unknown(str(full)) from full
                 time.sleep(0.05)
-            except Unavailable as away:
-                # An answer of the proxy has a reason; without one the connection was lost, and the commit may go on.
+            except Error as away:
+                # An answer of the proxy has a reason; without one the connection was lost, or something between has answered in its
+                # place, and the commit may go on.
                 if away.reason not in ("", "COMMITTING"):
                     raise
                 if time.monotonic() >= give_up:
                     raise self._unknown(str(away)) from away
                 is_lost = True
                 self._proxy.close()
-                time.sleep(0.05)
-            except Error as foreign:
-                # Something between answers in the place of the proxy, which may have the commit.
-                if foreign.reason:
-                    raise
-                if time.monotonic() >= give_up:
-                    raise self._unknown(str(foreign)) from foreign
-                is_lost = True
                 time.sleep(0.05)
 
     def rollback(self) -> None:
@@ -595,19 +588,16 @@ class Participant(Transaction):
                 if gone.reason != "OTHER_PROXY" or not is_lost:
                     raise
                 failed: Error = gone
-            except Unavailable as away:
-                # It may be sent again: what comes twice is carried out once.
-                is_lost, failed = True, away
-                self._proxy.close()
             except ResourceExhausted as full:
                 if not is_lost:
                     raise
                 failed = full
-            except Error as foreign:
-                # Something between answers in the place of the proxy.
-                if foreign.reason:
+            except Error as away:
+                # Without a reason it is no answer of the proxy. It may be sent again: what comes twice is carried out once.
+                if away.reason and not isinstance(away, Unavailable):
                     raise
-                is_lost, failed = True, foreign
+                is_lost, failed = True, away
+                self._proxy.close()
             if time.monotonic() >= give_up:
                 # Where it can be rolled back, it was not handed over.
                 if self._roll_back_quietly():
