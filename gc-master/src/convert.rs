@@ -162,7 +162,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
             .collect(),
         tablets: tablets
             .map(|(id, tablet)| {
-                // For people: whom its rows wait for.
+                // For people: the server that its rows wait for.
                 let holder = directory.holder(id, tablet);
                 place(directory, &arrivals, (id, tablet), holder)
             })

@@ -307,8 +307,12 @@ impl Directory {
     /// The server without which nobody serves a tablet: its owner; or the one that has handed it over, before the owner has heard so. That
     /// one has the only proof of it, and the owner's copy is complete.
     pub(crate) fn holder<'a>(&'a self, id: u64, tablet: &'a Placement) -> &'a str {
-        let arrival = self.live.get(&tablet.owner).filter(|_| !tablet.listed);
-        let arrival = arrival.and_then(|live| live.arrival(id));
+        // Nearly all are: nothing is looked up for them.
+        if tablet.listed {
+            return &tablet.owner;
+        }
+        let owner = self.live.get(&tablet.owner);
+        let arrival = owner.and_then(|live| live.arrival(id));
         match arrival.filter(|it| it.complete && it.failure.is_empty()) {
             Some(arrival) => &arrival.from,
             None => &tablet.owner,
