@@ -2,6 +2,7 @@
 
 use crate::support;
 use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -166,20 +167,28 @@ fn a_lost_master_is_rebuilt_by_what_up_says() {
     assert_eq!(said, "kept\n");
 }
 
+/// The data and the manifest of a cluster of this spec, which has a row and was stopped.
+fn stopped_with_a_row(folder: &Path, spec: &str) -> (PathBuf, String) {
+    let (data, manifest) = (folder.join("data"), folder.join("manifest.yaml"));
+    let text = format!(
+        "{{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {{name: local}}, spec: {spec}}}"
+    );
+    std::fs::write(&manifest, text).expect("written");
+    let manifest = manifest.to_str().expect("text").to_owned();
+    let cluster = Cluster::start_in(&data, &["-f", &manifest]);
+    cluster.run(&["table", "create", "notes"]).ok();
+    cluster.run(&["put", "notes", "zoe", "text", "kept"]).ok();
+    cluster.stop();
+    (data, manifest)
+}
+
 /// A state in a register isn't lost with a folder.
 #[test]
 fn the_folder_of_one_of_several_is_not_missed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data");
-    let manifest = folder.path().join("manifest.yaml");
-    let text = "{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {name: local}, \
-                spec: {gcMaster: {replicas: 2}, oracle: {replicas: 2}}}";
-    std::fs::write(&manifest, text).expect("written");
-    let of_two = ["-f", manifest.to_str().expect("text")];
-    let cluster = Cluster::start_in(&data, &of_two);
-    cluster.run(&["table", "create", "notes"]).ok();
-    cluster.run(&["put", "notes", "zoe", "text", "kept"]).ok();
-    cluster.stop();
+    let spec = "{gcMaster: {replicas: 2}, oracle: {replicas: 2}}";
+    let (data, manifest) = stopped_with_a_row(folder.path(), spec);
+    let of_two = ["-f", &*manifest];
     for server in ["gc-master-0", "tso-0"] {
         std::fs::remove_dir_all(data.join(server)).expect("removed");
     }
@@ -191,16 +200,8 @@ fn the_folder_of_one_of_several_is_not_missed() {
 #[test]
 fn a_state_that_comes_back_needs_no_restart() {
     let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data");
-    let manifest = folder.path().join("manifest.yaml");
-    let text = "{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {name: local}, \
-                spec: {gcMaster: {replicas: 2}}}";
-    std::fs::write(&manifest, text).expect("written");
-    let of_two = ["-f", manifest.to_str().expect("text")];
-    let cluster = Cluster::start_in(&data, &of_two);
-    cluster.run(&["table", "create", "notes"]).ok();
-    cluster.run(&["put", "notes", "zoe", "text", "kept"]).ok();
-    cluster.stop();
+    let (data, manifest) = stopped_with_a_row(folder.path(), "{gcMaster: {replicas: 2}}");
+    let of_two = ["-f", &*manifest];
     let (state, kept) = (
         data.join("register/master-state"),
         folder.path().join("kept"),

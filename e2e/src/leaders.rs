@@ -79,11 +79,19 @@ pub const OWN_DISK: &str =
     r#"storage: {size: 16Mi, claim: {annotations: {bed.percolator.dev/own-disk: "true"}}}"#;
 
 /// A disk that hangs until the value goes: who writes to it waits.
-#[derive(Debug)]
-pub struct HungDisk(String);
+struct HungDisk(String);
 
-/// The disk of a pod of [`OWN_DISK`] hangs.
-pub fn hang_disk(space: &Namespace, pod: &str) -> HungDisk {
+/// The disk of a leader of [`OWN_DISK`] hangs, and all goes on; then its process is killed, and can't end, and another server leads.
+pub fn hang_disk_and_kill(space: &Namespace, role: &str, pod: &str, goes_on: impl Fn()) {
+    let disk = hang_disk(space, pod);
+    goes_on();
+    signal(space, pod, "KILL");
+    wait_for_another_leader(space, role, pod);
+    goes_on();
+    drop(disk);
+}
+
+fn hang_disk(space: &Namespace, pod: &str) -> HungDisk {
     let claim = wait(pod, || space.get("pvc", &format!("data-{pod}")));
     let volume = claim["spec"]["volumeName"].as_str().expect("a volume");
     let path = "jsonpath={.spec.local.path}";

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::leaders::{
-    Cordon, OWN_DISK, cut_off, evict, hang_disk, kill_at_once, leader, signal, stand_still,
+    Cordon, OWN_DISK, cut_off, evict, hang_disk_and_kill, kill_at_once, leader, stand_still,
     wait_for_another_leader, wait_for_another_term,
 };
 use percolator_e2e::{Kube, Namespace, PROGRAM, kubectl, say, server_of, small, wait};
@@ -191,12 +191,7 @@ fn leaders_are_lost(
     say("the leader's disk hangs, which nobody needs; and then it is killed, and can't end");
     let (hung, _) = wait("a leader", || leader(space, ROLE));
     stall("leader's disk hangs", tables, application, || {
-        let disk = hang_disk(space, &hung);
-        tables.go_on();
-        signal(space, &hung, "KILL");
-        wait_for_another_leader(space, ROLE, &hung);
-        tables.go_on();
-        drop(disk);
+        hang_disk_and_kill(space, ROLE, &hung, || tables.go_on());
         space.wait_until_up_to_date("demo");
     });
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request};
 use percolator_e2e::leaders::{
-    Cordon, OWN_DISK, cut_off, hang_disk, kill_at_once, leader, signal, stand_still,
+    Cordon, OWN_DISK, cut_off, hang_disk_and_kill, kill_at_once, leader, stand_still,
     wait_for_another_leader, wait_for_another_term, wait_until_promised,
 };
 use percolator_e2e::nodes;
@@ -218,12 +218,7 @@ fn leaders_are_lost(
     say("the leader's disk hangs, which nobody needs; and then it is killed, and can't end");
     let (hung, _) = wait("a leader", || leader(space, ROLE));
     history.stall("leader's disk hangs", application, || {
-        let disk = hang_disk(space, &hung);
-        application.goes_on();
-        signal(space, &hung, "KILL");
-        wait_for_another_leader(space, ROLE, &hung);
-        application.goes_on();
-        drop(disk);
+        hang_disk_and_kill(space, ROLE, &hung, || application.goes_on());
         space.wait_until_up_to_date("demo");
     });
 }

@@ -139,7 +139,8 @@ impl Network {
 
     /// The addresses of all masters.
     fn masters(&self) -> String {
-        let masters = self.hosts.range("gc-master".."gc-mastes");
+        let hosts = self.hosts.iter();
+        let masters = hosts.filter(|(name, _)| name.starts_with("gc-master"));
         let masters = masters.map(|(_, host)| format!("{}:{PORT}", host.address));
         masters.collect::<Vec<_>>().join(",")
     }
