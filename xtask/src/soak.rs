@@ -14,8 +14,10 @@ use serde_json::json;
 mod code_mutants;
 mod documents;
 mod moves;
+mod patches;
 mod servers;
 mod takeovers;
+mod tree;
 mod upgrade;
 
 use crate::{
@@ -41,6 +43,7 @@ Examples:
   cargo xtask soak --documents 100000  observers alone, with their workers and servers killed
   cargo xtask soak --mutate 'protocol/src/**' --shard 0/8
                                        small bugs in this code, an eighth of them: what notices them?
+  cargo xtask soak --patches bugs/     bugs that you have written, a patch each: what notices them?
   cargo xtask soak --upgrade-from HEAD~100
                                        the operator and a cluster of this commit become those of this checkout
 
@@ -74,9 +77,13 @@ pub(crate) struct Args {
     /// With --mutate: one of N parts of them, from 0.
     #[arg(long, value_name = "K/N", requires = "mutate")]
     shard: Option<String>,
+    /// In place of all that: bugs that somebody has written, as FOLDER/*.patch of this commit, one after the other, and whether the
+    /// tests of their package, and whether the simulator notices them.
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["takeovers", "moves", "documents", "mutate"])]
+    patches: Option<PathBuf>,
     /// In place of all that: the operator, the chart and the image of this commit, built from the history, on a real Kubernetes, with
     /// a cluster that is brought up to date while money moves. Its operator has to say Ready (since 2026-11-23).
-    #[arg(long, value_name = "COMMIT", conflicts_with_all = ["takeovers", "moves", "documents", "mutate"])]
+    #[arg(long, value_name = "COMMIT", conflicts_with_all = ["takeovers", "moves", "documents", "mutate", "patches"])]
     upgrade_from: Option<String>,
     /// Folder of the programs for --takeovers, --moves and --documents. Default: they are built for release.
     #[arg(long, value_name = "FOLDER")]
@@ -132,6 +139,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(files) = &args.mutate {
         let mutate = || code_mutants::run(context, files, args.shard.as_deref());
         return Ok(exit_code(step("code-mutants", &mutate)?));
+    }
+    if let Some(folder) = &args.patches {
+        let patches = || patches::run(context, folder);
+        return Ok(exit_code(step("patches", &patches)?));
     }
     if let Some(commit) = &args.upgrade_from {
         let upgrade = || upgrade::run(context, commit);

@@ -10,16 +10,14 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
-use super::fresh_seeds;
+use super::tree::{self, SEEDS, Tree};
 use crate::{cmd::Cmd, context::Context};
 
 const VERSION: &str = "27.1.0";
 /// Survivors that are no gap, each with the reason: `FILE: what is changed | why nothing can notice it`.
 const KNOWN: &str = "xtask/testdata/survivors.txt";
-/// Seeds of the default plans that the simulator runs against a mutant, at the most.
-const SEEDS: u64 = 400;
-/// And for so long, in seconds.
-const SEEDS_SECONDS: &str = "120";
+/// For how long the simulator runs against a mutant, in seconds.
+const SEEDS_SECONDS: u64 = 120;
 /// The tests of a package take less.
 const TESTS_SECONDS: &str = "300";
 
@@ -32,7 +30,10 @@ struct Missed {
 
 /// Mutates the files of a pattern, such as `protocol/src/**`. What became of the mutants.
 pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result<String> {
-    let package = package_of(context, files)?;
+    let folder = Path::new(files.split('*').next().unwrap_or_default());
+    let package = tree::package_of(context, folder)?.with_context(|| {
+        format!("{files} is in no package: a pattern is FOLDER/src/**, as protocol/src/**")
+    })?;
     let program = install(context)?;
     let out = context.root().join("target/mutants");
     fs::create_dir_all(&out)?;
@@ -65,7 +66,7 @@ pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow
     for mutant in &missed {
         if known.contains_key(&mutant.name) {
             listed += 1;
-        } else if tree.simulator_notices(mutant)? {
+        } else if simulator_notices(&tree, &out, mutant)? {
             by_simulator += 1;
         } else {
             println!("SURVIVES: {}", mutant.name);
@@ -92,20 +93,14 @@ pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow
     Ok(said)
 }
 
-/// The package whose folder the pattern begins with.
-fn package_of(context: &Context, files: &str) -> anyhow::Result<String> {
-    let folder = Path::new(files.split('*').next().unwrap_or_default());
-    let members = context.metadata()?.members();
-    let folders = members
-        .iter()
-        .filter_map(|(name, package)| Some((*name, package.folder.as_deref()?)));
-    let found = folders.filter(|(_, of)| !of.is_empty() && folder.starts_with(of));
-    // `operator/api` lies in the operator's folder.
-    let deepest = found.max_by_key(|(_, of)| of.len());
-    let (name, _) = deepest.with_context(|| {
-        format!("{files} is in no package: a pattern is FOLDER/src/**, as protocol/src/**")
-    })?;
-    Ok(name.to_owned())
+/// Whether a seed fails with this mutant.
+fn simulator_notices(tree: &Tree<'_>, out: &Path, mutant: &Missed) -> anyhow::Result<bool> {
+    let diff = fs::read_to_string(&mutant.diff);
+    let diff = diff.with_context(|| format!("cannot read {}", mutant.diff.display()))?;
+    let applied = out.join("mutant.patch");
+    fs::write(&applied, patch(&diff)?)?;
+    tree.apply(&applied)?;
+    tree.simulator_notices(SEEDS_SECONDS)
 }
 
 /// Makes sure of cargo-mutants, in the folder of builds.
@@ -189,65 +184,6 @@ fn verdicts(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
             ),
         })
         .collect()
-}
-
-/// A copy of the committed tree, in which mutants are built into the simulator.
-struct Tree<'a> {
-    root: &'a Path,
-    folder: PathBuf,
-    builds: PathBuf,
-}
-
-impl<'a> Tree<'a> {
-    fn new(context: &'a Context, out: &Path) -> anyhow::Result<Self> {
-        let tree = Self {
-            root: context.root(),
-            folder: out.join("tree"),
-            builds: out.join("builds"),
-        };
-        if tree.folder.exists() {
-            tree.worktree(&["remove", "--force"]).run()?;
-        }
-        tree.worktree(&["add", "--force", "--detach"]).run()?;
-        Ok(tree)
-    }
-
-    fn worktree(&self, arguments: &[&str]) -> Cmd {
-        Cmd::new("git")
-            .arg("worktree")
-            .args(arguments)
-            .arg(&self.folder)
-            .dir(self.root)
-    }
-
-    /// Whether a seed fails with this mutant.
-    fn simulator_notices(&self, mutant: &Missed) -> anyhow::Result<bool> {
-        let git = |arguments: &[&str]| Cmd::new("git").args(arguments).dir(&self.folder);
-        git(&["checkout", "--quiet", "--", "."]).run()?;
-        let diff = fs::read_to_string(&mutant.diff);
-        let diff = diff.with_context(|| format!("cannot read {}", mutant.diff.display()))?;
-        let applied = self.folder.with_file_name("mutant.patch");
-        fs::write(&applied, patch(&diff)?)?;
-        git(&["apply"]).arg(&applied).run()?;
-        // It has been compiled for the tests. What fails here is no sign that anything has noticed it.
-        Cmd::cargo()
-            .args(["build", "--quiet", "--workspace", "--bin", "percolator-sim"])
-            .arg("--target-dir")
-            .arg(&self.builds)
-            .dir(&self.folder)
-            .run()?;
-        let seeds = fresh_seeds(SEEDS)?;
-        let status = Cmd::new(self.builds.join("debug/percolator-sim"))
-            .args(["--seeds", &seeds, "--seconds", SEEDS_SECONDS])
-            .status()?;
-        Ok(!status.success())
-    }
-}
-
-impl Drop for Tree<'_> {
-    fn drop(&mut self) {
-        let _ = self.worktree(&["remove", "--force"]).status();
-    }
 }
 
 #[cfg(test)]
