@@ -15,7 +15,7 @@ use percolator_protocol::election::{
 };
 use percolator_register::{Register, SwapError};
 use percolator_server::promises::{
-    CopyRefusal, IntroducedStandby, Introduction, LeaderRight, Promiser,
+    IntroducedStandby, Introduction, LeaderRight, PromiseRefusal, Promiser,
 };
 use percolator_server::{SmallFile, leadership};
 use tokio::sync::{Notify, watch};
@@ -55,7 +55,7 @@ pub trait Host: Send + Sync + 'static {
         register: u64,
         number: StateNumber,
         state: Arc<Vec<u8>>,
-    ) -> impl Future<Output = Result<(), CopyRefusal>> + Send;
+    ) -> impl Future<Output = Result<(), PromiseRefusal>> + Send;
 
     /// The copy of a state of this register in this master's folder.
     ///
@@ -413,8 +413,8 @@ impl<H: Host> Candidate<H> {
         let (kept, _) = join(own, join_all(others)).await;
         match kept {
             Ok(()) => {}
-            Err(CopyRefusal::Refused) => return Err("the folder has a later leader's".into()),
-            Err(CopyRefusal::Failed(error)) => return Err(error),
+            Err(PromiseRefusal::Refused) => return Err("the folder has a later leader's".into()),
+            Err(PromiseRefusal::Failed(error)) => return Err(error),
         }
         if self.replica().show_copied(self.host.now_ms(), state) {
             return Ok(());
@@ -486,10 +486,10 @@ impl<H: Host> Promiser for Candidate<H> {
         self.host.count_promise(result);
     }
 
-    async fn keep_copy(&self, request: &CopyRequest, state: Vec<u8>) -> Result<(), CopyRefusal> {
+    async fn keep_copy(&self, request: &CopyRequest, state: Vec<u8>) -> Result<(), PromiseRefusal> {
         let now_ms = self.host.now_ms();
         let promised = self.replica().keep_copy(now_ms, request);
-        promised.ok_or(CopyRefusal::Refused)?;
+        promised.ok_or(PromiseRefusal::Refused)?;
         let register = request.promise.register;
         let kept = self
             .host

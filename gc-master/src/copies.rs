@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use percolator_protocol::election::{CopyDecision, StateNumber};
-use percolator_server::promises::{CopyRefusal, write_in_turn};
+use percolator_server::promises::{PromiseRefusal, write_in_turn};
 use percolator_server::{DurableValue as _, Error, Folder, SmallFile};
 use tokio::sync::Mutex;
 
@@ -63,18 +63,18 @@ impl CopyFile {
         register: u64,
         number: StateNumber,
         state: Arc<Vec<u8>>,
-    ) -> Result<(), CopyRefusal> {
+    ) -> Result<(), PromiseRefusal> {
         let durable = self.durable.clone().lock_owned().await;
         let own = durable.filter(|own| own.register == register);
         match number.decide_copy(own.map(|own| own.number)) {
             CopyDecision::Keep => {}
             CopyDecision::HasIt => return Ok(()),
-            CopyDecision::Outdated => return Err(CopyRefusal::Refused),
+            CopyDecision::Outdated => return Err(PromiseRefusal::Refused),
         }
         let header = CopyHeader { register, number };
         let bytes = encode(header, &state);
         let written = write_in_turn(&self.file, &self.folder, durable, header, bytes);
-        written.await.map_err(CopyRefusal::Failed)
+        written.await.map_err(PromiseRefusal::Failed)
     }
 
     /// The copy of a state of this register, if the folder has one.
@@ -158,7 +158,7 @@ mod tests {
         // Late ones: of the same leader, and of an earlier one.
         keep(7, numbered(3, 4), "four").await.unwrap();
         let outdated = keep(7, numbered(2, 9), "nine").await;
-        assert_eq!(outdated, Err(CopyRefusal::Refused));
+        assert_eq!(outdated, Err(PromiseRefusal::Refused));
         let five = Some((numbered(3, 5), b"five".to_vec()));
         assert_eq!(copies.load(7).await.unwrap(), five);
         assert_eq!(copies.load(8).await.unwrap(), None);

@@ -10,7 +10,7 @@ use percolator_protocol::election::{
 };
 use percolator_server::boot_time;
 use percolator_server::leadership::RegisterOutage;
-use percolator_server::promises::{CopyRefusal, IntroducedStandby, send_copy};
+use percolator_server::promises::{IntroducedStandby, PromiseRefusal, send_copy};
 use percolator_wire::v1;
 use tonic::Status;
 
@@ -192,7 +192,7 @@ impl Host for NetworkHost {
         register: u64,
         number: StateNumber,
         state: Arc<Vec<u8>>,
-    ) -> Result<(), CopyRefusal> {
+    ) -> Result<(), PromiseRefusal> {
         self.copies.keep(register, number, state).await
     }
 

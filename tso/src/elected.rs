@@ -16,7 +16,7 @@ use percolator_protocol::oracle::Now;
 use percolator_register::{Register, SwapError};
 use percolator_server::leadership;
 use percolator_server::promises::{
-    CopyRefusal, IntroducedStandby, Introduction, LeaderRight, Promiser,
+    IntroducedStandby, Introduction, LeaderRight, PromiseRefusal, Promiser,
 };
 use tokio::sync::Notify;
 
@@ -241,7 +241,7 @@ impl<H: Host> Promiser for Elected<H> {
         self.host.count_promise(result);
     }
 
-    async fn keep_copy(&self, _: &CopyRequest, _: Vec<u8>) -> Result<(), CopyRefusal> {
-        Err(CopyRefusal::Refused)
+    async fn keep_copy(&self, _: &CopyRequest, _: Vec<u8>) -> Result<(), PromiseRefusal> {
+        Err(PromiseRefusal::Refused)
     }
 }

@@ -7,7 +7,7 @@ use percolator_protocol::election::PromiseRecord;
 use percolator_protocol::types::Timestamp;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::Promiser;
+use super::{Promiser, RecordKeeper};
 use crate::{DurableValue as _, Error, Folder, SmallFile};
 
 /// The file of the record, in a server's folder.
@@ -49,20 +49,6 @@ impl PromiseFolder {
         Ok((promises, record))
     }
 
-    /// Makes the newest record durable, and returns it: each that was made before is part of it.
-    ///
-    /// # Errors
-    /// The replica is alone, or its folder doesn't take the record.
-    pub async fn keep(&self, replica: &impl Promiser) -> Result<PromiseRecord, String> {
-        let durable = self.durable.clone().lock_owned().await;
-        let newest = replica.record().ok_or("this server is alone")?;
-        if *durable == Some(newest) {
-            return Ok(newest);
-        }
-        self.write(durable, newest).await?;
-        Ok(newest)
-    }
-
     async fn write(
         &self,
         mut durable: OwnedMutexGuard<Option<PromiseRecord>>,
@@ -70,6 +56,18 @@ impl PromiseFolder {
     ) -> Result<(), String> {
         *durable = None;
         write_in_turn(&self.file, &self.folder, durable, newest, encode(&newest)).await
+    }
+}
+
+impl RecordKeeper for PromiseFolder {
+    async fn keep<P: Promiser>(&self, replica: &Arc<P>) -> Result<PromiseRecord, String> {
+        let durable = self.durable.clone().lock_owned().await;
+        let newest = replica.record().ok_or("this server is alone")?;
+        if *durable == Some(newest) {
+            return Ok(newest);
+        }
+        self.write(durable, newest).await?;
+        Ok(newest)
     }
 }
 

@@ -4,6 +4,7 @@
 //! replica does: the oracle and the master are a [`Promiser`] each.
 
 mod folder;
+mod rounds;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -11,23 +12,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use percolator_protocol::election::{
     CopyRequest, Member, Peer, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound, Timing,
 };
 use percolator_protocol::types::Timestamp;
-use percolator_telemetry::Limited;
 use percolator_wire::v1::promises_client::PromisesClient;
 use percolator_wire::v1::promises_server::{Promises, PromisesServer};
 use percolator_wire::{check_cluster, of_cluster, v1};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
-use crate::Folder;
+use crate::{Folder, boot_time};
 
 pub use folder::{PromiseFolder, load_record, store_record, write_in_turn};
+pub use rounds::{PromiseHost, RecordKeeper, keep_copy, promise, take_part};
 
 /// A promise that takes longer is asked for again: it would hardly count any more.
 const CALL_TIMEOUT: Duration = Duration::from_millis(600);
@@ -35,8 +34,6 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(600);
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// and given up if there is no answer for so long.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a standby introduces itself.
-const INTRODUCTION: Duration = Duration::from_secs(1);
 /// The most bytes of a request without a state.
 const REQUEST_BYTES_MAX: usize = 4 << 10;
 
@@ -128,30 +125,29 @@ pub trait Promiser: Send + Sync + 'static {
         &self,
         request: &CopyRequest,
         state: Vec<u8>,
-    ) -> impl Future<Output = Result<(), CopyRefusal>> + Send;
+    ) -> impl Future<Output = Result<(), PromiseRefusal>> + Send;
 }
 
-/// Why a replica keeps no copy.
+/// Why a replica doesn't promise, or keeps no copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CopyRefusal {
+pub enum PromiseRefusal {
     /// It doesn't promise, or knows a later leader's.
     Refused,
     /// Its folder doesn't take it.
     Failed(String),
 }
 
-/// Asks the other replicas for promises while this one leads, and introduces this one to the leader otherwise.
+/// A replica's part in promises, over the network.
 pub struct PromiseTask<P> {
     replica: Arc<P>,
-    promises: Arc<PromiseFolder>,
-    folder: Arc<Folder>,
-    timing: Timing,
+    host: NetworkHost,
+    every: Duration,
 }
 
 impl<P> fmt::Debug for PromiseTask<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PromiseTask")
-            .field("promises", &self.promises)
+            .field("promises", &self.host.promises)
             .finish_non_exhaustive()
     }
 }
@@ -164,103 +160,83 @@ impl<P: Promiser> PromiseTask<P> {
         folder: Arc<Folder>,
         timing: Timing,
     ) -> Self {
+        let channels = Mutex::default();
         Self {
             replica,
-            promises,
-            folder,
-            timing,
+            host: NetworkHost {
+                promises,
+                folder,
+                channels,
+            },
+            every: Duration::from_millis(timing.promise_ms),
         }
     }
 
-    /// Never ends. What is under way when this is dropped is given up.
+    /// See [`take_part`].
     pub async fn run(&self) -> Infallible {
-        let mut rounds = tokio::time::interval(Duration::from_millis(self.timing.promise_ms));
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut channels, mut calls) = (Channels::default(), JoinSet::new());
-        let writes = Arc::new(Semaphore::new(1));
-        let (mut introduced, mut was_by_promises) = (None, false);
-        loop {
-            tokio::select! {
-                _ = rounds.tick() => {}
-                () = self.replica.term_begun() => {}
-            }
-            while calls.try_join_next().is_some() {}
-            self.round(&mut channels, &mut calls, &writes);
-            let is_due = |at: &tokio::time::Instant| at.elapsed() >= INTRODUCTION;
-            // At once when the leader becomes known: without this standby's promise it stops when the register does.
-            if introduced.as_ref().is_none_or(is_due) && self.introduce(&mut channels, &mut calls) {
-                introduced = Some(tokio::time::Instant::now());
-            }
-            let right = self.replica.right();
-            if right.is_by_promises != was_by_promises {
-                log::<P>(right);
-            }
-            was_by_promises = right.is_by_promises;
-        }
-    }
-
-    fn round(&self, channels: &mut Channels, calls: &mut JoinSet<()>, writes: &Arc<Semaphore>) {
-        let Some(round) = self.replica.ask_promises() else {
-            return;
-        };
-        // While its disk hangs, no further writes wait for it: the next round's has what this one's would have.
-        if let Ok(turn) = writes.clone().try_acquire_owned() {
-            let (replica, promises) = (self.replica.clone(), self.promises.clone());
-            calls.spawn(async move {
-                match promises.keep(&*replica).await {
-                    Ok(record) => replica.kept(&record),
-                    Err(error) => log_failed_write::<P>(&error),
-                }
-                drop(turn);
-            });
-        }
-        channels.retain(round.calls.iter().map(|call| &*call.address));
-        for call in round.calls {
-            let Some(channel) = channels.of(&call.address) else {
-                continue;
-            };
-            let replica = self.replica.clone();
-            let request = self.of_cluster(message(&call.request));
-            calls.spawn(async move { ask(&*replica, channel, request, &call).await });
-        }
-    }
-
-    /// False: there is no leader to introduce it to.
-    fn introduce(&self, channels: &mut Channels, calls: &mut JoinSet<()>) -> bool {
-        let Some(introduction) = self.replica.introduction() else {
-            return false;
-        };
-        let leader = introduction.leader;
-        channels.retain([&*leader].into_iter());
-        let Some(channel) = channels.of(&leader) else {
-            return false;
-        };
-        let request = self.of_cluster(introduce(introduction.standby));
-        calls.spawn(async move {
-            // It is sent again. One that isn't known to the leader has no part in promises, and takes nothing from it.
-            let _ = PromisesClient::new(channel).introduce(request).await;
-        });
-        true
+        take_part(&self.replica, &self.host, self.every).await
     }
 
     /// Tells the leader, if this is a standby, that it ends.
     pub async fn leave(&self) {
-        let Some(introduction) = self.replica.introduction() else {
+        let Some(mut introduction) = self.replica.introduction() else {
             return;
         };
-        let Some(channel) = channel(&introduction.leader, CALL_TIMEOUT) else {
-            return;
-        };
-        let request = self.of_cluster(introduce(IntroducedStandby {
-            is_leaving: true,
-            ..introduction.standby
-        }));
+        introduction.standby.is_leaving = true;
         // A leader that doesn't get this shows the standby as down for a while.
-        let _ = PromisesClient::new(channel).introduce(request).await;
+        self.host.introduce(introduction).await;
+    }
+}
+
+/// The network, and a server's folder.
+struct NetworkHost {
+    promises: Arc<PromiseFolder>,
+    folder: Arc<Folder>,
+    channels: Mutex<Channels>,
+}
+
+impl NetworkHost {
+    fn client(&self, address: &str) -> Option<PromisesClient<Channel>> {
+        self.channels.lock().of(address).map(PromisesClient::new)
     }
 
     fn of_cluster<T>(&self, message: T) -> Request<T> {
         of_cluster(message, &self.folder.cluster_id().unwrap_or_default())
+    }
+}
+
+impl RecordKeeper for NetworkHost {
+    async fn keep<P: Promiser>(&self, replica: &Arc<P>) -> Result<PromiseRecord, String> {
+        self.promises.keep(replica).await
+    }
+}
+
+impl PromiseHost for NetworkHost {
+    fn now(&self) -> Duration {
+        boot_time()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    fn keep_connections(&self, addresses: &[&str]) {
+        self.channels.lock().retain(addresses);
+    }
+
+    async fn ask(&self, call: &PromiseCall) -> Result<(), String> {
+        let client = self.client(&call.address);
+        let mut client = client.ok_or_else(|| format!("{:?} is no address", call.address))?;
+        let request = self.of_cluster(message(&call.request));
+        let asked = client.promise(request).await;
+        asked.map(drop).map_err(|status| status.to_string())
+    }
+
+    async fn introduce(&self, introduction: Introduction) {
+        if let Some(mut client) = self.client(&introduction.leader) {
+            let request = self.of_cluster(introduce(introduction.standby));
+            let _ = client.introduce(request).await;
+        }
     }
 }
 
@@ -294,38 +270,6 @@ fn request(message: &v1::PromiseRequest) -> PromiseRequest {
     }
 }
 
-fn log<P: Promiser>(right: LeaderRight) {
-    let role = P::ROLE;
-    if right.is_by_promises {
-        tracing::warn!(
-            "the {role}s' register can't be swapped: this {role} goes on, because all that could take over promise not to"
-        );
-    } else if right.leads {
-        tracing::info!("the {role}s' register is swapped again");
-    } else {
-        tracing::error!(
-            "this {role} stops: the {role}s' register can't be swapped, and {} {role} that could take over does not promise not to",
-            if role.starts_with('o') { "an" } else { "a" }
-        );
-    }
-}
-
-async fn ask<P: Promiser>(
-    replica: &P,
-    channel: Channel,
-    request: Request<v1::PromiseRequest>,
-    call: &PromiseCall,
-) {
-    let asked = PromisesClient::new(channel).promise(request).await;
-    if let Err(status) = asked {
-        replica.count_promise("missing");
-        tracing::debug!(address = call.address, %status, "a promise is missing");
-        return;
-    }
-    replica.count_promise("received");
-    replica.promised(call);
-}
-
 /// Asks a peer to promise, and to keep a copy of a state. Its folder has it when this succeeds, within `timeout`.
 ///
 /// # Errors
@@ -347,18 +291,6 @@ pub async fn send_copy(
         .keep_copy(request)
         .await
         .map(drop)
-}
-
-fn log_failed_write<P: Promiser>(error: &str) {
-    static LOGGED: Limited = Limited::new();
-    if let Some(left_out) = LOGGED.admit() {
-        let role = P::ROLE;
-        tracing::warn!(
-            error,
-            left_out,
-            "this {role}'s folder keeps no promises: the {role}s stop if their register can't be reached"
-        );
-    }
 }
 
 /// A connection that is made when it is first used; none to what is no address.
@@ -392,9 +324,8 @@ impl Channels {
         Some(channel)
     }
 
-    fn retain<'a>(&mut self, addresses: impl Iterator<Item = &'a str> + Clone) {
-        self.0
-            .retain(|known, _| addresses.clone().any(|address| address == known));
+    fn retain(&mut self, addresses: &[&str]) {
+        self.0.retain(|known, _| addresses.contains(&&**known));
     }
 }
 
@@ -427,38 +358,26 @@ impl<P: Promiser> PromiseService<P> {
         Ok(request.into_inner())
     }
 
-    fn replica(&self) -> Result<(&P, &PromiseFolder), Status> {
+    fn replica(&self) -> Result<(&Arc<P>, &PromiseFolder), Status> {
         let replica = self.replica.as_ref();
         let alone = || {
             let role = P::ROLE;
             Status::failed_precondition(format!("this {role} has no register, and can't take over"))
         };
         replica
-            .map(|(replica, promises)| (&**replica, &**promises))
+            .map(|(replica, promises)| (replica, &**promises))
             .ok_or_else(alone)
     }
 }
 
-fn refused<P: Promiser>(replica: &P) -> Status {
-    replica.count_promise("refused");
-    Status::failed_precondition(format!(
-        "this {} does not promise: it leads, takes over or ends, or knows a later leader",
-        P::ROLE
-    ))
-}
-
-fn failed<P: Promiser>(replica: &P, error: String) -> Status {
-    replica.count_promise("failed");
-    log_failed_write::<P>(&error);
-    Status::unavailable(error)
-}
-
-/// It is bound already. The leader may count on it when a later start of this process would know it as well.
-async fn keep<P: Promiser>(replica: &P, promises: &PromiseFolder) -> Result<(), Status> {
-    let kept = promises.keep(replica).await;
-    kept.map_err(|error| failed(replica, error))?;
-    replica.count_promise("given");
-    Ok(())
+fn refused<P: Promiser>(refusal: PromiseRefusal) -> Status {
+    match refusal {
+        PromiseRefusal::Refused => Status::failed_precondition(format!(
+            "this {} does not promise: it leads, takes over or ends, or knows a later leader",
+            P::ROLE
+        )),
+        PromiseRefusal::Failed(error) => Status::unavailable(error),
+    }
 }
 
 #[tonic::async_trait]
@@ -469,10 +388,8 @@ impl<P: Promiser> Promises for PromiseService<P> {
     ) -> Result<Response<v1::PromiseResponse>, Status> {
         let message = self.check(request)?;
         let (replica, promises) = self.replica()?;
-        if replica.promise(&self::request(&message)).is_none() {
-            return Err(refused(replica));
-        }
-        keep(replica, promises).await?;
+        let promised = promise(replica, promises, &self::request(&message)).await;
+        promised.map_err(refused::<P>)?;
         Ok(Response::new(v1::PromiseResponse {}))
     }
 
@@ -481,23 +398,18 @@ impl<P: Promiser> Promises for PromiseService<P> {
         request: Request<v1::KeepCopyRequest>,
     ) -> Result<Response<v1::KeepCopyResponse>, Status> {
         let v1::KeepCopyRequest {
-            promise,
+            promise: asked,
             number,
             state,
         } = self.check(request)?;
         let (replica, promises) = self.replica()?;
-        let promise =
-            promise.ok_or_else(|| Status::invalid_argument("a copy without a promise"))?;
+        let asked = asked.ok_or_else(|| Status::invalid_argument("a copy without a promise"))?;
         let request = CopyRequest {
-            promise: self::request(&promise),
+            promise: self::request(&asked),
             number,
         };
-        match replica.keep_copy(&request, state.into()).await {
-            Ok(()) => {}
-            Err(CopyRefusal::Refused) => return Err(refused(replica)),
-            Err(CopyRefusal::Failed(error)) => return Err(failed(replica, error)),
-        }
-        keep(replica, promises).await?;
+        let kept = keep_copy(replica, promises, &request, state.into()).await;
+        kept.map_err(refused::<P>)?;
         Ok(Response::new(v1::KeepCopyResponse {}))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::election::{CopyDecision, StateNumber};
-use percolator_server::promises::CopyRefusal;
+use percolator_server::promises::PromiseRefusal;
 use percolator_server::{DurableValue as _, SmallFile};
 use tokio::sync::Mutex;
 
@@ -60,13 +60,13 @@ impl CopyFile {
         takes: Duration,
         (register, number): (u64, StateNumber),
         state: Arc<Vec<u8>>,
-    ) -> Result<(), CopyRefusal> {
+    ) -> Result<(), PromiseRefusal> {
         let mut durable = self.durable.lock().await;
         let own = durable.as_ref().filter(|own| own.register == register);
         match number.decide_copy(own.map(|own| own.number)) {
             CopyDecision::Keep => {}
             CopyDecision::HasIt => return Ok(()),
-            CopyDecision::Outdated => return Err(CopyRefusal::Refused),
+            CopyDecision::Outdated => return Err(PromiseRefusal::Refused),
         }
         let copy = StateCopy {
             register,
@@ -77,7 +77,7 @@ impl CopyFile {
         world.sleep(takes).await;
         *self.writing.lock() = None;
         let stored = file(&self.disk).store(&encode(&copy));
-        stored.map_err(|error| CopyRefusal::Failed(error.to_string()))?;
+        stored.map_err(|error| PromiseRefusal::Failed(error.to_string()))?;
         *self.shown.lock() = Some(copy.clone());
         *durable = Some(copy);
         Ok(())

@@ -18,7 +18,6 @@ use percolator_gc_master::{
 };
 use percolator_protocol::election::{Member, NamedLeader, StateNumber, StateSource};
 use percolator_register::{BoxFuture, Register};
-use percolator_server::promises::Promiser;
 
 use crate::messages::{Answer, Ask, Caller};
 use crate::mutation::Mutation;
@@ -351,25 +350,7 @@ impl ElectedMaster {
 
     /// Another master asks for a promise or for a copy, or introduces itself. False: it asks something else.
     pub(super) fn answer_peer(&self, caller: Caller, ask: &Ask) -> bool {
-        match ask {
-            Ask::Promise(request) => self.promises().promise(&self.candidate, caller, request),
-            Ask::Introduce(standby) => {
-                self.promises()
-                    .introduced(&*self.candidate, caller, standby);
-            }
-            Ask::KeepCopy { request, state } => {
-                let (candidate, promises) = (self.candidate.clone(), self.promises().clone());
-                let (request, state) = (*request, state.to_vec());
-                let keeping = async move {
-                    let copied = candidate.keep_copy(&request, state).await.is_ok();
-                    let kept = copied && promises.keep(&*candidate).await.is_some();
-                    promises.reply(caller, kept);
-                };
-                self.world.spawn(self.master.node, keeping.boxed());
-            }
-            _ => return false,
-        }
-        true
+        self.promises().answer(&self.candidate, caller, ask)
     }
 
     /// Whether it may show what isn't durable: for a mutation.

@@ -80,11 +80,7 @@ impl Part {
         if !self.elected.host().running.state.lock().is_accepted {
             return;
         }
-        match ask {
-            Ask::Promise(request) => self.promises.promise(&self.elected, caller, request),
-            Ask::Introduce(standby) => self.promises.introduced(&*self.elected, caller, standby),
-            _ => {}
-        }
+        self.promises.answer(&self.elected, caller, ask);
     }
 
     /// Takes part in the election until the process is told to end; then it hands over, and ends.

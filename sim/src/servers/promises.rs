@@ -1,17 +1,17 @@
-//! Promises between the replicas of one register: the record in the folder, and the rounds. As `server/src/promises` has them
-//! over a network.
+//! Promises between the replicas of one register, as `server/src/promises` has them: here are the simulated network and folder.
 
 use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::select;
-use percolator_protocol::election::{PromiseCall, PromiseRecord, PromiseRequest, Timing};
+use percolator_protocol::election::{PromiseCall, PromiseRecord, Timing};
 use percolator_server::SmallFile;
-use percolator_server::promises::{IntroducedStandby, Promiser, load_record, store_record};
-use tokio::sync::Mutex;
+use percolator_server::promises::{
+    Introduction, PromiseHost, PromiseRefusal, Promiser, RecordKeeper, keep_copy, load_record,
+    promise, store_record, take_part,
+};
+use tokio::sync::{Mutex, oneshot};
 
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
@@ -21,8 +21,6 @@ use crate::world::{NodeId, World};
 
 /// A promise that takes so many rounds is given up.
 const CALL_ROUNDS: u32 = 3;
-/// A standby introduces itself each so many rounds.
-const INTRODUCTION_ROUNDS: u64 = 5;
 
 /// The record of the promises in a folder, for one process.
 pub(super) struct PromiseFile {
@@ -101,106 +99,98 @@ pub(super) struct PromisePlace {
 impl PromisePlace {
     /// Asks the others while this one leads, and introduces this one otherwise.
     pub(super) async fn run<P: Promiser>(&self, replica: &Arc<P>) -> Infallible {
-        let every = Duration::from_millis(self.timing.promise_ms);
-        let mut rounds = 0;
-        loop {
-            {
-                let begun = pin!(replica.term_begun());
-                select(self.world.sleep_on(self.node, every), begun).await;
-            }
-            self.round(replica, every * CALL_ROUNDS);
-            // At set times, whether or not a leader is known then: one that is missed comes late, as one that is lost does.
-            if rounds % INTRODUCTION_ROUNDS == 0 {
-                self.introduce(&**replica, every * CALL_ROUNDS);
-            }
-            rounds += 1;
-        }
+        take_part(replica, self, self.every()).await
     }
 
-    fn round<P: Promiser>(&self, replica: &Arc<P>, timeout: Duration) {
-        let Some(round) = replica.ask_promises() else {
-            return;
-        };
-        // While its disk hangs, no further writes wait for it.
-        if self.file.writing.lock().is_none() {
-            let (place, replica) = (self.clone(), replica.clone());
-            let keeping = async move {
-                if let Some(record) = place.keep(&*replica).await {
-                    replica.kept(&record);
-                }
-            };
-            self.world.spawn(self.node, keeping.boxed());
-        }
-        if self.asks_nobody {
-            return;
-        }
-        for call in round.calls {
-            let (place, replica) = (self.clone(), replica.clone());
-            let asking = async move {
-                if place.ask(&call, Ask::Promise(call.request), timeout).await {
-                    replica.promised(&call);
-                }
-            };
-            self.world.spawn(self.node, asking.boxed());
-        }
+    fn every(&self) -> Duration {
+        Duration::from_millis(self.timing.promise_ms)
     }
 
-    /// Asks a peer for a promise; whether it has promised.
-    pub(super) async fn ask(&self, call: &PromiseCall, ask: Ask, timeout: Duration) -> bool {
-        let to = self.world.network.lock().at(&call.address);
+    /// Asks a peer; whether it has promised.
+    pub(super) async fn ask_peer(&self, address: &str, ask: Ask, timeout: Duration) -> bool {
+        let to = self.world.network.lock().at(address);
         let Some(to) = to else { return false };
         let asked = self.world.call(self.node, to, ask, timeout).await;
         matches!(asked, Ok(Answer::Promised(true)))
     }
 
-    fn introduce(&self, replica: &impl Promiser, timeout: Duration) {
-        let Some(introduction) = replica.introduction() else {
-            return;
-        };
-        let to = self.world.network.lock().at(&introduction.leader);
-        let Some(to) = to else { return };
-        let ask = Ask::Introduce(introduction.standby);
-        let asked = self.world.call(self.node, to, ask, timeout);
-        self.world.spawn(self.node, asked.map(drop).boxed());
-    }
-
-    /// Makes the newest record durable, and returns it. None: the folder doesn't take it.
-    pub(super) async fn keep(&self, replica: &impl Promiser) -> Option<PromiseRecord> {
-        self.file.keep(&self.world, (self.takes)(), replica).await
-    }
-
-    /// A peer asks for a promise.
-    pub(super) fn promise<P: Promiser>(
-        &self,
-        replica: &Arc<P>,
-        caller: Caller,
-        request: &PromiseRequest,
-    ) {
-        if replica.promise(request).is_none() {
-            return self.reply(caller, false);
-        }
-        // It is bound already. The leader may count on it when a later start of this process would know it as well.
+    /// Another replica asks for a promise or for a copy, or introduces itself. False: it asks something else.
+    pub(super) fn answer<P: Promiser>(&self, replica: &Arc<P>, caller: Caller, ask: &Ask) -> bool {
         let (place, replica) = (self.clone(), replica.clone());
-        let keeping = async move {
-            let kept = place.keep(&*replica).await;
-            place.reply(caller, kept.is_some());
-        };
-        self.world.spawn(self.node, keeping.boxed());
+        match ask.clone() {
+            Ask::Promise(request) => {
+                self.reply_after(
+                    caller,
+                    async move { promise(&replica, &place, &request).await },
+                )
+            }
+            Ask::KeepCopy { request, state } => self.reply_after(caller, async move {
+                keep_copy(&replica, &place, &request, state.to_vec()).await
+            }),
+            Ask::Introduce(standby) => {
+                replica.introduced(&standby);
+                self.reply(caller, true);
+            }
+            _ => return false,
+        }
+        true
     }
 
-    /// A standby has introduced itself.
-    pub(super) fn introduced(
+    fn reply_after(
         &self,
-        replica: &impl Promiser,
         caller: Caller,
-        standby: &IntroducedStandby,
+        promised: impl Future<Output = Result<(), PromiseRefusal>> + Send + 'static,
     ) {
-        replica.introduced(standby);
-        self.reply(caller, true);
+        let place = self.clone();
+        let answering = async move { place.reply(caller, promised.await.is_ok()) };
+        self.world.spawn(self.node, answering.boxed());
     }
 
-    pub(super) fn reply(&self, caller: Caller, promised: bool) {
+    fn reply(&self, caller: Caller, promised: bool) {
         self.world
             .reply(self.node, caller, Answer::Promised(promised));
+    }
+}
+
+impl RecordKeeper for PromisePlace {
+    async fn keep<P: Promiser>(&self, replica: &Arc<P>) -> Result<PromiseRecord, String> {
+        let (done, kept) = oneshot::channel();
+        let (place, replica, takes) = (self.clone(), replica.clone(), (self.takes)());
+        let keeping = async move {
+            let kept = place.file.keep(&place.world, takes, &*replica).await;
+            // Perhaps nobody waits for it any more.
+            let _ = done.send(kept);
+        };
+        self.world.spawn(self.node, keeping.boxed());
+        let kept = kept.await.ok().flatten();
+        kept.ok_or_else(|| "the folder doesn't take it".to_owned())
+    }
+}
+
+impl PromiseHost for PromisePlace {
+    fn now(&self) -> Duration {
+        self.world.mono(self.node)
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.world.sleep_on(self.node, duration).await;
+    }
+
+    async fn ask(&self, call: &PromiseCall) -> Result<(), String> {
+        let timeout = self.every() * CALL_ROUNDS;
+        let asked = async || {
+            let ask = Ask::Promise(call.request);
+            self.ask_peer(&call.address, ask, timeout).await
+        };
+        if self.asks_nobody || !asked().await {
+            return Err("no answer".to_owned());
+        }
+        Ok(())
+    }
+
+    async fn introduce(&self, introduction: Introduction) {
+        let ask = Ask::Introduce(introduction.standby);
+        let timeout = self.every() * CALL_ROUNDS;
+        self.ask_peer(&introduction.leader, ask, timeout).await;
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use percolator_gc_master::Host;
 use percolator_protocol::election::{CopyRequest, PromiseCall, StateNumber};
-use percolator_server::promises::CopyRefusal;
+use percolator_server::promises::PromiseRefusal;
 use tokio::sync::oneshot;
 
 use crate::messages::Ask;
@@ -54,7 +54,7 @@ impl Host for MasterHost {
             state: state.clone(),
         };
         let timeout = Duration::from_millis(self.promises.timing.right_ms);
-        let is_kept = self.promises.ask(call, ask, timeout).await;
+        let is_kept = self.promises.ask_peer(&call.address, ask, timeout).await;
         is_kept.then_some(()).ok_or_else(|| "no answer".to_owned())
     }
 
@@ -63,7 +63,7 @@ impl Host for MasterHost {
         register: u64,
         number: StateNumber,
         state: Arc<Vec<u8>>,
-    ) -> Result<(), CopyRefusal> {
+    ) -> Result<(), PromiseRefusal> {
         let (done, kept) = oneshot::channel();
         let takes = (self.promises.takes)();
         let (copies, world) = (self.copies.clone(), self.promises.world.clone());
@@ -74,7 +74,7 @@ impl Host for MasterHost {
         };
         let world = &self.promises.world;
         world.spawn(self.master.node, keeping.boxed());
-        let ended = || CopyRefusal::Failed("the process has ended".to_owned());
+        let ended = || PromiseRefusal::Failed("the process has ended".to_owned());
         kept.await.unwrap_or_else(|_| Err(ended()))
     }
 
