@@ -131,6 +131,50 @@ fn a_ready_table_is_never_replaced_by_an_empty_one() {
     );
 }
 
+/// A lock that can't be resolved, or a server that is down with what it has reported: the safe point waits for a minute, and
+/// goes on without it.
+#[test]
+fn the_safe_point_waits_a_minute_for_what_is_not_resolved() {
+    for is_down in [false, true] {
+        let mut world = World::new(2);
+        world.create("a", &["m"]).unwrap();
+        world.now = Duration::from_secs(3_600);
+        world.beat_all();
+        world.collect();
+        let barrier = world.state().gc.points().barrier;
+        let half = Timestamp::from_u64(barrier.as_u64() / 2);
+        for server in ["tablet-0", "tablet-1"] {
+            let points = Points {
+                barrier,
+                safe_point: Timestamp::ZERO,
+                resolved: Timestamp::ZERO,
+            };
+            world.points.insert(server.into(), points);
+        }
+        world.resolved.insert("tablet-1".into(), half);
+        world.beat_all();
+        world.collect();
+        assert_eq!(world.state().gc.points().resolved, half);
+        if is_down {
+            world.down.push("tablet-1".into());
+        }
+        let reached = world.now;
+        // From the first step in which resolved has not moved.
+        world.beat_all();
+        world.collect();
+        while world.state().gc.points().safe_point == half {
+            world.beat_all();
+            world.collect();
+            let waited = world.now - reached;
+            assert!(waited < Duration::from_secs(70), "{is_down}: {waited:?}");
+        }
+        let waited = world.now - reached;
+        assert!(waited > Duration::from_secs(50), "{is_down}: {waited:?}");
+        let points = world.state().gc.points();
+        assert_eq!((points.safe_point, points.resolved), (points.barrier, half));
+    }
+}
+
 /// The safe point follows what is resolved in every tablet, by a report that names it.
 #[test]
 fn the_safe_point_follows_the_tablet_that_is_resolved_least() {

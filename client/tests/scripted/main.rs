@@ -13,6 +13,7 @@ mod observe;
 mod outcome;
 mod own;
 mod reads;
+mod resolver;
 mod scan;
 mod session;
 mod tables;

@@ -72,6 +72,18 @@ impl Monitor {
         own.is_some_and(|own| own.one_phase_sent || own.commit_ts.is_some())
     }
 
+    /// A tablet server lists a lock of its own, whose transaction it resolves or pushes past `below`.
+    pub(crate) fn lists(&self, met: &v1::MetLock, below: Timestamp) {
+        let mut notes = self.notes.lock();
+        notes.last += 1;
+        let (primary, now) = (
+            Cell::from(met.primary.clone().expect("a primary")),
+            notes.last,
+        );
+        notes.met.entry(met.start_ts).or_insert((primary, now));
+        notes.snapshots.insert(below.as_u64());
+    }
+
     /// The client sends this.
     pub(crate) fn asks(&self, question: &Question) -> Moment {
         let mut notes = self.notes.lock();
