@@ -158,12 +158,17 @@ impl Cluster {
         world.note(|| format!("{name} is killed"));
         world.kill(node, silent);
         let cluster = self.clone();
-        let boot = move |world: &Arc<World>| match cluster.place(server) {
-            Place::Master(number) => cluster.masters[number].boot(world),
-            Place::Oracle(number) => cluster.oracles[number].boot(world),
-            Place::Tablet(number) => cluster.tablet(number).boot(world),
-        };
+        let boot = move |world: &Arc<World>| cluster.boot_server(world, server);
         world.at(down, Box::new(boot));
+    }
+
+    /// Starts a server that isn't there.
+    pub(crate) fn boot_server(&self, world: &Arc<World>, server: usize) {
+        match self.place(server) {
+            Place::Master(number) => self.masters[number].boot(world),
+            Place::Oracle(number) => self.oracles[number].boot(world),
+            Place::Tablet(number) => self.tablet(number).boot(world),
+        }
     }
 
     /// Kills all masters, which are started again after this time.

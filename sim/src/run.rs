@@ -160,7 +160,9 @@ fn carry_out(
         world.fail(invariant, detail);
         return;
     }
-    if !liveness::collection(world, &cluster) {
+    let collects = liveness::collection(world, &cluster)
+        && liveness::collection_beside_a_dead_server(world, &cluster);
+    if !collects {
         return;
     }
     if !restarts_first {

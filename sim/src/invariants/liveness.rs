@@ -4,9 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use percolator_protocol::types::Timestamp;
+
 use crate::cluster::Cluster;
 use crate::invariants::collection_ends;
 use crate::nemesis::SYNC_LONGEST_MS;
+use crate::rng::Rng;
 use crate::trace::shown;
 use crate::world::World;
 
@@ -237,9 +240,18 @@ pub(crate) fn collection(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         }
         cluster.kill_masters(world, Duration::ZERO);
     }
+    collected(world, cluster, past)
+}
+
+/// How long after it happened it is collected.
+fn collection_bound(cluster: &Cluster) -> Duration {
     // The oracle's time goes at half the pace as long as it is ahead of its clock.
     let retention = cluster.plan.retention.min(RETENTION_WAITED);
-    let bound = bound(cluster) + LEASE_MAX + 2 * retention;
+    bound(cluster) + LEASE_MAX + 2 * retention
+}
+
+fn collected(world: &Arc<World>, cluster: &Cluster, past: Timestamp) -> bool {
+    let bound = collection_bound(cluster);
     let unfinished = || {
         let watch = world.watch.lock();
         let mut holdings = watch.holdings();
@@ -261,4 +273,44 @@ pub(crate) fn collection(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         world.fail(COLLECTION, wrong);
     }
     world.failure().is_none()
+}
+
+/// Collection doesn't wait for a tablet server that is down: the others' safe point passes that time. When it is back, it
+/// collects as well. In some runs; after [`collection`].
+pub(crate) fn collection_beside_a_dead_server(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let mut rng = Rng::new(cluster.plan.seed, "a dead server");
+    if rng.below(3) != 0 || cluster.tablets.len() < 2 {
+        return true;
+    }
+    let numbers = cluster.tablet_numbers();
+    let dead = numbers.start + rng.below(numbers.len() as u64) as usize;
+    let name = cluster.tablet(dead - numbers.start).name.clone();
+    world.note(|| format!("{name} is killed, and stays away"));
+    world.kill(cluster.server_node(dead), false);
+    let past = *cluster.highest.lock();
+    let behind = || {
+        let watch = world.watch.lock();
+        let mut others = watch.holdings().filter(|it| it.server != name);
+        others.find_map(|it| {
+            let safe_point = it.points.safe_point;
+            (safe_point <= past).then(|| format!("that of {} is {safe_point}", it.server))
+        })
+    };
+    let bound = collection_bound(cluster);
+    let done = world.run(world.now() + bound, || behind().is_none());
+    if let Some(why) = behind()
+        && !done
+        && world.failure().is_none()
+    {
+        let why = format!(
+            "no safe point has passed {past}, {} after {name} was killed: {why}",
+            shown(bound)
+        );
+        world.fail(COLLECTION, why);
+    }
+    if world.failure().is_some() {
+        return false;
+    }
+    cluster.boot_server(world, dead);
+    collected(world, cluster, past)
 }
