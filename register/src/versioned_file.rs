@@ -253,9 +253,59 @@ impl VersionedFile {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::sync::atomic::AtomicBool;
+    use std::{fs, io};
 
     use super::*;
+    use crate::files::{NewFile, StdFiles};
+
+    /// The system's files, but that no folder can be synced while this says so.
+    #[derive(Default)]
+    struct Unsynced(AtomicBool);
+
+    impl Files for Unsynced {
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            StdFiles.read(path)
+        }
+
+        fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+            StdFiles.create(path)
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            StdFiles.rename(from, to)
+        }
+
+        fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
+            if self.0.load(Ordering::Relaxed) {
+                return Err(io::Error::other("the device fails"));
+            }
+            StdFiles.sync_folder_of(path)
+        }
+    }
+
+    /// Another process has stored it, and nobody knows whether its name is durable.
+    #[test]
+    fn nothing_is_loaded_before_the_folder_is_synced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limit");
+        let stored = VersionedFile::new(&path).swap(None, b"one", WriteId([1; 16]));
+        let files = Arc::new(Unsynced(AtomicBool::new(true)));
+        let file = VersionedFile::on(files.clone(), &path);
+        for attempt in 0..2 {
+            let loaded = file.load();
+            assert!(
+                matches!(loaded, Err(LoadError::Unavailable { .. })),
+                "{attempt}: {loaded:?}"
+            );
+        }
+        files.0.store(false, Ordering::Relaxed);
+        let loaded = file.load().unwrap().map(|found| found.version);
+        assert_eq!(loaded, stored.ok());
+        // It is known to be durable then.
+        files.0.store(true, Ordering::Relaxed);
+        assert!(file.load().is_ok());
+    }
 
     #[test]
     fn what_no_register_stored_is_an_error_that_names_the_file() {

@@ -45,7 +45,6 @@ impl Host for OracleHost {
     }
 
     fn driven(&self) {
-        self.look_again();
         self.oracle.look_at_others(&self.world);
     }
 }
