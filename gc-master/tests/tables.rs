@@ -131,26 +131,37 @@ fn a_ready_table_is_never_replaced_by_an_empty_one() {
     );
 }
 
+/// A cluster with a table on its first two servers, and its barrier.
+fn with_a_barrier(servers: usize) -> (World, Timestamp) {
+    let mut world = World::new(servers);
+    world.create("a", &["m"]).unwrap();
+    world.now = Duration::from_secs(3_600);
+    world.beat_all();
+    world.collect();
+    let barrier = world.state().gc.points().barrier;
+    (world, barrier)
+}
+
+/// The first two servers have taken the barrier.
+fn two_have_taken(world: &mut World, barrier: Timestamp) {
+    for server in ["tablet-0", "tablet-1"] {
+        let points = Points {
+            barrier,
+            safe_point: Timestamp::ZERO,
+            resolved: Timestamp::ZERO,
+        };
+        world.points.insert(server.into(), points);
+    }
+}
+
 /// A lock that can't be resolved, or a server that is down with what it has reported: the safe point waits for a minute, and
 /// goes on without it.
 #[test]
 fn the_safe_point_waits_a_minute_for_what_is_not_resolved() {
     for is_down in [false, true] {
-        let mut world = World::new(2);
-        world.create("a", &["m"]).unwrap();
-        world.now = Duration::from_secs(3_600);
-        world.beat_all();
-        world.collect();
-        let barrier = world.state().gc.points().barrier;
+        let (mut world, barrier) = with_a_barrier(2);
         let half = Timestamp::from_u64(barrier.as_u64() / 2);
-        for server in ["tablet-0", "tablet-1"] {
-            let points = Points {
-                barrier,
-                safe_point: Timestamp::ZERO,
-                resolved: Timestamp::ZERO,
-            };
-            world.points.insert(server.into(), points);
-        }
+        two_have_taken(&mut world, barrier);
         world.resolved.insert("tablet-1".into(), half);
         world.beat_all();
         world.collect();
@@ -178,12 +189,7 @@ fn the_safe_point_waits_a_minute_for_what_is_not_resolved() {
 /// The safe point follows what is resolved in every tablet, by a report that names it.
 #[test]
 fn the_safe_point_follows_the_tablet_that_is_resolved_least() {
-    let mut world = World::new(3);
-    world.create("a", &["m"]).unwrap();
-    world.now = Duration::from_secs(3_600);
-    world.beat_all();
-    world.collect();
-    let barrier = world.state().gc.points().barrier;
+    let (mut world, barrier) = with_a_barrier(3);
     let half = Timestamp::from_u64(barrier.as_u64() / 2);
     let step = |world: &mut World| {
         world.beat_all();
@@ -191,14 +197,7 @@ fn the_safe_point_follows_the_tablet_that_is_resolved_least() {
         world.state().gc.points().safe_point
     };
     assert_eq!(step(&mut world), Timestamp::ZERO, "nobody has taken it");
-    for server in ["tablet-0", "tablet-1"] {
-        let points = Points {
-            barrier,
-            safe_point: Timestamp::ZERO,
-            resolved: Timestamp::ZERO,
-        };
-        world.points.insert(server.into(), points);
-    }
+    two_have_taken(&mut world, barrier);
     // The third has no tablet, and is not waited for.
     world.down.push("tablet-2".into());
     world.resolved.insert("tablet-1".into(), half);

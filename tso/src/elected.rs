@@ -132,6 +132,10 @@ impl<H: Host> Elected<H> {
         leadership::drive(&*self.register, self).await;
         self.follow_term();
         self.host.driven();
+        // A request must not wait for an oracle whose right has ended.
+        if self.host.replica(|replica, now| replica.leads(now)) == Some(false) {
+            self.host.look_again();
+        }
     }
 
     /// Whether a term has begun.

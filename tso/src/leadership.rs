@@ -181,8 +181,6 @@ impl Host for Shared {
         if !leads {
             // Whoever leads writes limits. An attempt that failed before, because this process stood still, say, is over.
             self.metrics.limits_fail(false);
-            // A request must not wait for an oracle whose right has ended.
-            self.look_again();
         }
         self.log_once(state, log);
     }

@@ -76,11 +76,7 @@ impl Monitor {
     pub(crate) fn lists(&self, met: &v1::MetLock, below: Timestamp) {
         let mut notes = self.notes.lock();
         notes.last += 1;
-        let (primary, now) = (
-            Cell::from(met.primary.clone().expect("a primary")),
-            notes.last,
-        );
-        notes.met.entry(met.start_ts).or_insert((primary, now));
+        notes.meets(met);
         notes.snapshots.insert(below.as_u64());
     }
 
@@ -352,26 +348,26 @@ impl Notes {
         }
     }
 
+    fn meets(&mut self, met: &v1::MetLock) {
+        let primary = Cell::from(met.primary.clone().expect("a primary"));
+        self.met.entry(met.start_ts).or_insert((primary, self.last));
+    }
+
     fn received(&mut self, address: &str, ask: &Ask, body: &Body, cells: &Cells<'_>) {
-        let now = self.last;
-        let mut meets = |met: &v1::MetLock| {
-            let primary = Cell::from(met.primary.clone().expect("a primary"));
-            self.met.entry(met.start_ts).or_insert((primary, now));
-        };
         match (ask, body) {
             (_, Body::Get(got)) => {
                 for result in &got.results {
                     if let Some(v1::get_result::Result::Locked(met)) = &result.result {
-                        meets(met);
+                        self.meets(met);
                     }
                 }
             }
-            (_, Body::GetOne(got)) => got.locked.iter().for_each(|met| meets(met)),
-            (_, Body::Scan(scan)) => scan.locked.iter().for_each(meets),
+            (_, Body::GetOne(got)) => got.locked.iter().for_each(|met| self.meets(met)),
+            (_, Body::Scan(scan)) => scan.locked.iter().for_each(|met| self.meets(met)),
             (Ask::Prewrite(prewrite), Body::Prewrite(received)) => {
                 for rejection in &received.rejections {
                     if let Some(v1::prewrite_rejection::Reason::Locked(met)) = &rejection.reason {
-                        meets(met);
+                        self.meets(met);
                     }
                 }
                 self.prewritten(address, prewrite, received, cells);

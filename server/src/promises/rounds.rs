@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 
 use super::{Introduction, LeaderRight, PromiseRefusal, Promiser};
 
-/// How often a standby introduces itself.
-const INTRODUCTION: Duration = Duration::from_secs(1);
+/// A standby introduces itself once in so many rounds, or later.
+const INTRODUCTION_ROUNDS: u32 = 5;
 
 /// Keeps the record of promises in a replica's folder.
 pub trait RecordKeeper: Send + Sync + 'static {
@@ -65,6 +65,7 @@ pub async fn take_part<P: Promiser, H: PromiseHost>(
     let mut rounds = Rounds {
         replica,
         host,
+        every,
         calls,
         writes: Arc::new(Semaphore::new(1)),
         introduced: None,
@@ -86,6 +87,7 @@ pub async fn take_part<P: Promiser, H: PromiseHost>(
 struct Rounds<'a, P, H> {
     replica: &'a Arc<P>,
     host: &'a H,
+    every: Duration,
     /// What is under way.
     calls: FuturesUnordered<BoxFuture<'a, ()>>,
     writes: Arc<Semaphore>,
@@ -133,7 +135,8 @@ impl<P: Promiser, H: PromiseHost> Rounds<'_, P, H> {
     /// At once when the leader becomes known: without this standby's promise it stops when the register does.
     fn introduce(&mut self) {
         let (host, now) = (self.host, self.host.now());
-        let is_recent = |at: Duration| now.saturating_sub(at) < INTRODUCTION;
+        let pause = self.every * INTRODUCTION_ROUNDS;
+        let is_recent = |at: Duration| now.saturating_sub(at) < pause;
         if self.introduced.is_some_and(is_recent) {
             return;
         }

@@ -106,12 +106,22 @@ impl PromisePlace {
         Duration::from_millis(self.timing.promise_ms)
     }
 
-    /// Asks a peer; whether it has promised.
-    pub(super) async fn ask_peer(&self, address: &str, ask: Ask, timeout: Duration) -> bool {
+    /// Asks a peer for what it answers with a promise.
+    ///
+    /// # Errors
+    /// It doesn't promise, or doesn't answer.
+    pub(super) async fn ask_peer(
+        &self,
+        address: &str,
+        ask: Ask,
+        timeout: Duration,
+    ) -> Result<(), String> {
         let to = self.world.network.lock().at(address);
-        let Some(to) = to else { return false };
-        let asked = self.world.call(self.node, to, ask, timeout).await;
-        matches!(asked, Ok(Answer::Promised(true)))
+        let to = to.ok_or("nobody is there")?;
+        match self.world.call(self.node, to, ask, timeout).await {
+            Ok(Answer::Promised(true)) => Ok(()),
+            _ => Err("no promise".to_owned()),
+        }
     }
 
     /// Another replica asks for a promise or for a copy, or introduces itself. False: it asks something else.
@@ -177,20 +187,17 @@ impl PromiseHost for PromisePlace {
     }
 
     async fn ask(&self, call: &PromiseCall) -> Result<(), String> {
-        let timeout = self.every() * CALL_ROUNDS;
-        let asked = async || {
-            let ask = Ask::Promise(call.request);
-            self.ask_peer(&call.address, ask, timeout).await
-        };
-        if self.asks_nobody || !asked().await {
-            return Err("no answer".to_owned());
+        if self.asks_nobody {
+            return Err("nobody is asked".to_owned());
         }
-        Ok(())
+        let (ask, timeout) = (Ask::Promise(call.request), self.every() * CALL_ROUNDS);
+        self.ask_peer(&call.address, ask, timeout).await
     }
 
     async fn introduce(&self, introduction: Introduction) {
         let ask = Ask::Introduce(introduction.standby);
         let timeout = self.every() * CALL_ROUNDS;
-        self.ask_peer(&introduction.leader, ask, timeout).await;
+        // It is sent again.
+        let _ = self.ask_peer(&introduction.leader, ask, timeout).await;
     }
 }

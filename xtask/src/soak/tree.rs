@@ -63,6 +63,8 @@ impl<'a> Tree<'a> {
     /// The committed tree with this patch alone.
     pub(super) fn apply(&self, patch: &Path) -> anyhow::Result<()> {
         self.git(&["checkout", "--quiet", "--", "."]).run()?;
+        // What an earlier one has added.
+        self.git(&["clean", "--quiet", "--force", "-d"]).run()?;
         self.git(&["apply"]).arg(patch).run()
     }
 

@@ -54,8 +54,7 @@ impl Host for MasterHost {
             state: state.clone(),
         };
         let timeout = Duration::from_millis(self.promises.timing.right_ms);
-        let is_kept = self.promises.ask_peer(&call.address, ask, timeout).await;
-        is_kept.then_some(()).ok_or_else(|| "no answer".to_owned())
+        self.promises.ask_peer(&call.address, ask, timeout).await
     }
 
     async fn keep_copy(
