@@ -547,6 +547,7 @@ fn new_masters(
             dice: Dice::new(rng(stream)),
             die_ppm: Mutex::new(0),
             begun: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
             tablet_servers: (0..plan.tablet_servers)
                 .map(|number| format!("tablet-{number}"))

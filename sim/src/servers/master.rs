@@ -55,6 +55,8 @@ pub struct Master {
     pub die_ppm: Mutex<u32>,
     /// The cluster has begun: a master without a state has lost it.
     pub begun: AtomicBool,
+    /// The process that runs has no state until that is rebuilt.
+    pub is_lost: AtomicBool,
     /// The cluster's id.
     pub cluster_id: Mutex<Option<String>>,
     /// The names of its tablet servers.
@@ -163,6 +165,7 @@ impl Master {
             Box::new(move |_: &Arc<World>| master.disk.crash())
         };
         world.start(self.node, Some(handler), at_kill);
+        self.is_lost.store(is_lost, Ordering::Relaxed);
         if is_lost {
             self.rebuild(world, &running);
         }

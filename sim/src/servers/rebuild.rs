@@ -1,6 +1,7 @@
 //! What a person does when the master has lost its state.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -33,7 +34,8 @@ impl Master {
                     Some(Ok(answer)) if !answer.written => {
                         world2.note(|| format!("not rebuilt yet: {:?}", answer.problems));
                     }
-                    _ => return,
+                    Some(_) => return master.is_lost.store(false, Ordering::Relaxed),
+                    None => return,
                 }
             }
         };
