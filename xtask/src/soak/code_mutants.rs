@@ -39,7 +39,8 @@ pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow
     fs::create_dir_all(&out)?;
     let mut tests = Cmd::new(&program).args(["mutants", "--package", &package, "--file", files]);
     if let Some(shard) = shard {
-        tests = tests.args(["--shard", shard]);
+        // From all files.
+        tests = tests.args(["--shard", shard, "--sharding", "round-robin"]);
     }
     let status = tests
         .args([
@@ -51,6 +52,8 @@ pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow
         ])
         .arg("--output")
         .arg(&out)
+        // What no mutant changes is built once.
+        .env("CARGO_TARGET_DIR", &tree::builds(&out).to_string_lossy())
         .dir(context.root())
         .status()?;
     // 2: some were missed; 3: some ran into the time limit, which counts as noticed.

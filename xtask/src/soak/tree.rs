@@ -25,6 +25,11 @@ pub(super) fn package_of(context: &Context, path: &Path) -> anyhow::Result<Optio
     Ok(deepest.map(|(name, _)| name.to_owned()))
 }
 
+/// What is built goes here.
+pub(super) fn builds(out: &Path) -> PathBuf {
+    out.join("builds")
+}
+
 /// See the module's head.
 pub(super) struct Tree<'a> {
     root: &'a Path,
@@ -39,7 +44,7 @@ impl<'a> Tree<'a> {
         let tree = Self {
             root: context.root(),
             folder: out.join("tree"),
-            builds: out.join("builds"),
+            builds: builds(out),
         };
         if tree.folder.exists() {
             tree.worktree(&["remove", "--force"]).run()?;
