@@ -3,7 +3,7 @@
 //! afterwards.
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::network::Network;
 use crate::support::proxy::{Storm, Weather};
@@ -69,15 +69,22 @@ fn others_take_over_from_leaders_that_are_cut_off() {
     let file = network.folder.path().join("history.jsonl");
     let file = file.to_str().expect("a path of text");
     let mut recorder = record(network.command(&[]), file);
-    for (round, cut) in [0, 1, 0, 1].into_iter().enumerate() {
+    // The master and the oracle in turn, each twice.
+    for round in rounds(4, 4) {
+        let cut = usize::try_from(round % 2).expect("small");
         wait_for_more(file, 50, &mut recorder);
         let before = network.leaders();
-        eprintln!("round {round}: {} is cut off", before[cut]);
         network.link(&before[cut], false);
+        let began = Instant::now();
         // Only a master makes it, and only timestamps of an oracle that leads bring anything into it.
         let table = format!("t{round}");
         network.run(&["table", "create", &table]).ok();
         network.run(&["put", &table, "row", "c", "1"]).ok();
+        eprintln!(
+            "round {round}: {} is cut off: a new table is written to after {:.1?}",
+            before[cut],
+            began.elapsed()
+        );
         wait_for_more(file, 50, &mut recorder);
         network.link(&before[cut], true);
         let after = network.leaders();

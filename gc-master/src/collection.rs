@@ -142,13 +142,16 @@ impl Directory {
 
     /// Whether sessions of before this start, or of before it found its cluster, have come back, or have ended.
     pub(crate) fn leases_have_ended(&self, now: Duration) -> bool {
-        now >= self.leases_end_at()
+        now >= self.leases_end_at() || mutants::on(Mutant::SessionsNotAwaited)
     }
 
     /// When the last of these ends that was not renewed.
     pub(crate) fn leases_end_at(&self) -> Duration {
-        let since = self.known_since;
-        since + self.lease().max(self.collection.granted_before)
+        let (since, lease) = (self.known_since, self.lease());
+        if mutants::on(Mutant::LongerSessionsForgotten) {
+            return since + lease;
+        }
+        since + lease.max(self.collection.granted_before)
     }
 
     /// The longest lease that may still be held, as it is kept; zero: none was granted.
@@ -232,7 +235,7 @@ impl Directory {
             return false;
         }
         let since = *self.collection.stuck_since.get_or_insert(now);
-        now.saturating_sub(since) >= patience
+        now.saturating_sub(since) >= patience && !mutants::on(Mutant::StuckForEver)
     }
 
     /// Up to where the locks in all tablets are resolved that may serve, by what their owners report. `None`: nothing is

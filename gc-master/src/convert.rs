@@ -12,6 +12,7 @@ use crate::core::Directory;
 use crate::events::{Departed, Heartbeat, HeartbeatAnswer};
 use crate::held::Hold;
 use crate::refusal::Refusal;
+use crate::settings::Change;
 use crate::state::{DirectoryState, Drain, Placement, Role, Table, TableState};
 
 impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
@@ -189,6 +190,27 @@ pub fn server(directory: &Directory, now: Duration, name: &str) -> Result<v1::Se
     directory.check_tablet_server(name)?;
     let server = &directory.state()?.servers[name];
     Ok(server_info(directory, now, name, server))
+}
+
+/// Changes settings of garbage collection, as somebody asks for it: those that count then.
+///
+/// # Errors
+/// Those of [`Directory::set_collection`].
+pub fn set_gc(
+    directory: &mut Directory,
+    request: &v1::SetGcRequest,
+) -> Result<v1::SetGcResponse, Refusal> {
+    directory.set_collection(Change {
+        retention: request.retention_ms.map(Duration::from_millis),
+        hold_max: request.hold_ms_max.map(Duration::from_millis),
+        paused: request.paused,
+    })?;
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    Ok(v1::SetGcResponse {
+        retention_ms: millis(directory.retention()),
+        paused: directory.paused(),
+        hold_ms_max: directory.hold_max().map(millis),
+    })
 }
 
 /// Drains tablet servers, or ends that, as somebody asks for it.
@@ -461,14 +483,4 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
         servers,
         sessions: u32::try_from(directory.sessions.len()).unwrap_or(u32::MAX),
     })
-}
-
-/// The settings that count.
-pub(crate) fn gc_settings(directory: &Directory) -> v1::SetGcResponse {
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    v1::SetGcResponse {
-        retention_ms: millis(directory.retention()),
-        paused: directory.paused(),
-        hold_ms_max: directory.hold_max().map(millis),
-    }
 }

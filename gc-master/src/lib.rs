@@ -61,7 +61,7 @@ pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX
 pub use balancer::{SPLIT_BYTES, SPLIT_LOAD};
 pub use candidate::{Candidate, Host, NotLeading};
 pub use convert::{
-    directory as directory_response, drain_servers, gc_status, server as server_info,
+    directory as directory_response, drain_servers, gc_status, server as server_info, set_gc,
 };
 pub use cuts::{Merging, Splitting};
 pub use driver::drive;

@@ -19,7 +19,6 @@ use crate::moves::Moving;
 use crate::pending::{Creation, Pending, Removal};
 use crate::refusal::Refusal;
 use crate::runner::Runner;
-use crate::settings::Change;
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
@@ -145,21 +144,9 @@ impl Master for Service {
         &self,
         request: Request<v1::SetGcRequest>,
     ) -> Result<Response<v1::SetGcResponse>, Status> {
-        let v1::SetGcRequest {
-            retention_ms,
-            paused,
-            hold_ms_max,
-        } = request.into_inner();
-        let change = Change {
-            retention: retention_ms.map(Duration::from_millis),
-            hold_max: hold_ms_max.map(Duration::from_millis),
-            paused,
-        };
+        let request = request.into_inner();
         let runner = self.runner()?;
-        let set = runner.step(|directory, _| {
-            directory.set_collection(change)?;
-            Ok::<_, Refusal>(convert::gc_settings(directory))
-        });
+        let set = runner.step(|directory, _| convert::set_gc(directory, &request));
         Ok(Response::new(set.await??))
     }
 

@@ -148,6 +148,12 @@ pub enum Mutant {
     LossNotNoticed,
     /// The lease of a client that has died never ends.
     SessionsNeverEnd,
+    /// A master that starts doesn't wait for the leases of clients that one before it has granted.
+    SessionsNotAwaited,
+    /// A master that starts doesn't wait for leases of clients that are longer than those that are granted now.
+    LongerSessionsForgotten,
+    /// A safe point waits for a tablet server that is away for as long as it is.
+    StuckForEver,
     /// The write records of a dropped tablet stay.
     DroppedRecordsStay,
     /// Versions are kept for a tenth of the retention.
@@ -214,7 +220,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 101] = [
+    pub const ALL: [Self; 104] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -285,6 +291,9 @@ impl Mutant {
         Self::TablesNotPinned,
         Self::LossNotNoticed,
         Self::SessionsNeverEnd,
+        Self::SessionsNotAwaited,
+        Self::LongerSessionsForgotten,
+        Self::StuckForEver,
         Self::DroppedRecordsStay,
         Self::RetentionCutShort,
         Self::FloorIsNow,

@@ -48,6 +48,8 @@ pub struct Cluster {
     pub(crate) left_behind: Mutex<Vec<NodeId>>,
     /// Tablet servers, by number, about which the master is being told that they are to have no tablets, or may have some.
     pub(crate) draining: Mutex<BTreeSet<usize>>,
+    /// The tablet server is there that joins later, if one does.
+    pub(crate) joined: AtomicBool,
     /// Tablet servers that run on older folders, by number: as they are to be again.
     pub(crate) set_aside: Mutex<BTreeMap<usize, Arc<Tablet>>>,
     /// What workers do.
@@ -59,7 +61,7 @@ pub struct Cluster {
     tables: Vec<TableSpec>,
     pub(crate) clients: Vec<NodeId>,
     /// The client that prepares, and looks in the end.
-    keeper: NodeId,
+    pub(crate) keeper: NodeId,
     pub(crate) highest: Highest,
     /// Transactions of each worker that are committed and have written or locked something.
     progress: Vec<Arc<AtomicU64>>,
@@ -127,6 +129,7 @@ impl Cluster {
             tablets,
             left_behind: Mutex::default(),
             draining: Mutex::default(),
+            joined: AtomicBool::default(),
             set_aside: Mutex::default(),
             names: names(&workloads),
             tables: workloads
@@ -159,7 +162,8 @@ impl Cluster {
         for oracle in &self.oracles {
             oracle.boot(world);
         }
-        for tablet in self.tablets() {
+        let there = self.tablets.len() - usize::from(self.plan.joins_later().is_some());
+        for tablet in self.tablets().into_iter().take(there) {
             tablet.boot(world);
         }
         world.start(self.keeper, None, Box::new(|_| {}));
@@ -415,8 +419,8 @@ impl Cluster {
         format!("{name}-{life}")
     }
 
-    fn client(&self, world: &Arc<World>, node: NodeId, life: &str) -> Client {
-        let transport = SimTransport {
+    pub(crate) fn transport(&self, world: &Arc<World>, node: NodeId, life: &str) -> SimTransport {
+        SimTransport {
             world: world.clone(),
             node,
             master: self.master().node,
@@ -427,14 +431,17 @@ impl Cluster {
             masters: MasterLink::new(world),
             oracles: OracleLink::new(world),
             kept: (self.plan.mutation == Some(Mutation::StaleTimestamps)).then(Mutex::default),
-        };
+        }
+    }
+
+    fn client(&self, world: &Arc<World>, node: NodeId, life: &str) -> Client {
         let options = Options {
             patience: self.plan.patience,
             lock_ttl: self.plan.lock_ttl,
             buffer_bytes: self.plan.buffer_bytes,
             ..Options::default()
         };
-        Client::over(Arc::new(transport), options)
+        Client::over(Arc::new(self.transport(world, node, life)), options)
     }
 
     fn session(&self, world: &Arc<World>, client: Client, name: String, life: &str) -> Session {

@@ -201,7 +201,10 @@ impl Mutation {
             S::Rule(M::OlderFolderTaken) => &[READS, FATES, WRITERS, LIVENESS],
             S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],
             S::Rule(M::TablesNotPinned) => &[&["again: one table"]],
-            S::Rule(M::SessionsNeverEnd | M::DroppedRecordsStay) => &[&["liveness: collection"]],
+            S::Rule(M::SessionsNotAwaited | M::LongerSessionsForgotten) => &[&["leases hold"]],
+            S::Rule(M::SessionsNeverEnd | M::StuckForEver | M::DroppedRecordsStay) => {
+                &[&["liveness: collection"]]
+            }
             S::Rule(M::ShortenedValueStays) => &[&["nothing is overlooked"]],
             // A server that can't read its index stops, and calls its log corrupt.
             S::Rule(M::LongKeysCut) => &[&["nothing is overlooked"], DURABLE, LIVENESS],

@@ -20,10 +20,12 @@
 //! - [`scale`]: what the master's operations cost in a large cluster.
 //! - [`workloads`]: what clients do; [`invariants`]: what must hold.
 
+mod administration;
 pub mod arguments;
 pub mod clock;
 pub mod cluster;
 mod cuts;
+mod dead_server;
 pub mod disk;
 mod elections;
 mod elsewhere;

@@ -46,6 +46,8 @@ pub enum Ask {
     /// To the master.
     DrainServers(v1::DrainServersRequest),
     /// To the master.
+    SetGc(v1::SetGcRequest),
+    /// To the master.
     Session(v1::SessionRequest),
     /// To the master.
     Heartbeat(Box<v1::HeartbeatRequest>),
@@ -108,6 +110,8 @@ pub enum Answer {
     TabletMoved(v1::MoveTabletResponse),
     /// The master's.
     ServersDrained(Box<v1::DrainServersResponse>),
+    /// The master's.
+    GcSet(v1::SetGcResponse),
     /// The master's.
     Session(v1::SessionResponse),
     /// The master's, to a heartbeat.

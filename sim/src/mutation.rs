@@ -104,6 +104,9 @@ impl Mutation {
         plan.replicas = Replicas::default();
         // It came later: for all others it stays as it was.
         plan.workloads.retain(|name| *name != "observe");
+        for fault in [Fault::ChangeSettings, Fault::JoinLater] {
+            plan.faults.remove(&fault);
+        }
         if plan.workloads.is_empty() {
             plan.workloads.push("bank");
         }
@@ -395,6 +398,23 @@ impl Mutation {
                 plan.workloads = vec!["index", "own"];
                 plan.retention = Duration::from_millis(50);
                 plan.think = Duration::from_millis(2);
+            }
+            // Transactions that last longer than versions are kept, while a master starts.
+            Self::Rule(Mutant::SessionsNotAwaited) => {
+                only(&[Fault::KillServer, Fault::DiskSlow]);
+                plan.workloads = vec!["cycle", "pipelined"];
+                plan.retention = Duration::from_millis(250);
+                plan.think = Duration::from_millis(2);
+            }
+            // Clients that stand still and have leases of before the retention was shortened, while masters start.
+            Self::Rule(Mutant::LongerSessionsForgotten) => {
+                only(&[Fault::ChangeSettings, Fault::PauseClient]);
+                plan.pause = Duration::from_millis(500);
+                plan.retention = Duration::from_secs(600);
+                plan.lock_ttl = Duration::from_secs(3);
+                plan.patience = Duration::from_secs(8);
+                plan.workloads = vec!["cycle", "own"];
+                plan.faulty = Duration::from_secs(20);
             }
             Self::Rule(Mutant::OwnWritesNotRead | Mutant::OwnWritesNotScanned) => {
                 plan.workloads = vec!["own"];

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::administration;
 use crate::cluster::Cluster;
 use crate::cuts;
 use crate::disk::Space;
@@ -62,7 +63,7 @@ const ELECTED_PACES: [u64; 6] = [820, 900, 990, 1_010, 1_100, 1_200];
 pub(crate) const SYNC_LONGEST_MS: u64 = 750;
 
 /// What can be done to a process, a disk or a clock.
-const ACTIONS: [Fault; 25] = [
+const ACTIONS: [Fault; 27] = [
     Fault::Cut,
     Fault::KillServer,
     Fault::KillClient,
@@ -88,6 +89,8 @@ const ACTIONS: [Fault; 25] = [
     Fault::SplitAndMerge,
     Fault::MoveTablets,
     Fault::Balance,
+    Fault::ChangeSettings,
+    Fault::JoinLater,
 ];
 
 /// Something that is done.
@@ -215,7 +218,9 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         | Fault::StaleCommitTs
         | Fault::SplitAndMerge
         | Fault::MoveTablets
-        | Fault::Balance => {}
+        | Fault::Balance
+        | Fault::ChangeSettings
+        | Fault::JoinLater => {}
     }
     deed
 }
@@ -327,6 +332,8 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         Fault::MoveTablets => moves::move_one(world, cluster, whom, way),
         Fault::Balance if way % 4 == 3 => moves::stop_when_empty(world, cluster, whom, way),
         Fault::Balance => moves::drain_or_undrain(world, cluster, whom, way),
+        Fault::ChangeSettings => administration::change_settings(world, cluster, way),
+        Fault::JoinLater => administration::join(world, cluster),
         Fault::Burst => cluster.burst(world, client, (way % 8) as usize + 4),
         Fault::HandOver
         | Fault::KillLeader
@@ -527,6 +534,7 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
         store.mend();
         store.boot_again(world);
     }
+    administration::join(world, cluster);
     cluster.end_left_behind(world);
     cluster.bring_all_newest(world);
     (0..cluster.servers()).for_each(|server| cluster.mend_disk(server));

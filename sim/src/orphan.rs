@@ -24,7 +24,7 @@ const ROWS: u64 = 6;
 /// What no workload expects, and looks at.
 const COLUMN: &str = "orphan";
 /// What it takes, about, where answers take as long as they do.
-const LASTS: Duration = Duration::from_millis(60);
+pub(crate) const LASTS: Duration = Duration::from_millis(60);
 /// As long as a pause of the oracle's lasts at the slowest pace that clocks have.
 const SLOW_SLEEPS: Duration = Duration::from_secs(4);
 /// As long as the longest sync lasts that began on a slow disk.
@@ -34,15 +34,15 @@ const AGAIN: Duration = Duration::from_millis(20);
 
 /// What the transaction writes.
 #[derive(Clone, Default)]
-struct Cells {
+pub(crate) struct Cells {
     /// Tables, and rows of theirs.
-    rows: Vec<(String, Vec<u8>)>,
+    pub(crate) rows: Vec<(String, Vec<u8>)>,
     /// The server of the first, which is the transaction's primary.
     server: String,
 }
 
 /// Rows of every tablet.
-async fn cells(session: &Session) -> Result<Cells, Error> {
+pub(crate) async fn cells(session: &Session) -> Result<Cells, Error> {
     let mut tables = session.client.tables().await?;
     tables.sort_by_key(|table| table.id);
     let mut cells = Cells::default();
@@ -60,11 +60,12 @@ async fn cells(session: &Session) -> Result<Cells, Error> {
     Ok(cells)
 }
 
-async fn write(session: &Session, cells: &Cells) -> Result<(), Error> {
+/// Writes to this column of all of them.
+pub(crate) async fn write(session: &Session, cells: &Cells, column: &str) -> Result<(), Error> {
     let txn = session.begin().await?;
     for (table, row) in &cells.rows {
         let row = String::from_utf8_lossy(row);
-        txn.put(table, &row, COLUMN, tagged(1, session))?;
+        txn.put(table, &row, column, tagged(1, session))?;
         txn.ready().await?;
     }
     txn.commit().await?;
@@ -107,7 +108,7 @@ pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let written = cells.clone();
     let writes = async move {
         // It dies: what becomes of it is for the readers.
-        let _ = write(&session, &written).await;
+        let _ = write(&session, &written, COLUMN).await;
         // Nothing is rolled back or cleared behind it.
         std::future::pending::<()>().await;
     };

@@ -53,11 +53,13 @@ pub enum Fault {
     SplitAndMerge,
     MoveTablets,
     Balance,
+    ChangeSettings,
+    JoinLater,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -91,12 +93,14 @@ impl Fault {
         Self::SplitAndMerge,
         Self::MoveTablets,
         Self::Balance,
+        Self::ChangeSettings,
+        Self::JoinLater,
     ];
 
-    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but four that
+    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but six that
     /// seeds draw for themselves.
     pub fn of_any() -> &'static [Self] {
-        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 4]
+        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 6]
     }
 
     /// Its name on the command line.
@@ -135,6 +139,8 @@ impl Fault {
             Self::SplitAndMerge => "split-and-merge",
             Self::MoveTablets => "move-tablets",
             Self::Balance => "balance",
+            Self::ChangeSettings => "change-settings",
+            Self::JoinLater => "join-later",
         }
     }
 
@@ -193,6 +199,10 @@ impl Fault {
             Self::Balance => {
                 "the master splits tablets that grow and moves them to even servers out; these are drained, and undrained"
             }
+            Self::ChangeSettings => {
+                "the retention is changed, and masters are started again with another lease"
+            }
+            Self::JoinLater => "a tablet server joins while clients go on",
             Self::Burst => "many more transactions at once for a while",
         }
     }
@@ -324,6 +334,12 @@ impl Plan {
         }
         if Rng::new(seed, "balance").below(3) == 0 {
             plan.faults.insert(Fault::Balance);
+        }
+        if Rng::new(seed, "change-settings").below(4) == 0 {
+            plan.faults.insert(Fault::ChangeSettings);
+        }
+        if Rng::new(seed, "join-later").below(4) == 0 {
+            plan.faults.insert(Fault::JoinLater);
         }
         replicate(&mut plan);
         plan

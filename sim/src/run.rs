@@ -15,6 +15,7 @@ use percolator_client::{Error, Table};
 use percolator_protocol::types::acknowledged_column;
 
 use crate::cluster::Cluster;
+use crate::dead_server;
 use crate::history::{Record, forget_deleted};
 use crate::invariants::liveness;
 use crate::lost_folder::lost_folder;
@@ -160,8 +161,8 @@ fn carry_out(
         world.fail(invariant, detail);
         return;
     }
-    let collects = liveness::collection(world, &cluster)
-        && liveness::collection_beside_a_dead_server(world, &cluster);
+    let collects =
+        liveness::collection(world, &cluster) && dead_server::collection_goes_on(world, &cluster);
     if !collects {
         return;
     }

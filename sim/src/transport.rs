@@ -109,7 +109,7 @@ impl SimTransport {
         Ok(Ok(ts))
     }
 
-    async fn ask_master(&self, ask: Ask) -> Result<Answer, MasterError> {
+    pub(crate) async fn ask_master(&self, ask: Ask) -> Result<Answer, MasterError> {
         self.ask_master_within(ask, self.timeout).await
     }
 
@@ -137,7 +137,7 @@ impl SimTransport {
     }
 }
 
-fn odd() -> MasterError {
+pub(crate) fn odd() -> MasterError {
     MasterError::Invalid("the master answered another question than was asked".to_owned())
 }
 

@@ -111,7 +111,7 @@ pub enum Seen<'a> {
         /// How far it is.
         points: Points,
     },
-    /// The master is started with this retention.
+    /// The master keeps versions for so long.
     Retention(Duration),
     /// What a tablet server holds in memory.
     Holds {

@@ -77,6 +77,7 @@ impl Ask {
                 let what = if request.drain { "drain" } else { "undrain" };
                 format!("{what} {}", request.servers.join(" "))
             }
+            Self::SetGc(request) => format!("set {request:?}"),
             Self::Session(request) => {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
@@ -239,7 +240,7 @@ impl Answer {
             Self::TableSplit(_) => "split".to_owned(),
             Self::TableMerged(_) => "merged".to_owned(),
             Self::TabletMoved(_) => "moved".to_owned(),
-            Self::ServersDrained(_) => "set".to_owned(),
+            Self::ServersDrained(_) | Self::GcSet(_) => "set".to_owned(),
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
                 format!(

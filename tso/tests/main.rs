@@ -1,6 +1,7 @@
 //! The timestamp oracle, as processes.
 
 mod crashes;
+mod elected;
 mod failover;
 mod oracles;
 mod promises;

@@ -10,7 +10,7 @@ use percolator_protocol::types::Timestamp;
 use crate::cluster::Cluster;
 use crate::invariants::collection_ends;
 use crate::nemesis::SYNC_LONGEST_MS;
-use crate::rng::Rng;
+use crate::plan::Fault;
 use crate::trace::shown;
 use crate::world::World;
 
@@ -24,16 +24,16 @@ const SERVES: &str = "liveness: the cluster serves";
 const READERS: &str = "liveness: readers";
 const LEADER: &str = "liveness: a leader";
 const OUTAGE: &str = "liveness: without a register";
-const COLLECTION: &str = "liveness: collection";
+pub(crate) const COLLECTION: &str = "liveness: collection";
 /// Their names.
 pub(super) const NAMES: [&str; 7] = [PROGRESS, ENDS, SERVES, READERS, LEADER, OUTAGE, COLLECTION];
 
 /// What a read of a well cluster takes, with the pauses before it looks at a lock again.
 const READ: Duration = Duration::from_secs(2);
 
-/// A longer retention is not waited for: the master is started with this one.
+/// A longer retention is not waited for: this one is set.
 const RETENTION_WAITED: Duration = Duration::from_secs(5);
-/// A master that was started again waits for the end of the longest lease (`gc-master/src/collection.rs`).
+/// The longest lease that was granted is waited for (`gc-master/src/collection.rs`).
 const LEASE_MAX: Duration = Duration::from_secs(60);
 
 /// After the faults a process may have to start, and the master to accept it, before it waits to take over.
@@ -241,12 +241,8 @@ pub(crate) fn readers(
 /// What happened until now is collected when no client holds it back any more and the retention is over.
 pub(crate) fn collection(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let past = *cluster.highest.lock();
-    if cluster.plan.retention > RETENTION_WAITED {
-        world.note(|| format!("versions are kept for {} now", shown(RETENTION_WAITED)));
-        for master in &cluster.masters {
-            master.settings.lock().retention = RETENTION_WAITED;
-        }
-        cluster.kill_masters(world, Duration::ZERO);
+    if cluster.plan.retention > RETENTION_WAITED || cluster.plan.has(Fault::ChangeSettings) {
+        cluster.set_retention_at_last(world, RETENTION_WAITED);
     }
     collected(world, cluster, past)
 }
@@ -254,11 +250,11 @@ pub(crate) fn collection(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 /// How long after it happened it is collected.
 fn collection_bound(cluster: &Cluster) -> Duration {
     // The oracle's time goes at half the pace as long as it is ahead of its clock.
-    let retention = cluster.plan.retention.min(RETENTION_WAITED);
-    bound(cluster) + LEASE_MAX + 2 * retention
+    bound(cluster) + LEASE_MAX + 2 * RETENTION_WAITED
 }
 
-fn collected(world: &Arc<World>, cluster: &Cluster, past: Timestamp) -> bool {
+/// All of them have collected what is not above `past`.
+pub(crate) fn collected(world: &Arc<World>, cluster: &Cluster, past: Timestamp) -> bool {
     let bound = collection_bound(cluster);
     let unfinished = || {
         let watch = world.watch.lock();
@@ -283,22 +279,16 @@ fn collected(world: &Arc<World>, cluster: &Cluster, past: Timestamp) -> bool {
     world.failure().is_none()
 }
 
-/// Collection doesn't wait for a tablet server that is down: the others' safe point passes that time. When it is back, it
-/// collects as well. In some runs; after [`collection`].
-pub(crate) fn collection_beside_a_dead_server(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
-    let mut rng = Rng::new(cluster.plan.seed, "a dead server");
-    if rng.below(3) != 0 || cluster.tablets.len() < 2 {
-        return true;
-    }
-    let numbers = cluster.tablet_numbers();
-    let dead = numbers.start + rng.below(numbers.len() as u64) as usize;
-    let name = cluster.tablet(dead - numbers.start).name.clone();
-    world.note(|| format!("{name} is killed, and stays away"));
-    world.kill(cluster.server_node(dead), false);
-    let past = *cluster.highest.lock();
+/// Collection doesn't wait for this tablet server, which is down: the others' safe point passes that time.
+pub(crate) fn others_collect(
+    world: &Arc<World>,
+    cluster: &Cluster,
+    down: &str,
+    past: Timestamp,
+) -> bool {
     let behind = || {
         let watch = world.watch.lock();
-        let mut others = watch.holdings().filter(|it| it.server != name);
+        let mut others = watch.holdings().filter(|it| it.server != down);
         others.find_map(|it| {
             let safe_point = it.points.safe_point;
             (safe_point <= past).then(|| format!("that of {} is {safe_point}", it.server))
@@ -311,14 +301,10 @@ pub(crate) fn collection_beside_a_dead_server(world: &Arc<World>, cluster: &Arc<
         && world.failure().is_none()
     {
         let why = format!(
-            "no safe point has passed {past}, {} after {name} was killed: {why}",
+            "no safe point has passed {past}, {} after {down} was killed: {why}",
             shown(bound)
         );
         world.fail(COLLECTION, why);
     }
-    if world.failure().is_some() {
-        return false;
-    }
-    cluster.boot_server(world, dead);
-    collected(world, cluster, past)
+    world.failure().is_none()
 }

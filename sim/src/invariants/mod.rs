@@ -120,7 +120,7 @@ pub trait Invariant: Send {
         Ok(())
     }
 
-    /// The master is started with this retention.
+    /// The master keeps versions for so long, from now on.
     fn retention(&mut self, retention: Duration) -> Result<(), String> {
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Within the retention nothing is too old: no tablet server refuses what began less than a retention before the highest
-//! timestamp that the oracle has granted (`protocol::safe_point::barrier`). This is judged by the oracle's time, and by
-//! no client's session: a client that believes itself refused rightly would not complain.
+//! timestamp that the oracle has granted (`protocol::safe_point::barrier`). Where the retention grows, what was too old before
+//! stays so. This is judged by the oracle's time, and by no client's session: a client that believes itself refused rightly would
+//! not complain.
 
 use std::time::Duration;
 
@@ -14,6 +15,16 @@ use super::Invariant;
 pub(super) struct RetentionHolds {
     retention: Duration,
     highest: Timestamp,
+    /// What is below this may be refused, by the retentions that there were.
+    allowed_ms: u64,
+}
+
+impl RetentionHolds {
+    fn allow(&mut self) {
+        let retention_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
+        let allowed_ms = self.highest.physical_ms().saturating_sub(retention_ms);
+        self.allowed_ms = self.allowed_ms.max(allowed_ms);
+    }
 }
 
 impl Invariant for RetentionHolds {
@@ -24,24 +35,24 @@ impl Invariant for RetentionHolds {
     fn granted(&mut self, granted: Granted) -> Result<(), String> {
         let last = granted.first.as_u64() + u64::from(granted.count) - 1;
         self.highest = self.highest.max(Timestamp::from_u64(last));
+        self.allow();
         Ok(())
     }
 
     fn retention(&mut self, retention: Duration) -> Result<(), String> {
         self.retention = retention;
+        self.allow();
         Ok(())
     }
 
     fn points(&mut self, server: &str, points: Points) -> Result<(), String> {
-        let age_ms = self
-            .highest
-            .physical_ms()
-            .saturating_sub(points.barrier.physical_ms());
-        let retention_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
-        if points.barrier > Timestamp::ZERO && age_ms < retention_ms {
+        let barrier_ms = points.barrier.physical_ms();
+        if barrier_ms > self.allowed_ms {
             return Err(format!(
-                "{server} refuses what is below {}, of {age_ms} ms ago, and versions are kept for {retention_ms} ms",
-                points.barrier
+                "{server} refuses what is below {}, of {} ms ago, and versions are kept for {:?}",
+                points.barrier,
+                self.highest.physical_ms().saturating_sub(barrier_ms),
+                self.retention
             ));
         }
         Ok(())
@@ -74,5 +85,27 @@ mod tests {
         assert_eq!(reaches(15_000, at(5_000)), Ok(()));
         assert_broken(reaches(15_000, at(5_001)), "of 9999 ms ago");
         assert_eq!(reaches(16_000, at(5_001)), Ok(()));
+    }
+
+    #[test]
+    fn a_retention_that_grows_holds_from_then_on() {
+        let at = |ms| Timestamp::from_millis(ms);
+        let mut invariant = RetentionHolds::default();
+        let mut reaches = |retention_s, granted, barrier| {
+            invariant.retention(Duration::from_secs(retention_s))?;
+            let (first, count) = (at(granted), 1);
+            invariant.granted(Granted { first, count })?;
+            invariant.points(
+                "tablet-0",
+                Points {
+                    barrier,
+                    safe_point: Timestamp::ZERO,
+                    resolved: Timestamp::ZERO,
+                },
+            )
+        };
+        assert_eq!(reaches(1, 15_000, at(14_000)), Ok(()));
+        assert_eq!(reaches(10, 16_000, at(14_000)), Ok(()));
+        assert_broken(reaches(10, 16_000, at(14_001)), "of 1999 ms ago");
     }
 }

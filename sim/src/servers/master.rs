@@ -12,7 +12,7 @@ use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
     Command, Creation, Directory, Heartbeat, Merging, Moving, Pending, Refusal, Removal, Settings,
-    Splitting, Start, directory_response, drain_servers, drive, locate,
+    Splitting, Start, directory_response, drain_servers, drive, locate, set_gc,
 };
 use percolator_server::{DurableValue, SmallFile};
 use percolator_tablet::runner::MasterCommand;
@@ -91,7 +91,6 @@ impl Master {
     /// A new directory. None: the run has failed.
     pub(super) fn begin_directory(&self, world: &Arc<World>, start: Start) -> Option<Shared> {
         let settings = *self.settings.lock();
-        world.see(&Seen::Retention(settings.retention));
         match Directory::open(start, settings, self.random()) {
             Ok(directory) => Some(Served::new(directory, world.mono(self.node))),
             Err(error) => {
@@ -137,7 +136,6 @@ impl Master {
         };
         let is_lost = matches!(start, Start::NoState { .. });
         let settings = *self.settings.lock();
-        world.see(&Seen::Retention(settings.retention));
         let mut directory = match Directory::open(start, settings, random) {
             Ok(directory) => directory,
             Err(error) => return world.fail("the master starts", error.to_string()),
@@ -206,6 +204,9 @@ impl Master {
             let result = act(&mut state.directory, now);
             let mut effects = state.directory.take_effects();
             world.see(&Seen::MasterHolds(state.directory.held()));
+            if state.directory.state().is_ok() {
+                world.see(&Seen::Retention(state.directory.retention()));
+            }
             if self.replicated.is_some()
                 && let Some(bytes) = effects.persist.take()
             {
@@ -354,6 +355,12 @@ impl Master {
                 });
                 let drained = drained.await?.map(Box::new);
                 Some(drained.map_or_else(refused, Answer::ServersDrained))
+            }
+            Ask::SetGc(request) => {
+                let set = self.step(world, running, early, |directory, _| {
+                    set_gc(directory, &request)
+                });
+                Some(set.await?.map_or_else(refused, Answer::GcSet))
             }
             Ask::Order(_)
             | Ask::Tablet(_)

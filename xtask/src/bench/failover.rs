@@ -25,6 +25,8 @@ const SEVERAL: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorClus
                        spec: {oracle: {replicas: 2}, gcMaster: {replicas: 2}, tablets: {replicas: 1}}\n";
 /// The fault comes when clients have run for so long.
 const BEFORE: Duration = Duration::from_secs(1);
+/// A leader has a disk that hangs for so long before it is killed: a write waits for it then.
+const DISK_HANGS: Duration = Duration::from_secs(1);
 /// All servers are there again within this, or something is wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -37,8 +39,8 @@ pub(crate) enum Fault {
     Killed,
     /// SIGSTOP, and SIGCONT when the clients are done.
     StandsStill,
-    /// Its folder takes no write until the clients are done.
-    DiskHangs,
+    /// SIGKILL, when its folder takes no write: it can't even end until the clients are done.
+    KilledInWrite,
 }
 
 impl Fault {
@@ -50,7 +52,7 @@ impl Fault {
         Duration::from_secs(match self {
             Self::Ended => 4,
             Self::Killed | Self::StandsStill => 8,
-            Self::DiskHangs => 10,
+            Self::KilledInWrite => 10,
         })
     }
 
@@ -59,7 +61,7 @@ impl Fault {
             Self::Ended => "ends (SIGTERM)",
             Self::Killed => "is killed (SIGKILL)",
             Self::StandsStill => "stands still (SIGSTOP)",
-            Self::DiskHangs => "has a disk that hangs",
+            Self::KilledInWrite => "is killed while its disk hangs",
         }
     }
 }
@@ -345,53 +347,66 @@ impl<'a> Bench<'a> {
         command
     }
 
-    /// The status, as soon as every server is up.
-    fn status(&self) -> anyhow::Result<Value> {
+    /// What is found in the status, as soon as it is there.
+    fn find<T>(&self, what: &str, find: impl Fn(&Value) -> Option<T>) -> anyhow::Result<T> {
         let began = Instant::now();
         loop {
             let said = self.percolator().arg("status").output()?;
             let status: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
-            let servers = status["servers"].as_array().into_iter().flatten();
-            let servers = servers.filter(|server| server["role"] != "proxy");
-            let up = servers.filter(|server| server["up"] == true).count();
-            // A standby master, two oracles and a tablet server.
-            if up == 4 {
-                return Ok(status);
+            if let Some(found) = find(&status) {
+                return Ok(found);
             }
             if began.elapsed() > PATIENCE {
-                bail!("after {PATIENCE:?} not every server is up: {status}");
+                bail!("after {PATIENCE:?} the status doesn't show {what}: {status}");
             }
             sleep(Duration::from_millis(100));
         }
     }
 
+    fn all_are_up(&self) -> anyhow::Result<()> {
+        self.find("that every server is up", |status| {
+            let servers = status["servers"].as_array().into_iter().flatten();
+            let servers = servers.filter(|server| server["role"] != "proxy");
+            let up = servers.filter(|server| server["up"] == true).count();
+            // A standby master, two oracles and a tablet server.
+            (up == 4).then_some(())
+        })
+    }
+
     fn leader(&self, role: Role) -> anyhow::Result<Leader> {
-        let status = self.status()?;
-        let name = match role {
-            Role::Master => status["master_name"].as_str(),
-            Role::Oracle => {
-                let mut servers = status["servers"].as_array().into_iter().flatten();
-                let leads = |server: &&Value| server["leads_term"].as_u64().is_some();
-                servers.find(leads).and_then(|it| it["server"].as_str())
-            }
-        };
-        let name = name.context("nobody leads")?;
+        let name = self.find("who leads", |status| leader_of(status, role))?;
         Ok(Leader {
-            name: name.to_owned(),
-            pid: pid(&self.data, name)?.context("it has no process")?,
+            pid: pid(&self.data, &name)?.context("it has no process")?,
+            name,
+        })
+    }
+
+    /// Another one leads than before the fault, which has not ended yet.
+    fn another_leads(&self, role: Role, before: &Leader) -> anyhow::Result<()> {
+        let what = format!("that another {} than {} leads", role.name(), before.name);
+        self.find(&what, |status| {
+            let leader = leader_of(status, role)?;
+            (leader != before.name).then_some(())
         })
     }
 
     /// What begins the fault, or ends it.
     fn set(&self, fault: Fault, leader: &Leader, is_there: bool) -> anyhow::Result<()> {
-        let volume = || self.volumes.get(&*leader.name).context("it has no volume");
+        let volume = || {
+            let volume = self.volumes.get(&*leader.name);
+            volume.context("it has no volume")
+        };
         match (fault, is_there) {
             (Fault::Ended, true) => signal(&leader.pid, "TERM"),
             (Fault::Killed, true) => signal(&leader.pid, "KILL"),
             (Fault::StandsStill, true) => signal(&leader.pid, "STOP"),
             (Fault::StandsStill, false) => signal(&leader.pid, "CONT"),
-            (Fault::DiskHangs, true) => volume()?.freeze(),
-            (Fault::DiskHangs, false) => volume()?.go_on(),
+            (Fault::KilledInWrite, true) => {
+                volume()?.freeze()?;
+                sleep(DISK_HANGS);
+                signal(&leader.pid, "KILL")
+            }
+            (Fault::KilledInWrite, false) => volume()?.go_on(),
             (Fault::Ended | Fault::Killed, false) => Ok(()),
         }
     }
@@ -399,7 +414,7 @@ impl<'a> Bench<'a> {
     /// The longest time without a success while this happens to the leader of this role.
     pub(crate) fn gap(&self, role: Role, fault: Fault) -> anyhow::Result<Duration> {
         // One that was just started is a standby only after it has seen its leader, and promised not to take over.
-        self.status()?;
+        self.all_are_up()?;
         sleep(Duration::from_secs(4));
         let leader = self.leader(role)?;
         let up = self.cluster.id();
@@ -415,8 +430,10 @@ impl<'a> Bench<'a> {
             Role::Oracle => self.transfers(runs, strike),
             Role::Master => self.settings(runs, strike),
         };
+        let taken_over = self.another_leads(role, &leader);
         self.set(fault, &leader, false)?;
         signal(&up, "CONT")?;
+        taken_over?;
         for mut client in beside {
             let ended = client.wait()?;
             anyhow::ensure!(ended.success(), "a client beside failed: {ended}");
@@ -467,6 +484,19 @@ impl<'a> Bench<'a> {
                 .map_err(|_| anyhow::anyhow!("the client panicked"))?
         })
     }
+}
+
+/// The server of this role that leads, as a status shows it.
+fn leader_of(status: &Value, role: Role) -> Option<String> {
+    let name = match role {
+        Role::Master => status["master_name"].as_str(),
+        Role::Oracle => {
+            let mut servers = status["servers"].as_array()?.iter();
+            let oracle = servers.find(|server| server["leads_term"].is_u64())?;
+            oracle["server"].as_str()
+        }
+    };
+    name.map(str::to_owned)
 }
 
 fn seconds(runs: Duration) -> String {

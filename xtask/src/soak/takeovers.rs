@@ -14,7 +14,7 @@ pub(super) fn run(programs: &Path, takeovers: u32) -> anyhow::Result<()> {
     let on_volumes = user.trim() == "0";
     let mut faults = Fault::OF_PROCESSES.to_vec();
     if on_volumes {
-        faults.push(Fault::DiskHangs);
+        faults.push(Fault::KilledInWrite);
     } else {
         println!("no disk hangs: only root can freeze a volume");
     }
