@@ -19,6 +19,12 @@ const SHOWN: usize = 6;
 const VALUE_SHOWN: usize = 40;
 
 fn heartbeat(beat: &v1::HeartbeatRequest) -> String {
+    if beat.role() == v1::Role::Oracle {
+        return format!(
+            "heartbeat of {} time={} limit={}",
+            beat.server, beat.time, beat.high_ts
+        );
+    }
     format!(
         "heartbeat of {} barrier={} safe_point={} all_resolved_ts={} resolved_ts={}",
         beat.server, beat.barrier, beat.safe_point, beat.all_resolved_ts, beat.resolved_ts
@@ -244,8 +250,12 @@ impl Answer {
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
                 format!(
-                    "heard, barrier={} safe_point={} resolved_ts={}",
-                    told.barrier, told.safe_point, told.resolved_ts
+                    "heard, barrier={} safe_point={} resolved_ts={} commits_above={} timestamps_above={}",
+                    told.barrier,
+                    told.safe_point,
+                    told.resolved_ts,
+                    told.commits_above,
+                    told.timestamps_above
                 )
             }
             Self::Done(Ok(_)) => "done".to_owned(),
