@@ -133,7 +133,7 @@ impl Tablet {
     fn groups(&self) -> Option<u64> {
         self.cluster_id.lock().as_ref()?;
         let running = self.running.lock().clone()?;
-        let groups = running.lock().runner.core().report().groups;
+        let groups = running.lock().runner.core().groups();
         Some(groups)
     }
 

@@ -26,8 +26,13 @@ fn heartbeat(beat: &v1::HeartbeatRequest) -> String {
         );
     }
     format!(
-        "heartbeat of {} barrier={} safe_point={} all_resolved_ts={} resolved_ts={}",
-        beat.server, beat.barrier, beat.safe_point, beat.all_resolved_ts, beat.resolved_ts
+        "heartbeat of {} groups={} barrier={} safe_point={} all_resolved_ts={} resolved_ts={}",
+        beat.server,
+        beat.groups,
+        beat.barrier,
+        beat.safe_point,
+        beat.all_resolved_ts,
+        beat.resolved_ts
     )
 }
 

@@ -148,6 +148,19 @@ impl Cmd {
         String::from_utf8(output.stdout).with_context(|| format!("`{line}` wrote what isn't UTF-8"))
     }
 
+    /// Prints the command, runs it, and gives how it ended and what it wrote on both outputs.
+    pub(crate) fn ended(mut self) -> anyhow::Result<(ExitStatus, String)> {
+        self.announce();
+        let line = self.line();
+        let output = self.command.stdin(Stdio::null()).output();
+        let output = output.with_context(|| format!("cannot run `{line}`"))?;
+        let written = [output.stdout, output.stderr].concat();
+        Ok((
+            output.status,
+            String::from_utf8_lossy(&written).into_owned(),
+        ))
+    }
+
     /// Whether the command can be run and ends well, without a word of it.
     pub(crate) fn works(mut self) -> bool {
         self.command

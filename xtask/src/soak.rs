@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 mod code_mutants;
 mod documents;
@@ -101,8 +101,8 @@ const SEEDS_TIME: Duration = Duration::from_secs(900);
 /// For how long the API server stands still in one cycle.
 const API_SERVER_AWAY: Duration = Duration::from_secs(600);
 
-/// A step, and what it says of what it ran.
-type Step<'a> = (&'static str, Box<dyn Fn() -> anyhow::Result<String> + 'a>);
+/// A step, and the counts of what it ran, for the report.
+type Step<'a> = (&'static str, Box<dyn Fn() -> anyhow::Result<Value> + 'a>);
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
@@ -110,15 +110,12 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         "--hours {} is no length of time",
         args.hours
     );
-    if args.takeovers.or(args.moves).or(args.documents).is_some() {
-        return one_thing(context, args);
-    }
     let report = match &args.report {
         Some(file) => file.clone(),
         None => context.root().join("target/soak.jsonl"),
     };
     let commit = programs::revision(context.root());
-    let step = |name: &str, step: &dyn Fn() -> anyhow::Result<String>| {
+    let step = |name: &str, step: &dyn Fn() -> anyhow::Result<Value>| {
         let at = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let started = Instant::now();
         let result = step();
@@ -144,11 +141,12 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     let left = || whole.saturating_sub(began.elapsed());
     let part = |part: Part| {
         let rounds = crash::CrashArgs::of_rounds(ROUNDS);
-        part.run(
+        let ran = part.run(
             context,
             (&rounds, &E2eArgs::default()),
             &mut Report::default(),
-        )
+        )?;
+        Ok(json!({"rounds": ROUNDS, "ran": ran}))
     };
     let of_kubernetes =
         |name, release| -> Step<'_> { (name, Box::new(move || e2e(context, release))) };
@@ -190,6 +188,18 @@ fn alone<'a>(context: &'a Context, args: &'a Args) -> Option<Step<'a>> {
         let patches = || patches::run(context, folder);
         return Some(("patches", Box::new(patches)));
     }
+    if let Some(takeovers) = args.takeovers {
+        let run = move || takeovers::run(&programs_of(context, args)?, takeovers);
+        return Some(("takeovers", Box::new(run)));
+    }
+    if let Some(moves) = args.moves {
+        let run = move || moves::run(&programs_of(context, args)?, moves);
+        return Some(("moves", Box::new(run)));
+    }
+    if let Some(documents) = args.documents {
+        let run = move || documents::run(&programs_of(context, args)?, documents);
+        return Some(("documents", Box::new(run)));
+    }
     let commit = args.upgrade_from.as_ref()?;
     Some(("upgrade", Box::new(|| upgrade::run(context, commit))))
 }
@@ -202,28 +212,16 @@ fn exit_code(is_well: bool) -> ExitCode {
     }
 }
 
-/// What is asked for in place of the cycle of steps.
-fn one_thing(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
-    let programs = match &args.programs {
-        Some(programs) => programs.clone(),
-        None => {
-            if args.documents.is_some() {
-                let example = ["build", "--release", "--example", documents::EXAMPLE];
-                context.cargo(example).run()?;
-            }
-            programs::build_for_release(context)?
-        }
-    };
-    if let Some(takeovers) = args.takeovers {
-        takeovers::run(&programs, takeovers)?;
+/// The folder of the programs of clusters that are taken for it.
+fn programs_of(context: &Context, args: &Args) -> anyhow::Result<PathBuf> {
+    if let Some(programs) = &args.programs {
+        return Ok(programs.clone());
     }
-    if let Some(moves) = args.moves {
-        moves::run(&programs, moves)?;
+    if args.documents.is_some() {
+        let example = ["build", "--release", "--example", documents::EXAMPLE];
+        context.cargo(example).run()?;
     }
-    if let Some(documents) = args.documents {
-        documents::run(&programs, documents)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    programs::build_for_release(context)
 }
 
 fn hours(since: Instant) -> f64 {
@@ -249,34 +247,35 @@ fn fresh_seeds(count: u64) -> anyhow::Result<String> {
 }
 
 /// The simulator, with seeds that nobody has run yet.
-fn seeds(context: &Context, time: Duration) -> anyhow::Result<String> {
+fn seeds(context: &Context, time: Duration) -> anyhow::Result<Value> {
     let (seeds, seconds) = (fresh_seeds(1_000_000)?, time.as_secs().max(1));
     Cmd::new(context.built()?.programs.join("percolator-sim"))
         .args(["--seeds", &seeds])
         .args(["--seconds", &seconds.to_string()])
         .run()?;
-    Ok(format!("seeds of {seeds} for {seconds} s"))
+    Ok(json!({"seeds_of": seeds, "seconds": seconds}))
 }
 
 /// The tests on a real Kubernetes, with long faults.
-fn e2e(context: &Context, kubernetes: Release) -> anyhow::Result<String> {
+fn e2e(context: &Context, kubernetes: Release) -> anyhow::Result<Value> {
     let args = E2eArgs {
         kubernetes,
         api_server_away: Some(API_SERVER_AWAY),
         ..E2eArgs::default()
     };
-    e2e::run(context, &args, &mut Report::default())
+    let ran = e2e::run(context, &args, &mut Report::default())?;
+    Ok(json!({"ran": ran}))
 }
 
 /// Every mutant, with other seeds than last time.
-fn mutants(context: &Context) -> anyhow::Result<String> {
+fn mutants(context: &Context) -> anyhow::Result<Value> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let first = now.as_secs();
     let seeds = format!("{first}..{}", first + 1000);
     Cmd::new(context.built()?.programs.join("percolator-sim"))
         .args(["--mutants", "--seeds", &seeds])
         .run()?;
-    Ok(format!("every mutant, seeds {seeds}"))
+    Ok(json!({"mutants": "all", "seeds_of": seeds}))
 }
 
 #[cfg(test)]

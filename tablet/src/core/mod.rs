@@ -109,6 +109,7 @@ impl Core {
 
     /// What the server durably holds, for the master: the heartbeat's fields from `tablets` on.
     pub fn report(&self) -> v1::HeartbeatRequest {
+        let reached = self.groups.reported();
         v1::HeartbeatRequest {
             barrier: self.state.points.durable.barrier.as_u64(),
             safe_point: self.state.points.durable.safe_point.as_u64(),
@@ -119,8 +120,8 @@ impl Core {
             sizes: Some(self.gc.sizes.report()),
             loads: Some(self.state.rates.borrow().report()),
             draining: self.state.draining && !self.is_getting(),
-            high_ts: self.groups.durable.high_ts.as_u64(),
-            groups: self.groups(),
+            high_ts: reached.high_ts.as_u64(),
+            groups: reached.groups,
             ..self.state.tablets.report()
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::tree::{self, SEEDS, Tree};
 use crate::{cmd::Cmd, context::Context};
@@ -29,7 +29,7 @@ struct Missed {
 }
 
 /// Mutates the files of a pattern, such as `protocol/src/**`. What became of the mutants.
-pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result<String> {
+pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result<Value> {
     let folder = Path::new(files.split('*').next().unwrap_or_default());
     let package = tree::package_of(context, folder)?.with_context(|| {
         format!("{files} is in no package: a pattern is FOLDER/src/**, as protocol/src/**")
@@ -93,7 +93,15 @@ pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow
         survivors.len() * 10 <= all,
         "more than one in ten survives: {said}"
     );
-    Ok(said)
+    Ok(json!({
+        "files": files,
+        "shard": shard,
+        "mutants": all,
+        "noticed_by_tests": all - missed.len(),
+        "noticed_by_seeds": by_simulator,
+        "listed": listed,
+        "survivors": survivors,
+    }))
 }
 
 /// Whether a seed fails with this mutant.
@@ -103,7 +111,9 @@ fn simulator_notices(tree: &Tree<'_>, out: &Path, mutant: &Missed) -> anyhow::Re
     let applied = out.join("mutant.patch");
     fs::write(&applied, patch(&diff)?)?;
     tree.apply(&applied)?;
-    tree.simulator_notices(SEEDS_SECONDS)
+    let verdict = tree.simulator(SEEDS_SECONDS)?;
+    println!("{}: {verdict:?}", mutant.name);
+    Ok(verdict.is_noticed())
 }
 
 /// Makes sure of cargo-mutants, in the folder of builds.

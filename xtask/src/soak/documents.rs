@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{bail, ensure};
+use serde_json::{Value, json};
 
 use super::servers::{ANSWERED, SERVERS, Servers};
 
@@ -39,7 +40,7 @@ struct Soak<'a> {
 }
 
 /// Lets so many documents flow.
-pub(super) fn run(programs: &Path, documents: u32) -> anyhow::Result<()> {
+pub(super) fn run(programs: &Path, documents: u32) -> anyhow::Result<Value> {
     let folder = tempfile::tempdir()?;
     let example = programs.join("examples").join(EXAMPLE);
     ensure!(
@@ -88,7 +89,15 @@ pub(super) fn run(programs: &Path, documents: u32) -> anyhow::Result<()> {
         worker.wait()?;
     }
     soak.servers.done(&["gc", "verify"])?;
-    soak.servers.stop()
+    soak.servers.stop()?;
+    Ok(json!({
+        "documents": documents,
+        "seconds": took.as_secs(),
+        "workers_killed": workers,
+        "servers_killed": servers,
+        "moves": moves,
+        "splits": splits,
+    }))
 }
 
 impl Soak<'_> {

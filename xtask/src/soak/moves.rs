@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::ensure;
+use serde_json::{Value, json};
 
 use super::servers::{ANSWERED, SERVERS, Servers};
 use crate::bench::failover::{check_bank, check_history, summary};
@@ -51,7 +52,7 @@ struct Clients {
 }
 
 /// Runs so many moves, and checks what clients were told.
-pub(super) fn run(programs: &Path, moves: u32) -> anyhow::Result<()> {
+pub(super) fn run(programs: &Path, moves: u32) -> anyhow::Result<Value> {
     let folder = tempfile::tempdir()?;
     let mut soak = Soak {
         servers: Servers::start(programs, folder.path())?,
@@ -94,7 +95,22 @@ pub(super) fn run(programs: &Path, moves: u32) -> anyhow::Result<()> {
         soak.histories
     );
     soak.servers.done(&["gc", "verify"])?;
-    soak.servers.stop()
+    soak.servers.stop()?;
+    let Counts {
+        done,
+        given_up,
+        killed,
+        cuts,
+        drains,
+    } = soak.counts;
+    Ok(json!({
+        "moved": done,
+        "given_up": given_up,
+        "killed": killed,
+        "splits_and_merges": cuts,
+        "drains": drains,
+        "histories": soak.histories,
+    }))
 }
 
 impl Soak<'_> {

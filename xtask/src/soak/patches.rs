@@ -8,38 +8,61 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use serde_json::{Value, json};
 
-use super::tree::{self, SEEDS, Tree};
+use super::tree::{self, Tree, Verdict};
 use crate::context::Context;
 
 /// For how long the simulator runs against a bug, in seconds.
 const SEEDS_SECONDS: u64 = 600;
 
 /// What noticed a bug.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Noticed {
-    by_tests: bool,
-    by_simulator: bool,
+    by_tests: Verdict,
+    by_simulator: Verdict,
 }
 
 /// Tries the patches of a folder. What became of them.
-pub(super) fn run(context: &Context, folder: &Path) -> anyhow::Result<String> {
+pub(super) fn run(context: &Context, folder: &Path) -> anyhow::Result<Value> {
     let patches = patches(folder)?;
     let tree = Tree::new(context, &context.root().join("target/mutants"))?;
     let mut found = Vec::new();
+    let mut packages = BTreeSet::new();
     for patch in &patches {
         let name = patch.file_stem().unwrap_or_default().to_string_lossy();
-        let noticed =
-            try_out(context, &tree, patch).with_context(|| patch.display().to_string())?;
-        println!("{}", line(&name, noticed));
+        let noticed = try_out(context, &tree, patch, &mut packages)
+            .with_context(|| patch.display().to_string())?;
+        println!("{}", line(&name, &noticed));
         found.push((name, noticed));
     }
+    control(&tree, &packages)?;
     println!("\nnoticed by:");
     for (name, noticed) in &found {
-        println!("  {}", line(name, *noticed));
+        println!("  {}", line(name, noticed));
     }
-    let noticed: Vec<Noticed> = found.iter().map(|(_, noticed)| *noticed).collect();
-    Ok(summary(&noticed))
+    let noticed: Vec<Noticed> = found.into_iter().map(|(_, noticed)| noticed).collect();
+    let summary = summary(&noticed);
+    println!("{summary}");
+    Ok(summary)
+}
+
+/// Without a bug nothing is noticed: otherwise the figures say nothing.
+fn control(tree: &Tree<'_>, packages: &BTreeSet<String>) -> anyhow::Result<()> {
+    tree.clear()?;
+    for package in packages {
+        let verdict = tree.tests(package)?;
+        ensure!(
+            !verdict.is_noticed(),
+            "the tests of {package} without any patch: {verdict:?}"
+        );
+    }
+    let verdict = tree.simulator(SEEDS_SECONDS)?;
+    ensure!(
+        !verdict.is_noticed(),
+        "the simulator without any patch: {verdict:?}"
+    );
+    Ok(())
 }
 
 /// In the order of their names.
@@ -59,7 +82,12 @@ fn patches(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(patches)
 }
 
-fn try_out(context: &Context, tree: &Tree<'_>, patch: &Path) -> anyhow::Result<Noticed> {
+fn try_out(
+    context: &Context,
+    tree: &Tree<'_>,
+    patch: &Path,
+    tested: &mut BTreeSet<String>,
+) -> anyhow::Result<Noticed> {
     tree.apply(patch)?;
     let changed = tree.changed()?;
     let mut packages = BTreeSet::new();
@@ -69,28 +97,35 @@ fn try_out(context: &Context, tree: &Tree<'_>, patch: &Path) -> anyhow::Result<N
     }
     let mut noticed = Noticed::default();
     for package in &packages {
-        noticed.by_tests |= tree.tests_notice(package)?;
+        if !noticed.by_tests.is_noticed() {
+            noticed.by_tests = tree.tests(package)?;
+        }
     }
-    noticed.by_simulator = tree.simulator_notices(SEEDS_SECONDS)?;
+    noticed.by_simulator = tree.simulator(SEEDS_SECONDS)?;
+    tested.append(&mut packages);
     Ok(noticed)
 }
 
-fn line(name: &str, noticed: Noticed) -> String {
-    let word = |is_noticed, by| if is_noticed { by } else { "-" };
-    let tests = word(noticed.by_tests, "tests");
-    let simulator = word(noticed.by_simulator, "simulator");
-    format!("{name:<24} {tests:<8} {simulator}")
+fn line(name: &str, noticed: &Noticed) -> String {
+    let word = |verdict: &Verdict| match verdict {
+        Verdict::Unnoticed => "-".to_owned(),
+        Verdict::Noticed(what) => what.clone(),
+        Verdict::TimedOut => "timed out".to_owned(),
+    };
+    let (tests, simulator) = (word(&noticed.by_tests), word(&noticed.by_simulator));
+    format!("{name:<12} tests: {tests}; simulator: {simulator}")
 }
 
-fn summary(found: &[Noticed]) -> String {
+fn summary(found: &[Noticed]) -> Value {
     let count = |is: &dyn Fn(&Noticed) -> bool| found.iter().filter(|noticed| is(noticed)).count();
-    format!(
-        "{} patches: {} noticed by the tests of their packages, {} by {SEEDS} seeds, {} by either",
-        found.len(),
-        count(&|noticed| noticed.by_tests),
-        count(&|noticed| noticed.by_simulator),
-        count(&|noticed| noticed.by_tests || noticed.by_simulator),
-    )
+    json!({
+        "patches": found.len(),
+        "noticed_by_tests": count(&|noticed| noticed.by_tests.is_noticed()),
+        "of_which_timed_out": count(&|noticed| noticed.by_tests == Verdict::TimedOut),
+        "noticed_by_seeds": count(&|noticed| noticed.by_simulator.is_noticed()),
+        "noticed_by_either":
+            count(&|noticed| noticed.by_tests.is_noticed() || noticed.by_simulator.is_noticed()),
+    })
 }
 
 #[cfg(test)]
@@ -99,22 +134,29 @@ mod tests {
 
     #[test]
     fn each_is_counted_by_what_notices_it() {
+        let by = |what: &str| Verdict::Noticed(what.to_owned());
         let noticed = |by_tests, by_simulator| Noticed {
             by_tests,
             by_simulator,
         };
         let found = [
-            noticed(true, true),
-            noticed(false, true),
-            noticed(false, false),
+            noticed(Verdict::TimedOut, by("liveness: ends")),
+            noticed(Verdict::Unnoticed, by("durable")),
+            noticed(Verdict::Unnoticed, Verdict::Unnoticed),
         ];
         assert_eq!(
             summary(&found),
-            "3 patches: 1 noticed by the tests of their packages, 2 by 400 seeds, 2 by either"
+            json!({
+                "patches": 3,
+                "noticed_by_tests": 1,
+                "of_which_timed_out": 1,
+                "noticed_by_seeds": 2,
+                "noticed_by_either": 2,
+            })
         );
         assert_eq!(
-            line("07", found[1]),
-            "07                       -        simulator"
+            line("07", &found[1]),
+            "07           tests: -; simulator: durable"
         );
     }
 

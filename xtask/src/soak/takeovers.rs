@@ -2,13 +2,15 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use serde_json::{Map, Value, json};
+
 use crate::{
     bench::failover::{Bench, Fault, PORT, Recorded, Role, distribution},
     cmd::Cmd,
 };
 
 /// Runs so many, prints for how long nothing went on, and checks what clients were told.
-pub(super) fn run(programs: &Path, takeovers: u32) -> anyhow::Result<()> {
+pub(super) fn run(programs: &Path, takeovers: u32) -> anyhow::Result<Value> {
     let folder = tempfile::tempdir()?;
     let user = Cmd::new("id").arg("-u").silent_output()?;
     let on_volumes = user.trim() == "0";
@@ -40,9 +42,14 @@ pub(super) fn run(programs: &Path, takeovers: u32) -> anyhow::Result<()> {
         "{:<40}{:>8}{:>8}{:>8}{:>8}",
         "", "count", "median", "p99", "longest"
     );
+    let mut report = Map::new();
     for (what, mut gaps) in gaps {
         let [median, p99, longest] = distribution(&mut gaps);
-        println!("{what:<40}{:>8}{median:>8}{p99:>8}{longest:>8}", gaps.len());
+        let count = gaps.len();
+        println!("{what:<40}{count:>8}{median:>8}{p99:>8}{longest:>8}");
+        let milliseconds =
+            json!({"count": count, "median_ms": median, "p99_ms": p99, "longest_ms": longest});
+        report.insert(what, milliseconds);
     }
-    Ok(())
+    Ok(report.into())
 }

@@ -30,6 +30,39 @@ pub(super) fn builds(out: &Path) -> PathBuf {
     out.join("builds")
 }
 
+/// What became of a run against a bug.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Nothing failed.
+    #[default]
+    Unnoticed,
+    /// This failed.
+    Noticed(String),
+    /// It was not done in time.
+    TimedOut,
+}
+
+impl Verdict {
+    pub(super) fn is_noticed(&self) -> bool {
+        *self != Self::Unnoticed
+    }
+}
+
+/// What `timeout` exits with when it has killed the command.
+const KILLED: i32 = 128 + 9;
+/// What failed is said in so many characters.
+const WHAT_CHARS: usize = 100;
+
+/// The first line of this that says what failed.
+fn first_failure(output: &str) -> String {
+    let failed = |line: &&str| line.contains("FAILED") || line.contains(" panicked at ");
+    let line = output
+        .lines()
+        .find(failed)
+        .unwrap_or("it ended with an error");
+    line.trim().chars().take(WHAT_CHARS).collect()
+}
+
 /// See the module's head.
 pub(super) struct Tree<'a> {
     root: &'a Path,
@@ -67,10 +100,15 @@ impl<'a> Tree<'a> {
 
     /// The committed tree with this patch alone.
     pub(super) fn apply(&self, patch: &Path) -> anyhow::Result<()> {
-        self.git(&["checkout", "--quiet", "--", "."]).run()?;
-        // What an earlier one has added.
-        self.git(&["clean", "--quiet", "--force", "-d"]).run()?;
+        self.clear()?;
         self.git(&["apply"]).arg(patch).run()
+    }
+
+    /// The committed tree.
+    pub(super) fn clear(&self) -> anyhow::Result<()> {
+        self.git(&["checkout", "--quiet", "--", "."]).run()?;
+        // What an earlier patch has added.
+        self.git(&["clean", "--quiet", "--force", "-d"]).run()
     }
 
     /// The files that the patch has changed, from the tree's root.
@@ -79,31 +117,41 @@ impl<'a> Tree<'a> {
         Ok(names.lines().map(PathBuf::from).collect())
     }
 
-    /// Whether a test of this package fails, or doesn't end.
+    /// What the tests of this package find.
     ///
     /// # Errors
     /// It can't be compiled: that is no sign that anything has noticed the bug.
-    pub(super) fn tests_notice(&self, package: &str) -> anyhow::Result<bool> {
+    pub(super) fn tests(&self, package: &str) -> anyhow::Result<Verdict> {
         let test = ["test", "--quiet", "--no-fail-fast", "--package", package];
         self.cargo(Cmd::cargo().args(test).arg("--no-run")).run()?;
         // With all that it has started.
         let timeout = Cmd::new("timeout").args(["--signal", "KILL", TESTS_SECONDS, "cargo"]);
-        let status = self.cargo(timeout.args(test)).status()?;
-        Ok(!status.success())
+        let (status, output) = self.cargo(timeout.args(test)).ended()?;
+        Ok(match status.code() {
+            Some(0) => Verdict::Unnoticed,
+            None | Some(KILLED) => Verdict::TimedOut,
+            _ => Verdict::Noticed(first_failure(&output)),
+        })
     }
 
-    /// Whether a seed of the default plans fails. No more are begun after these seconds.
+    /// What fresh seeds of the default plans find. No more are begun after these seconds.
     ///
     /// # Errors
     /// It can't be compiled.
-    pub(super) fn simulator_notices(&self, seconds: u64) -> anyhow::Result<bool> {
+    pub(super) fn simulator(&self, seconds: u64) -> anyhow::Result<Verdict> {
         let build = ["build", "--quiet", "--workspace", "--bin", "percolator-sim"];
         self.cargo(Cmd::cargo().args(build)).run()?;
         let seeds = fresh_seeds(SEEDS)?;
-        let status = Cmd::new(self.builds.join("debug/percolator-sim"))
+        let (status, output) = Cmd::new(self.builds.join("debug/percolator-sim"))
             .args(["--seeds", &seeds, "--seconds", &seconds.to_string()])
-            .status()?;
-        Ok(!status.success())
+            .ended()?;
+        // How many seeds these were.
+        println!("{}", output.lines().last().unwrap_or_default());
+        Ok(if status.success() {
+            Verdict::Unnoticed
+        } else {
+            Verdict::Noticed(first_failure(&output))
+        })
     }
 
     fn cargo(&self, command: Cmd) -> Cmd {

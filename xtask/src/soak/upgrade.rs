@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use serde_json::{Value, json};
 
 use crate::{
     cmd::Cmd,
@@ -19,7 +20,7 @@ use crate::{
 };
 
 /// Builds what was at a commit, and runs the test of an upgrade from it. Gives what was run.
-pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<String> {
+pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<Value> {
     if let Some(why) = kube::programs::why_not(context, Release::Usual) {
         anyhow::bail!("no Kubernetes can be run here: {why}");
     }
@@ -30,7 +31,7 @@ pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<String> {
         ..E2eArgs::default()
     };
     e2e::run(context, &args, &mut Report::default())?;
-    Ok(format!("an upgrade from {commit}"))
+    Ok(json!({"from": commit}))
 }
 
 /// The programs are built as tests' programs are, in a folder that the next older commit uses, too.
