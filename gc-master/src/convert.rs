@@ -81,6 +81,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             failure: request.failure,
             high_ts: Timestamp::from_u64(request.high_ts),
             groups: request.groups,
+            groups_found: request.groups_found.unwrap_or(request.groups),
             time: Timestamp::from_u64(request.time),
             disk_stalled_ms: request.disk_stalled_ms,
             free_bytes: request.free_bytes,

@@ -85,6 +85,8 @@ pub struct Heartbeat {
     pub high_ts: Timestamp,
     /// How many groups a tablet server has made durable.
     pub groups: u64,
+    /// How many of them it found when it was started.
+    pub groups_found: u64,
     /// An oracle's time.
     pub time: Timestamp,
     /// How long its disk has neither taken a write nor refused it; 0: it doesn't stall.
@@ -135,6 +137,7 @@ impl Heartbeat {
             failure: String::new(),
             high_ts: Timestamp::ZERO,
             groups: 0,
+            groups_found: 0,
             time: Timestamp::ZERO,
             disk_stalled_ms: 0,
             free_bytes: None,

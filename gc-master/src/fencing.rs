@@ -197,6 +197,7 @@ impl Directory {
         };
         leased.timestamps_above = Timestamp::from_u64(state.highest_seen);
         if role == Role::Oracle {
+            leased.commits_above = Timestamp::from_u64(state.oracle_above);
             let lease_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
             let known_ms = state.oracle_lease_ms;
             if known_ms < lease_ms || (known_ms > lease_ms && before_is_over) {
@@ -351,7 +352,7 @@ impl Directory {
             (
                 "group of changes",
                 known.map_or(0, |server| server.groups),
-                beat.groups,
+                beat.groups_found,
             ),
             (
                 "timestamp",

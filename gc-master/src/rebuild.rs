@@ -551,7 +551,11 @@ impl<'a> Plan<'a> {
                     UNKNOWN_INCARNATION
                 },
                 high_ts: beat.high_ts.as_u64(),
-                groups: beat.groups,
+                groups: if is_accepted {
+                    beat.groups
+                } else {
+                    beat.groups_found
+                },
                 commits_above: 0,
                 oracle_register: beat.oracle_register,
                 drain: Drain::Off,

@@ -342,9 +342,11 @@ fn a_folder_that_went_back_is_refused() {
         ..reported.clone()
     };
     cluster.beat(locked).unwrap();
+    // It has written more since it was started.
     let cut = Heartbeat {
         high_ts: ts(5),
-        groups: 6,
+        groups: 8,
+        groups_found: 6,
         ..older.clone()
     };
     let refused = cluster.beat(cut).unwrap_err().to_string();
@@ -357,7 +359,11 @@ fn a_folder_that_went_back_is_refused() {
             groups: 7,
             ..reported
         },
-        Heartbeat { groups: 7, ..older },
+        Heartbeat {
+            groups: 7,
+            groups_found: 7,
+            ..older
+        },
     );
     // A barrier that it had refused what this one would serve.
     let barrier = Heartbeat {
@@ -380,6 +386,7 @@ fn a_folder_that_went_back_is_refused() {
         cluster_id: None,
         high_ts: Timestamp::ZERO,
         groups: 0,
+        groups_found: 0,
         ..older
     };
     cluster.beat(empty.clone()).unwrap();

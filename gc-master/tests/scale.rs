@@ -47,6 +47,7 @@ fn sent(beat: &Heartbeat) -> v1::HeartbeatRequest {
         resolved_ts: u64::MAX,
         high_ts: u64::MAX,
         groups: u64::MAX,
+        groups_found: Some(u64::MAX),
         accepted: true,
         replaces_accepted: true,
         metrics_address: "192.0.2.123:9090".into(),

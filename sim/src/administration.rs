@@ -19,6 +19,8 @@ use crate::world::World;
 const RETENTIONS: [u64; 4] = [1, 2, 30, 600];
 /// Leases that masters are started with.
 const LEASES: [u64; 3] = [2, 3, 10];
+/// A request may be late by so much, and thrice as long as locks live (`nemesis::begin`).
+const LATE_MIN: Duration = Duration::from_secs(1);
 /// One that was not set is set again after this.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -61,6 +63,9 @@ pub(crate) fn join(world: &Arc<World>, cluster: &Arc<Cluster>) {
     if !cluster.joined.swap(true, Ordering::Relaxed) {
         let tablet = cluster.tablet(number);
         world.note(|| format!("{} joins", tablet.name));
+        for master in &cluster.masters {
+            master.tablet_servers.lock().push(tablet.name.clone());
+        }
         tablet.boot(world);
     }
 }
@@ -86,10 +91,12 @@ impl Cluster {
         }
     }
 
-    /// Sets the retention, however often that takes.
+    /// Sets the retention, however often that takes, after all that was asked before and was late.
     pub(crate) fn set_retention_at_last(self: &Arc<Self>, world: &Arc<World>, retention: Duration) {
         let (cluster, world2) = (self.clone(), world.clone());
+        let late_max = 3 * self.plan.lock_ttl + LATE_MIN;
         let setting = async move {
+            world2.sleep(late_max).await;
             while cluster.set_retention(&world2, retention).await.is_err() {
                 world2.sleep(AGAIN).await;
             }

@@ -556,9 +556,11 @@ fn new_masters(
             begun: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
-            tablet_servers: (0..plan.tablet_servers)
-                .map(|number| format!("tablet-{number}"))
-                .collect(),
+            tablet_servers: Mutex::new(
+                (0..plan.joins_later().unwrap_or(plan.tablet_servers))
+                    .map(|number| format!("tablet-{number}"))
+                    .collect(),
+            ),
             settings: Mutex::new(moves::settings(plan)),
             highest: highest.clone(),
             two_owners: plan.mutation == Some(Mutation::TwoOwners),

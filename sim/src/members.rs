@@ -162,8 +162,11 @@ impl Cluster {
         world.at(down, Box::new(boot));
     }
 
-    /// Starts a server that isn't there.
+    /// Starts a server, if it isn't there: one that was killed may have been replaced meanwhile.
     pub(crate) fn boot_server(&self, world: &Arc<World>, server: usize) {
+        if world.is_up(self.server_node(server)) {
+            return;
+        }
         match self.place(server) {
             Place::Master(number) => self.masters[number].boot(world),
             Place::Oracle(number) => self.oracles[number].boot(world),

@@ -88,6 +88,15 @@ enum Lease {
     Until(u64),
 }
 
+/// What a master's answer bounds an oracle by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Others have seen timestamps up to this.
+    pub above: Timestamp,
+    /// Nobody commits at or below this.
+    pub commits_above: Timestamp,
+}
+
 /// How far the oracle is, for the master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OracleProgress {
@@ -142,14 +151,17 @@ impl Core {
     }
 
     /// The master has answered what was sent at `sent_ms` on the monotonic clock: the lease lasts for so long from then
-    /// on. The oracle goes on `above` what others have seen, and what an oracle before it may have granted: a master whose state was
-    /// rebuilt may not know that this one has granted all along, and lets nobody commit below.
-    pub fn heard(&mut self, sent_ms: u64, lease_ms: u64, above: Timestamp) {
+    /// on. At the first answer the oracle goes on `above` what others have seen. At each, it goes on above what nobody may commit at or
+    /// below: a master whose state was rebuilt may take it for another one than that which has granted all along.
+    pub fn heard(&mut self, sent_ms: u64, lease_ms: u64, bounds: Bounds) {
         let until = sent_ms.saturating_add(lease_ms);
-        self.oracle.raise(above);
+        self.oracle.raise(bounds.commits_above);
         self.lease = match self.lease {
             Lease::Unlimited => Lease::Unlimited,
-            Lease::NotYet => Lease::Until(until),
+            Lease::NotYet => {
+                self.oracle.raise(bounds.above);
+                Lease::Until(until)
+            }
             Lease::Until(known) => Lease::Until(known.max(until)),
         };
     }
@@ -311,6 +323,13 @@ mod tests {
         }
     }
 
+    fn seen_up_to(above: Timestamp) -> Bounds {
+        Bounds {
+            above,
+            ..Bounds::default()
+        }
+    }
+
     /// Another oracle is accepted when the lease of this one is over.
     #[test]
     fn grants_what_its_master_lets_it_and_no_longer() {
@@ -326,7 +345,7 @@ mod tests {
         assert!(core.not_leased(NOW).unwrap().contains("not accepted"));
         // Of what was sent at the start: that the answer took long doesn't lengthen it.
         let seen = Timestamp::from_millis(NOW.unix_ms + 20_000);
-        core.heard(NOW.mono_ms, 10_000, seen);
+        core.heard(NOW.mono_ms, 10_000, seen_up_to(seen));
         let Ok(Answer::Granted(granted)) = extended(&mut core, 4_000) else {
             panic!("nothing granted");
         };
@@ -339,24 +358,30 @@ mod tests {
                 .contains("not been heard")
         );
         // An answer that is late shortens nothing.
-        core.heard(NOW.mono_ms + 9_000, 10_000, seen);
-        core.heard(NOW.mono_ms + 1_000, 10_000, Timestamp::ZERO);
-        assert!(matches!(
-            extended(&mut core, 18_999),
-            Ok(Answer::Granted(_))
-        ));
+        // What is seen later raises nothing.
+        let later = Timestamp::from_millis(NOW.unix_ms + 90_000);
+        core.heard(NOW.mono_ms + 9_000, 10_000, seen_up_to(later));
+        core.heard(NOW.mono_ms + 1_000, 10_000, Bounds::default());
+        let Ok(Answer::Granted(granted)) = extended(&mut core, 18_999) else {
+            panic!("nothing granted");
+        };
+        assert!(granted.first < later);
         assert_eq!(extended(&mut core, 19_000), Ok(Answer::Wait));
     }
 
     /// A master whose state was rebuilt takes it for another one, and lets nobody commit below what that may have granted.
     #[test]
-    fn goes_on_above_what_any_answer_of_the_master_says() {
+    fn goes_on_above_what_nobody_may_commit_at() {
         let mut core = Core::recover(None, NOW, Settings::default()).unwrap();
         core.obey_master();
         let mut above = Timestamp::ZERO;
         for ahead_ms in [0, 90_000] {
             above = above.max(Timestamp::from_millis(NOW.unix_ms + ahead_ms));
-            core.heard(NOW.mono_ms, 10_000, above);
+            let bounds = Bounds {
+                commits_above: above,
+                ..Bounds::default()
+            };
+            core.heard(NOW.mono_ms, 10_000, bounds);
             core.store(NOW)
                 .map(|store| core.stored(NOW, store))
                 .unwrap();

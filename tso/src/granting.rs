@@ -4,7 +4,7 @@ use percolator_protocol::election::{NamedLeader, OracleReplica, RequestOutcome, 
 use percolator_protocol::oracle::{ClockEvent, Granted, Now};
 use percolator_protocol::types::Timestamp;
 
-use crate::core::{Answer, COUNT_MAX, Core, CountRefused, Facts, OracleProgress, Store};
+use crate::core::{Answer, Bounds, COUNT_MAX, Core, CountRefused, Facts, OracleProgress, Store};
 
 /// What grants timestamps.
 #[derive(Debug)]
@@ -102,10 +102,10 @@ impl Granting {
     }
 
     /// The master has answered a heartbeat that was sent then; see [`Core::heard`].
-    pub fn heard(&mut self, sent_ms: u64, lease_ms: u64, above: Timestamp) {
+    pub fn heard(&mut self, sent_ms: u64, lease_ms: u64, bounds: Bounds) {
         match self {
-            Self::Alone(core) => core.heard(sent_ms, lease_ms, above),
-            Self::Replica(replica) => replica.raise(above),
+            Self::Alone(core) => core.heard(sent_ms, lease_ms, bounds),
+            Self::Replica(replica) => replica.raise(bounds.above),
         }
     }
 

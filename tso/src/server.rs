@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::clock::{Clock, SystemClock};
-use crate::core::{Core, StartError};
+use crate::core::{Bounds, Core, StartError};
 use crate::granting::Granting;
 use crate::joining::JoinedReplica;
 use crate::keeper::Keeper;
@@ -314,9 +314,12 @@ impl Server {
             };
             let adopt = |id: &str| folder.adopt_cluster(id);
             let heard = |heard: &HeartbeatResponse| {
-                let above = Timestamp::from_u64(heard.timestamps_above);
+                let bounds = Bounds {
+                    above: Timestamp::from_u64(heard.timestamps_above),
+                    commits_above: Timestamp::from_u64(heard.commits_above),
+                };
                 let lease_ms = u64::from(heard.lease_ms);
-                beating.heard(sent_ms.load(Ordering::Relaxed), lease_ms, above);
+                beating.heard(sent_ms.load(Ordering::Relaxed), lease_ms, bounds);
                 let _ = adopted.send(true);
             };
             heartbeat::run(beat, &report, adopt, heard, std::future::pending()).await

@@ -11,7 +11,6 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::Stream;
 use percolator_protocol::election::{NamedLeader, OracleReplica};
 use percolator_protocol::oracle::{ClockEvent, Now};
-use percolator_protocol::types::Timestamp;
 use percolator_server::leadership::RegisterOutage;
 use percolator_server::{Folder, StallWatch};
 use percolator_telemetry::trace::{Remote, Span, Tracer, key};
@@ -21,7 +20,7 @@ use tokio::sync::Notify;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock::Clock;
-use crate::core::{CountRefused, OracleProgress, Store};
+use crate::core::{Bounds, CountRefused, OracleProgress, Store};
 use crate::granting::{Granting, Reply, Right};
 use crate::leadership::LoggedState;
 use crate::metrics::{Metrics, RequestCounters};
@@ -136,8 +135,8 @@ impl Shared {
     }
 
     /// The master has answered: see [`Core::heard`].
-    pub(crate) fn heard(&self, sent_ms: u64, lease_ms: u64, above: Timestamp) {
-        self.locked().core.heard(sent_ms, lease_ms, above);
+    pub(crate) fn heard(&self, sent_ms: u64, lease_ms: u64, bounds: Bounds) {
+        self.locked().core.heard(sent_ms, lease_ms, bounds);
         self.extended.notify_waiters();
     }
 

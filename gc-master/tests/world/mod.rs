@@ -186,6 +186,7 @@ impl World {
             points,
             resolved_ts: resolved.map_or(points.barrier, |ts| ts.min(points.barrier)),
             groups: self.groups.get(server).copied().unwrap_or_default(),
+            groups_found: self.groups.get(server).copied().unwrap_or_default(),
             sizes: self.sizes.get(server).cloned(),
             loads: self.loads.get(server).cloned(),
             free_bytes: self.free.get(server).copied(),

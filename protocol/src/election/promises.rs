@@ -11,7 +11,7 @@ use super::value::{Leadership, PEERS_MAX, Peer};
 use crate::types::Timestamp;
 
 /// A peer that was not heard for so long, and isn't in the register's value, is forgotten.
-const FORGET_MS: u64 = 30_000;
+pub(super) const FORGET_MS: u64 = 30_000;
 
 /// What a replica's folder keeps, for every process that runs in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

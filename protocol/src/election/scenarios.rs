@@ -231,6 +231,24 @@ fn a_planned_end_frees_whoever_has_promised() {
     assert_eq!(value.term, TERM + 1);
 }
 
+#[test]
+fn a_replica_that_is_silent_is_forgotten_unless_it_is_listed() {
+    let stored = led(&[2]);
+    let mut leader = start(member(2, 20), &[]);
+    load(&mut leader, 0, &stored);
+    let (at_ms, _) = takes_over(&mut leader, 10, 5_000, &stored).unwrap();
+    leader.swapped(at_ms, SwapResult::Done(6));
+    leader.introduced(at_ms, &peer(9));
+    let mut asked = |now_ms| {
+        let round = leader.ask_promises(now_ms, Timestamp::ZERO).unwrap();
+        let calls = round.calls.iter().map(|call| call.request.to);
+        calls.collect::<Vec<u64>>()
+    };
+    assert_eq!(asked(at_ms), [1, 9]);
+    assert_eq!(asked(at_ms + promises::FORGET_MS - 1), [1, 9]);
+    assert_eq!(asked(at_ms + promises::FORGET_MS), [1]);
+}
+
 /// A register that an administrator has restored from an old copy, or has begun anew, is of an earlier term than the folders are.
 #[test]
 fn a_leader_acts_also_if_the_register_is_older_than_the_folders() {
@@ -315,7 +333,9 @@ fn acts_too_early() -> (bool, bool) {
     leader.copied_own(of_term(1));
     leader.copied(now_ms, call, 1);
     let shows = leader.show_copied(now_ms, of_term(1));
+    assert_eq!(leader.ask_copies(now_ms).is_some(), shows);
     leader.stored(of_term(0));
+    assert_eq!(leader.ask_copies(now_ms).map(|calls| calls.len()), Some(1));
     assert!(leader.is_ahead() == shows && leader.show_copied(now_ms, of_term(1)));
     assert!(leader.is_ahead() && !leader.show_copied(now_ms, of_term(2)));
     // The other one's folder lacks this.

@@ -59,8 +59,8 @@ pub struct Master {
     pub is_lost: AtomicBool,
     /// The cluster's id.
     pub cluster_id: Mutex<Option<String>>,
-    /// The names of its tablet servers.
-    pub tablet_servers: Vec<String>,
+    /// The names of its tablet servers, as far as they have joined.
+    pub tablet_servers: Mutex<Vec<String>>,
     /// How long versions are kept; a process has what it was started with.
     pub settings: Mutex<Settings>,
     /// What timestamps are checked against.

@@ -11,7 +11,7 @@ use percolator_protocol::election::{Member, OracleReplica, PromiseRecord, RoleKi
 use percolator_protocol::oracle::{Now, Settings};
 use percolator_protocol::types::Timestamp;
 use percolator_server::{DurableValue, SmallFile};
-use percolator_tso::core::{Core, Store};
+use percolator_tso::core::{Bounds, Core, Store};
 use percolator_tso::granting::{Granting, Reply};
 use percolator_wire::v1;
 use tokio::sync::Notify;
@@ -287,12 +287,15 @@ impl Oracle {
         let learn = {
             let (oracle, world) = (self.clone(), world.clone());
             move |told: &v1::HeartbeatResponse| {
-                let above = Timestamp::from_u64(told.timestamps_above);
+                let bounds = Bounds {
+                    above: Timestamp::from_u64(told.timestamps_above),
+                    commits_above: Timestamp::from_u64(told.commits_above),
+                };
                 let sent_ms = *sent_ms.lock();
                 {
                     let mut state = running.state.lock();
                     let lease_ms = told.lease_ms.into();
-                    state.granting.heard(sent_ms, lease_ms, above);
+                    state.granting.heard(sent_ms, lease_ms, bounds);
                     state.is_accepted = true;
                 }
                 oracle.answer_waiting(&world, &running);

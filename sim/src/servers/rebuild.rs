@@ -18,7 +18,7 @@ impl Master {
     /// As a person does it: `percolator master rebuild` with the names of all tablet servers, until it is done.
     pub(super) fn rebuild(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
         let request = v1::RebuildRequest {
-            tablet_servers: self.tablet_servers.clone(),
+            tablet_servers: Vec::new(),
             write: true,
             // Of a table whose creation was begun, the tablets that nobody has made.
             give_up_lost: true,
@@ -27,6 +27,10 @@ impl Master {
         let asking = async move {
             loop {
                 world2.sleep(REBUILD_PAUSE).await;
+                let request = v1::RebuildRequest {
+                    tablet_servers: master.tablet_servers.lock().clone(),
+                    ..request.clone()
+                };
                 let rebuilt = master.step(&world2, &running, false, |directory, now| {
                     directory.rebuild(now, &request)
                 });
@@ -34,7 +38,11 @@ impl Master {
                     Some(Ok(answer)) if !answer.written => {
                         world2.note(|| format!("not rebuilt yet: {:?}", answer.problems));
                     }
-                    Some(_) => return master.is_lost.store(false, Ordering::Relaxed),
+                    // It may have one already.
+                    Some(_) => {
+                        let has_state = running.running.lock().directory.state().is_ok();
+                        return master.is_lost.store(!has_state, Ordering::Relaxed);
+                    }
                     None => return,
                 }
             }

@@ -132,7 +132,6 @@ impl Core {
     /// Answers as far as the master lets it, by the answer to a heartbeat. Before the first call nothing is answered
     /// that depends on a timestamp.
     pub fn lease(&mut self, lease: Lease) {
-        self.groups.found = None;
         self.state.lease = self.state.lease.raised(lease);
     }
 

@@ -27,8 +27,8 @@ pub(super) struct Groups {
     pub(super) high_ts: Timestamp,
     /// What is durable.
     pub(super) durable: FolderProgress,
-    /// What was durable when the server was started, until the master has accepted this start.
-    pub(super) found: Option<FolderProgress>,
+    /// How many groups were durable when the server was started.
+    pub(super) found: u64,
     /// With the group that is on its way.
     pub(super) reaches: FolderProgress,
 }
@@ -59,15 +59,9 @@ impl Groups {
             short_of_room: false,
             high_ts: reached.high_ts,
             durable: reached,
-            found: Some(reached),
+            found: reached.groups,
             reaches: reached,
         }
-    }
-
-    /// What the master is to know of the folder. By what was found in it the master decides whether the folder is an older one: what a
-    /// start writes by itself would hide that.
-    pub(super) fn reported(&self) -> FolderProgress {
-        self.found.unwrap_or(self.durable)
     }
 
     /// Goes with the next group.

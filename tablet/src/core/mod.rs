@@ -109,7 +109,6 @@ impl Core {
 
     /// What the server durably holds, for the master: the heartbeat's fields from `tablets` on.
     pub fn report(&self) -> v1::HeartbeatRequest {
-        let reached = self.groups.reported();
         v1::HeartbeatRequest {
             barrier: self.state.points.durable.barrier.as_u64(),
             safe_point: self.state.points.durable.safe_point.as_u64(),
@@ -120,8 +119,9 @@ impl Core {
             sizes: Some(self.gc.sizes.report()),
             loads: Some(self.state.rates.borrow().report()),
             draining: self.state.draining && !self.is_getting(),
-            high_ts: reached.high_ts.as_u64(),
-            groups: reached.groups,
+            high_ts: self.groups.durable.high_ts.as_u64(),
+            groups: self.groups(),
+            groups_found: Some(self.groups.found),
             ..self.state.tablets.report()
         }
     }

@@ -36,11 +36,11 @@ pub(super) fn run(context: &Context, folder: &Path) -> anyhow::Result<Value> {
         println!("{}", line(&name, &noticed));
         found.push((name, noticed));
     }
-    control(&tree, &packages)?;
     println!("\nnoticed by:");
     for (name, noticed) in &found {
         println!("  {}", line(name, noticed));
     }
+    control(&tree, &packages)?;
     let noticed: Vec<Noticed> = found.into_iter().map(|(_, noticed)| noticed).collect();
     let summary = summary(&noticed);
     println!("{summary}");

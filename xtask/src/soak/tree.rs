@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::ExitStatus,
 };
 
 use super::fresh_seeds;
@@ -23,6 +24,15 @@ pub(super) fn package_of(context: &Context, path: &Path) -> anyhow::Result<Optio
     // `operator/api` lies in the operator's folder.
     let deepest = found.max_by_key(|(_, of)| of.len());
     Ok(deepest.map(|(name, _)| name.to_owned()))
+}
+
+/// Of what was run under `timeout`.
+fn verdict(status: ExitStatus, output: &str) -> Verdict {
+    match status.code() {
+        Some(0) => Verdict::Unnoticed,
+        None | Some(KILLED) => Verdict::TimedOut,
+        _ => Verdict::Noticed(first_failure(output)),
+    }
 }
 
 /// What is built goes here.
@@ -127,11 +137,7 @@ impl<'a> Tree<'a> {
         // With all that it has started.
         let timeout = Cmd::new("timeout").args(["--signal", "KILL", TESTS_SECONDS, "cargo"]);
         let (status, output) = self.cargo(timeout.args(test)).ended()?;
-        Ok(match status.code() {
-            Some(0) => Verdict::Unnoticed,
-            None | Some(KILLED) => Verdict::TimedOut,
-            _ => Verdict::Noticed(first_failure(&output)),
-        })
+        Ok(verdict(status, &output))
     }
 
     /// What fresh seeds of the default plans find. No more are begun after these seconds.
@@ -142,16 +148,16 @@ impl<'a> Tree<'a> {
         let build = ["build", "--quiet", "--workspace", "--bin", "percolator-sim"];
         self.cargo(Cmd::cargo().args(build)).run()?;
         let seeds = fresh_seeds(SEEDS)?;
-        let (status, output) = Cmd::new(self.builds.join("debug/percolator-sim"))
+        // A bug may be an endless loop.
+        let most = (3 * seconds).to_string();
+        let (status, output) = Cmd::new("timeout")
+            .args(["--signal", "KILL", &most])
+            .arg(self.builds.join("debug/percolator-sim"))
             .args(["--seeds", &seeds, "--seconds", &seconds.to_string()])
             .ended()?;
         // How many seeds these were.
         println!("{}", output.lines().last().unwrap_or_default());
-        Ok(if status.success() {
-            Verdict::Unnoticed
-        } else {
-            Verdict::Noticed(first_failure(&output))
-        })
+        Ok(verdict(status, &output))
     }
 
     fn cargo(&self, command: Cmd) -> Cmd {
