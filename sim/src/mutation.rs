@@ -399,15 +399,8 @@ impl Mutation {
                 plan.retention = Duration::from_millis(50);
                 plan.think = Duration::from_millis(2);
             }
-            // Transactions that last longer than versions are kept, while a master starts.
-            Self::Rule(Mutant::SessionsNotAwaited) => {
-                only(&[Fault::KillServer, Fault::DiskSlow]);
-                plan.workloads = vec!["cycle", "pipelined"];
-                plan.retention = Duration::from_millis(250);
-                plan.think = Duration::from_millis(2);
-            }
             // Clients that stand still and have leases of before the retention was shortened, while masters start.
-            Self::Rule(Mutant::LongerSessionsForgotten) => {
+            Self::Rule(Mutant::SessionsNotAwaited | Mutant::LongerSessionsForgotten) => {
                 only(&[Fault::ChangeSettings, Fault::PauseClient]);
                 plan.pause = Duration::from_millis(500);
                 plan.retention = Duration::from_secs(600);
