@@ -539,23 +539,20 @@ impl<'a> Plan<'a> {
             let is_accepted = beat.accepted
                 || beat.replaces_accepted
                 || mutants::on(Mutant::RebuiltStartsAccepted);
+            let (incarnation, groups) = if is_accepted {
+                (beat.incarnation, beat.groups)
+            } else {
+                (UNKNOWN_INCARNATION, beat.groups_found)
+            };
             let server = Server {
                 role: beat.role,
                 address: beat.address.clone(),
                 emptied: false,
                 adopted: beat.role == Role::Oracle,
                 taken_in: beat.role == Role::Tablet,
-                incarnation: if is_accepted {
-                    beat.incarnation
-                } else {
-                    UNKNOWN_INCARNATION
-                },
+                incarnation,
                 high_ts: beat.high_ts.as_u64(),
-                groups: if is_accepted {
-                    beat.groups
-                } else {
-                    beat.groups_found
-                },
+                groups,
                 commits_above: 0,
                 oracle_register: beat.oracle_register,
                 drain: Drain::Off,
