@@ -41,8 +41,8 @@ pub(crate) fn change_settings(world: &Arc<World>, cluster: &Arc<Cluster>, way: u
         let world2 = world.clone();
         let setting = async move {
             // It may be in force all the same.
-            if let Err(error) = cluster2.set_retention(&world2, retention).await {
-                world2.note(|| format!("the retention is not set: {error:?}"));
+            if cluster2.set_retention(&world2, retention).await.is_err() {
+                world2.note(|| "the retention is not set, as far as it is known".to_owned());
             }
         };
         return world.spawn(cluster.keeper, setting.boxed());

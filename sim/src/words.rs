@@ -88,7 +88,10 @@ impl Ask {
                 let what = if request.drain { "drain" } else { "undrain" };
                 format!("{what} {}", request.servers.join(" "))
             }
-            Self::SetGc(request) => format!("set {request:?}"),
+            Self::SetGc(request) => {
+                let retention_ms = request.retention_ms.unwrap_or_default();
+                format!("set the retention to {retention_ms} ms")
+            }
             Self::Session(request) => {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
