@@ -2,7 +2,6 @@
 //! tablet server joins.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -25,10 +24,10 @@ const LATE_MIN: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl Plan {
-    /// The number of the tablet server that isn't there from the beginning.
-    pub(crate) fn joins_later(&self) -> Option<usize> {
-        let is_one = self.has(Fault::JoinLater) && self.tablet_servers > 1;
-        is_one.then(|| self.tablet_servers - 1)
+    /// How many tablet servers there are from the beginning: all, or all but the last.
+    pub(crate) fn tablet_servers_at_first(&self) -> usize {
+        let joins_later = self.has(Fault::JoinLater) && self.tablet_servers > 1;
+        self.tablet_servers - usize::from(joins_later)
     }
 }
 
@@ -57,17 +56,20 @@ pub(crate) fn change_settings(world: &Arc<World>, cluster: &Arc<Cluster>, way: u
 
 /// The tablet server that wasn't there from the beginning is started, if it is not there yet.
 pub(crate) fn join(world: &Arc<World>, cluster: &Arc<Cluster>) {
-    let Some(number) = cluster.plan.joins_later() else {
+    let tablet = cluster.tablet(cluster.plan.tablet_servers - 1);
+    if cluster
+        .master()
+        .tablet_servers
+        .lock()
+        .contains(&tablet.name)
+    {
         return;
-    };
-    if !cluster.joined.swap(true, Ordering::Relaxed) {
-        let tablet = cluster.tablet(number);
-        world.note(|| format!("{} joins", tablet.name));
-        for master in &cluster.masters {
-            master.tablet_servers.lock().push(tablet.name.clone());
-        }
-        tablet.boot(world);
     }
+    world.note(|| format!("{} joins", tablet.name));
+    for master in &cluster.masters {
+        master.tablet_servers.lock().push(tablet.name.clone());
+    }
+    tablet.boot(world);
 }
 
 impl Cluster {

@@ -48,8 +48,6 @@ pub struct Cluster {
     pub(crate) left_behind: Mutex<Vec<NodeId>>,
     /// Tablet servers, by number, about which the master is being told that they are to have no tablets, or may have some.
     pub(crate) draining: Mutex<BTreeSet<usize>>,
-    /// The tablet server is there that joins later, if one does.
-    pub(crate) joined: AtomicBool,
     /// Tablet servers that run on older folders, by number: as they are to be again.
     pub(crate) set_aside: Mutex<BTreeMap<usize, Arc<Tablet>>>,
     /// What workers do.
@@ -129,7 +127,6 @@ impl Cluster {
             tablets,
             left_behind: Mutex::default(),
             draining: Mutex::default(),
-            joined: AtomicBool::default(),
             set_aside: Mutex::default(),
             names: names(&workloads),
             tables: workloads
@@ -162,8 +159,8 @@ impl Cluster {
         for oracle in &self.oracles {
             oracle.boot(world);
         }
-        let there = self.tablets.len() - usize::from(self.plan.joins_later().is_some());
-        for tablet in self.tablets().into_iter().take(there) {
+        let at_first = self.plan.tablet_servers_at_first();
+        for tablet in self.tablets().into_iter().take(at_first) {
             tablet.boot(world);
         }
         world.start(self.keeper, None, Box::new(|_| {}));
@@ -554,10 +551,9 @@ fn new_masters(
             dice: Dice::new(rng(stream)),
             die_ppm: Mutex::new(0),
             begun: AtomicBool::new(false),
-            is_lost: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
             tablet_servers: Mutex::new(
-                (0..plan.joins_later().unwrap_or(plan.tablet_servers))
+                (0..plan.tablet_servers_at_first())
                     .map(|number| format!("tablet-{number}"))
                     .collect(),
             ),

@@ -9,7 +9,7 @@ use percolator_client::Error;
 
 use crate::cluster::Cluster;
 use crate::invariants::liveness;
-use crate::orphan::{Cells, LASTS, cells, write};
+use crate::orphan::{Cells, LASTS, named, write};
 use crate::recorder::Session;
 use crate::rng::Rng;
 use crate::run::keeper;
@@ -26,10 +26,9 @@ pub(crate) fn collection_goes_on(world: &Arc<World>, cluster: &Arc<Cluster>) -> 
     if rng.below(ONE_OF) != 0 || cluster.tablets.len() < 2 {
         return true;
     }
-    let named = keeper(world, cluster, "naming tablets", |session| {
-        async move { cells(&session).await }.boxed()
-    });
-    let Some(cells) = named else { return false };
+    let Some(cells) = named(world, cluster) else {
+        return false;
+    };
     let (writer, session) = cluster.last_session(world);
     let written = cells.clone();
     let writes = async move {

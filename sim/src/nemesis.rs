@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -313,7 +312,6 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             world.note(|| "the master loses its state".to_owned());
             cluster.kill_server(world, 0, lasts, false);
             cluster.master().disk.lose();
-            cluster.master().is_lost.store(true, Ordering::Relaxed);
         }
         Fault::TwoProcesses => {
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;

@@ -42,7 +42,7 @@ pub(crate) struct Cells {
 }
 
 /// Rows of every tablet.
-pub(crate) async fn cells(session: &Session) -> Result<Cells, Error> {
+async fn cells(session: &Session) -> Result<Cells, Error> {
     let mut tables = session.client.tables().await?;
     tables.sort_by_key(|table| table.id);
     let mut cells = Cells::default();
@@ -58,6 +58,13 @@ pub(crate) async fn cells(session: &Session) -> Result<Cells, Error> {
         }
     }
     Ok(cells)
+}
+
+/// The cells of the cluster as it is. None: the run has failed.
+pub(crate) fn named(world: &Arc<World>, cluster: &Arc<Cluster>) -> Option<Cells> {
+    keeper(world, cluster, "naming tablets", |session| {
+        async move { cells(&session).await }.boxed()
+    })
 }
 
 /// Writes to this column of all of them.
@@ -89,9 +96,7 @@ async fn read(session: &Session, table: &str, row: &str) {
 
 /// Leaves the transaction behind, and reads its cells.
 pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
-    let Some(cells) = keeper(world, cluster, "naming tablets", |session| {
-        async move { cells(&session).await }.boxed()
-    }) else {
+    let Some(cells) = named(world, cluster) else {
         return false;
     };
     // What sleeps by a clock that went slowly when it began sleeps on by that, here alone, and a sync that began on a slow disk

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use percolator_protocol::election::{
-    Leadership, Member, OracleReplica, RequestOutcome, StoredLeadership, Timing,
-};
+use percolator_protocol::election::{Leadership, Member, OracleReplica, RequestOutcome, Timing};
 use percolator_protocol::oracle::{Granted, Now, Settings};
 use percolator_protocol::types::Timestamp;
 use percolator_register::{
     BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedValue, WriteId,
 };
+use percolator_server::leadership;
 use percolator_tso::{Elected, Host};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -196,12 +195,8 @@ async fn the_limit_is_in_the_register_before_anything_below_it_is_granted() {
             host.request();
             host.answered.notified().await;
             let granted = host.granted.lock().expect("it was answered");
-            let found = oracle.register().load().await.expect("a load");
-            let stored = found.map(|found| StoredLeadership {
-                version: found.version.0,
-                value: Leadership::decode(&found.value).expect("a value"),
-            });
-            let limit = stored.expect("a value").value.limit;
+            let stored = leadership::load(&**oracle.register()).await;
+            let limit = stored.expect("a load").expect("a value").value.limit;
             assert!(granted.first < limit, "{granted:?}, limit {limit}");
         }
     })

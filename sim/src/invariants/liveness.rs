@@ -2,7 +2,6 @@
 //! "Liveness" of `docs/correctness.md`). These look at a whole run that goes on, so `run` asks them, not the watch.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
@@ -49,7 +48,7 @@ fn bound(cluster: &Cluster) -> Duration {
 /// Of several oracles one leads, and of several masters. Whether the run goes on, as of [`ends`].
 pub(crate) fn leader(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     // A master without a state accepts no process of an oracle. A state is rebuilt when no two servers have one name.
-    let has_state = || !cluster.master().is_lost.load(Ordering::Relaxed);
+    let has_state = || cluster.master().has_state();
     if !serves(world, cluster, "a rebuild of the state", has_state, || {
         "the master has no state".to_owned()
     }) {

@@ -64,23 +64,34 @@ mod tests {
     use super::super::made_up::assert_broken;
     use super::*;
 
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    /// With this retention, when the oracle has granted up to this, a barrier.
+    fn reaches(
+        invariant: &mut RetentionHolds,
+        retention_s: u64,
+        granted_ms: u64,
+        barrier: Timestamp,
+    ) -> Result<(), String> {
+        invariant.retention(Duration::from_secs(retention_s))?;
+        let (first, count) = (at(granted_ms), 1);
+        invariant.granted(Granted { first, count })?;
+        invariant.points(
+            "tablet-0",
+            Points {
+                barrier,
+                safe_point: Timestamp::ZERO,
+                resolved: Timestamp::ZERO,
+            },
+        )
+    }
+
     #[test]
     fn a_barrier_above_one_retention_ago_is_refused() {
-        let at = |ms| Timestamp::from_millis(ms);
         let mut invariant = RetentionHolds::default();
-        let mut reaches = |granted, barrier| {
-            invariant.retention(Duration::from_secs(10))?;
-            let (first, count) = (at(granted), 1);
-            invariant.granted(Granted { first, count })?;
-            invariant.points(
-                "tablet-0",
-                Points {
-                    barrier,
-                    safe_point: Timestamp::ZERO,
-                    resolved: Timestamp::ZERO,
-                },
-            )
-        };
+        let mut reaches = |granted, barrier| reaches(&mut invariant, 10, granted, barrier);
         assert_eq!(reaches(15_000, Timestamp::ZERO), Ok(()));
         assert_eq!(reaches(15_000, at(5_000)), Ok(()));
         assert_broken(reaches(15_000, at(5_001)), "of 9999 ms ago");
@@ -89,21 +100,9 @@ mod tests {
 
     #[test]
     fn a_retention_that_grows_holds_from_then_on() {
-        let at = |ms| Timestamp::from_millis(ms);
         let mut invariant = RetentionHolds::default();
-        let mut reaches = |retention_s, granted, barrier| {
-            invariant.retention(Duration::from_secs(retention_s))?;
-            let (first, count) = (at(granted), 1);
-            invariant.granted(Granted { first, count })?;
-            invariant.points(
-                "tablet-0",
-                Points {
-                    barrier,
-                    safe_point: Timestamp::ZERO,
-                    resolved: Timestamp::ZERO,
-                },
-            )
-        };
+        let mut reaches =
+            |retention_s, granted, barrier| reaches(&mut invariant, retention_s, granted, barrier);
         assert_eq!(reaches(1, 15_000, at(14_000)), Ok(()));
         assert_eq!(reaches(10, 16_000, at(14_000)), Ok(()));
         assert_broken(reaches(10, 16_000, at(14_001)), "of 1999 ms ago");

@@ -55,8 +55,6 @@ pub struct Master {
     pub die_ppm: Mutex<u32>,
     /// The cluster has begun: a master without a state has lost it.
     pub begun: AtomicBool,
-    /// The process that runs has no state until that is rebuilt.
-    pub is_lost: AtomicBool,
     /// The cluster's id.
     pub cluster_id: Mutex<Option<String>>,
     /// The names of its tablet servers, as far as they have joined.
@@ -163,11 +161,16 @@ impl Master {
             Box::new(move |_: &Arc<World>| master.disk.crash())
         };
         world.start(self.node, Some(handler), at_kill);
-        self.is_lost.store(is_lost, Ordering::Relaxed);
         if is_lost {
             self.rebuild(world, &running);
         }
         self.collect(world, &running);
+    }
+
+    /// Whether one that is alone has a state: what is lost is rebuilt some time later. Several have it in their register.
+    pub fn has_state(&self) -> bool {
+        let state = SmallFile::on(Arc::new(self.disk.copy()), "state");
+        self.replicated.is_some() || matches!(state.load(), Ok(Some(_)))
     }
 
     fn state(&self) -> SmallFile {

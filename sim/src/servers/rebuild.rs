@@ -1,7 +1,6 @@
 //! What a person does when the master has lost its state.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -17,19 +16,15 @@ const REBUILD_PAUSE: Duration = Duration::from_secs(1);
 impl Master {
     /// As a person does it: `percolator master rebuild` with the names of all tablet servers, until it is done.
     pub(super) fn rebuild(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
-        let request = v1::RebuildRequest {
-            tablet_servers: Vec::new(),
-            write: true,
-            // Of a table whose creation was begun, the tablets that nobody has made.
-            give_up_lost: true,
-        };
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
         let asking = async move {
             loop {
                 world2.sleep(REBUILD_PAUSE).await;
                 let request = v1::RebuildRequest {
                     tablet_servers: master.tablet_servers.lock().clone(),
-                    ..request.clone()
+                    write: true,
+                    // Of a table whose creation was begun, the tablets that nobody has made.
+                    give_up_lost: true,
                 };
                 let rebuilt = master.step(&world2, &running, false, |directory, now| {
                     directory.rebuild(now, &request)
@@ -38,12 +33,7 @@ impl Master {
                     Some(Ok(answer)) if !answer.written => {
                         world2.note(|| format!("not rebuilt yet: {:?}", answer.problems));
                     }
-                    // It may have one already.
-                    Some(_) => {
-                        let has_state = running.running.lock().directory.state().is_ok();
-                        return master.is_lost.store(!has_state, Ordering::Relaxed);
-                    }
-                    None => return,
+                    _ => return,
                 }
             }
         };

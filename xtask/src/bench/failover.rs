@@ -392,10 +392,7 @@ impl<'a> Bench<'a> {
 
     /// What begins the fault, or ends it.
     fn set(&self, fault: Fault, leader: &Leader, is_there: bool) -> anyhow::Result<()> {
-        let volume = || {
-            let volume = self.volumes.get(&*leader.name);
-            volume.context("it has no volume")
-        };
+        let volume = || self.volumes.get(&*leader.name).context("it has no volume");
         match (fault, is_there) {
             (Fault::Ended, true) => signal(&leader.pid, "TERM"),
             (Fault::Killed, true) => signal(&leader.pid, "KILL"),

@@ -96,19 +96,13 @@ pub(super) fn run(programs: &Path, moves: u32) -> anyhow::Result<Value> {
     );
     soak.servers.done(&["gc", "verify"])?;
     soak.servers.stop()?;
-    let Counts {
-        done,
-        given_up,
-        killed,
-        cuts,
-        drains,
-    } = soak.counts;
+    let counts = &soak.counts;
     Ok(json!({
-        "moved": done,
-        "given_up": given_up,
-        "killed": killed,
-        "splits_and_merges": cuts,
-        "drains": drains,
+        "moved": counts.done,
+        "given_up": counts.given_up,
+        "killed": counts.killed,
+        "splits_and_merges": counts.cuts,
+        "drains": counts.drains,
         "histories": soak.histories,
     }))
 }

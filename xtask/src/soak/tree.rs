@@ -26,7 +26,12 @@ pub(super) fn package_of(context: &Context, path: &Path) -> anyhow::Result<Optio
     Ok(deepest.map(|(name, _)| name.to_owned()))
 }
 
-/// Of what was run under `timeout`.
+/// What is run with these arguments is killed after so many seconds, with all that it has started.
+fn within(seconds: &str) -> Cmd {
+    Cmd::new("timeout").args(["--signal", "KILL", seconds])
+}
+
+/// Of what was run [`within`] a time.
 fn verdict(status: ExitStatus, output: &str) -> Verdict {
     match status.code() {
         Some(0) => Verdict::Unnoticed,
@@ -134,9 +139,8 @@ impl<'a> Tree<'a> {
     pub(super) fn tests(&self, package: &str) -> anyhow::Result<Verdict> {
         let test = ["test", "--quiet", "--no-fail-fast", "--package", package];
         self.cargo(Cmd::cargo().args(test).arg("--no-run")).run()?;
-        // With all that it has started.
-        let timeout = Cmd::new("timeout").args(["--signal", "KILL", TESTS_SECONDS, "cargo"]);
-        let (status, output) = self.cargo(timeout.args(test)).ended()?;
+        let tests = within(TESTS_SECONDS).arg("cargo").args(test);
+        let (status, output) = self.cargo(tests).ended()?;
         Ok(verdict(status, &output))
     }
 
@@ -149,9 +153,7 @@ impl<'a> Tree<'a> {
         self.cargo(Cmd::cargo().args(build)).run()?;
         let seeds = fresh_seeds(SEEDS)?;
         // A bug may be an endless loop.
-        let most = (3 * seconds).to_string();
-        let (status, output) = Cmd::new("timeout")
-            .args(["--signal", "KILL", &most])
+        let (status, output) = within(&(3 * seconds).to_string())
             .arg(self.builds.join("debug/percolator-sim"))
             .args(["--seeds", &seeds, "--seconds", &seconds.to_string()])
             .ended()?;
