@@ -84,6 +84,8 @@ pub enum Mutant {
     DroppedBeforeSafePoint,
     /// The fate of a commit goes with its record, while locks of its transaction may be left.
     FateCollected,
+    /// Of two entries of fates that are left with the same key, the second takes the place of the first.
+    LeftFatesOverwritten,
     /// The tablets of a deleted table are dropped at the safe point, while locks may be left whose primary is there.
     DroppedUnresolved,
     /// A master that starts takes everything below the safe point for resolved.
@@ -220,7 +222,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 104] = [
+    pub const ALL: [Self; 105] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -259,6 +261,7 @@ impl Mutant {
         Self::FreezeIgnored,
         Self::DroppedBeforeSafePoint,
         Self::FateCollected,
+        Self::LeftFatesOverwritten,
         Self::DroppedUnresolved,
         Self::ResolvedForgotten,
         Self::StartsResolved,

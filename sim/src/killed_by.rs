@@ -84,7 +84,9 @@ impl Mutation {
             S::Rule(M::ArrivalsNotLatched) => {
                 &[&["nothing is overlooked"], FATES, WRITERS, READS, LIVENESS]
             }
-            S::Rule(M::MovedGarbageForgotten) => &[&["nothing is overlooked"]],
+            S::Rule(M::MovedGarbageForgotten | M::LeftFatesOverwritten) => {
+                &[&["nothing is overlooked"]]
+            }
             S::Rule(
                 M::MovedTailForgotten
                 | M::MovedAheadForgotten

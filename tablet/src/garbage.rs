@@ -10,7 +10,7 @@
 //! steps of another request, and it may be killed at any point. Readers take no latches; a request that reads
 //! ends before a second group of its time is durable, which is what the rule asks for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry as Slot};
 
 use bytes::Bytes;
 use percolator_engine::{Column, Direction, Engine};
@@ -189,22 +189,42 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
         }
         decision.garbage.entry(tablet).or_default().done += said.len() as u64;
     }
-    let fates = piece.iter().filter(|(_, entry)| entry.of_fates);
-    let keys: BTreeSet<Bytes> = fates.map(|(key, _)| key.clone()).collect();
+    leave(state, &mut decision, piece, &stays)?;
+    Ok(decision)
+}
+
+/// Removes the piece's entries, but for what they say of these cells. Several may name one cell, as fates of one transaction
+/// do: then what is left of them may have the same key, or that of an entry which is not in the piece.
+fn leave(
+    state: &State,
+    decision: &mut Decision,
+    piece: Piece,
+    stays: &BTreeSet<Bytes>,
+) -> Result<(), Error> {
+    let mut keys = BTreeSet::new();
+    let mut left: BTreeMap<Bytes, Entry> = BTreeMap::new();
     for (key, mut entry) in piece {
-        decision.batch.delete(Column::Garbage, key);
         entry.items.retain(|item| stays.contains(&item.cell_key));
         if !entry.items.is_empty() {
-            // Of fates, what is left may take the key of another entry, which is not in this piece.
-            if entry.of_fates && !keys.contains(&entry.key()[..]) {
-                entry = added_to_stored(state, entry)?.0;
+            match left.entry(entry.key().into()) {
+                Slot::Occupied(mut other) if !mutants::on(Mutant::LeftFatesOverwritten) => {
+                    join(state, decision, other.get_mut(), entry)?;
+                }
+                slot => {
+                    slot.insert_entry(entry);
+                }
             }
-            decision
-                .batch
-                .put(Column::Garbage, entry.key(), entry.value());
         }
+        decision.batch.delete(Column::Garbage, key.clone());
+        keys.insert(key);
     }
-    Ok(decision)
+    for (key, mut entry) in left {
+        if !keys.contains(&key) {
+            join_stored(state, decision, &mut entry)?;
+        }
+        decision.batch.put(Column::Garbage, key, entry.value());
+    }
+    Ok(())
 }
 
 /// Whether the record at this time stays as it is, because it is its own fate: a delete, or a lock's.
@@ -303,7 +323,7 @@ pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error>
     for mut entry in Entry::of(false, std::mem::take(&mut decision.hides)) {
         if decision.arrives {
             // The same records may come twice, or have been here before, beside others of their transactions.
-            entry = added_to_stored(state, entry)?.0;
+            join_stored(state, decision, &mut entry)?;
         }
         decision
             .batch
@@ -313,12 +333,13 @@ pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error>
     }
     let fates = std::mem::take(&mut decision.fates).into_iter();
     let fates = fates.map(|((ts, cell_key), hidden)| (ts, Item { cell_key, hidden }));
-    for entry in Entry::of(true, fates.collect()) {
-        let (entry, made) = added_to_stored(state, entry)?;
-        for cell_key in made {
-            let tablet = state.tablets.holding(&cell_key)?;
+    for mut entry in Entry::of(true, fates.collect()) {
+        for item in &entry.items {
+            let tablet = state.tablets.holding(&item.cell_key)?;
             decision.garbage.entry(tablet).or_default().made += 1;
         }
+        // Those of one transaction come in any number of pieces.
+        join_stored(state, decision, &mut entry)?;
         let key = entry.key();
         let lowest = decision.lowest_fate.unwrap_or(entry.ts);
         decision.lowest_fate = Some(lowest.min(entry.ts));
@@ -327,30 +348,27 @@ pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error>
     Ok(())
 }
 
-/// Fates of one transaction come in any number of pieces: what is stored under the same key stays too. And the cells that are
-/// new there.
-fn added_to_stored(state: &State, mut entry: Entry) -> Result<(Entry, Vec<Bytes>), Error> {
+/// Adds what is stored under the entry's key.
+fn join_stored(state: &State, decision: &mut Decision, entry: &mut Entry) -> Result<(), Error> {
     let key = entry.key();
-    let stored = state.engine.get(Column::Garbage, &key)?;
-    let stored = stored.map(|stored| Entry::decode(&key, stored));
-    let stored = stored.transpose()?;
-    let is_new = |item: &&Item| {
-        let known = stored.as_ref();
-        known.is_none_or(|stored| stored.says(&item.cell_key).is_none())
-    };
-    let made = entry.items.iter().filter(is_new);
-    let made = made.map(|item| item.cell_key.clone()).collect();
-    if let Some(stored) = stored {
-        let others = stored.items.into_iter();
-        let others: Vec<Item> = others
-            .filter(|item| entry.says(&item.cell_key).is_none())
-            .collect();
-        entry.items.extend(others);
-        entry
-            .items
-            .sort_unstable_by(|one, other| one.cell_key.cmp(&other.cell_key));
+    match state.engine.get(Column::Garbage, &key)? {
+        Some(stored) => join(state, decision, entry, Entry::decode(&key, stored)?),
+        None => Ok(()),
     }
-    Ok((entry, made))
+}
+
+/// Adds what another entry of this time says. What both say is done with once.
+fn join(
+    state: &State,
+    decision: &mut Decision,
+    entry: &mut Entry,
+    other: Entry,
+) -> Result<(), Error> {
+    for cell_key in entry.join(other) {
+        let tablet = state.tablets.holding(&cell_key)?;
+        decision.garbage.entry(tablet).or_default().done += 1;
+    }
+    Ok(())
 }
 
 /// What a put at this time hides; `None`: the cell has no write record yet.

@@ -166,6 +166,25 @@ impl Entry {
         (item.cell_key == cell_key).then_some(item.hidden)
     }
 
+    /// Takes what another entry of its time and kind says, too: of a cell that both name, to look there is more. The cells that
+    /// both name.
+    pub(crate) fn join(&mut self, other: Self) -> Vec<Bytes> {
+        let (both, new): (Vec<Item>, Vec<Item>) = other
+            .items
+            .into_iter()
+            .partition(|item| self.says(&item.cell_key).is_some());
+        for named in both.iter().filter(|item| item.hidden == Hidden::Look) {
+            let mut items = self.items.iter_mut();
+            if let Some(item) = items.find(|item| item.cell_key == named.cell_key) {
+                item.hidden = Hidden::Look;
+            }
+        }
+        self.items.extend(new);
+        self.items
+            .sort_unstable_by(|one, other| one.cell_key.cmp(&other.cell_key));
+        both.into_iter().map(|item| item.cell_key).collect()
+    }
+
     /// Its key: with no items, the first that there may be.
     pub(crate) fn key(&self) -> Vec<u8> {
         let first = self.items.first().map_or(&[][..], |item| &item.cell_key);
@@ -284,6 +303,30 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn an_entry_that_takes_anothers_items_says_what_says_more() {
+        let ts = Timestamp::from_u64(9);
+        let version = Hidden::fate(ts);
+        let entry = |items: &[(&str, Hidden)]| Entry {
+            of_fates: true,
+            ts,
+            items: items
+                .iter()
+                .map(|(key, hidden)| item(key, *hidden))
+                .collect(),
+        };
+        let mut one = entry(&[("b", Hidden::Look), ("c", version), ("e", version)]);
+        let other = entry(&[("b", version), ("c", Hidden::Look), ("d", version)]);
+        assert_eq!(one.join(other), ["b", "c"]);
+        let joined = [
+            ("b", Hidden::Look),
+            ("c", Hidden::Look),
+            ("d", version),
+            ("e", version),
+        ];
+        assert_eq!(one, entry(&joined));
     }
 
     #[test]

@@ -255,6 +255,25 @@ proptest! {
     }
 }
 
+/// The fates of one transaction come in two pieces, which name the same cell, and are looked at again in one: what is left
+/// of both by then has the same key.
+#[test]
+fn fates_of_two_pieces_that_are_left_stay_both() {
+    let deletes = |rows: &[usize]| rows.iter().map(|row| (*row, Kind::Delete)).collect();
+    let [first, second, third] = [0, 1, 2];
+    let mut world = World::new();
+    world.write(&BTreeMap::from([(third, Kind::Short)]), false);
+    world.write(&deletes(&[first, second, third]), false);
+    world.collect(world.now + STEP - 1, u64::MAX);
+    world.write(&deletes(&[second]), false);
+    world.collect(world.now + STEP, u64::MAX);
+    world.now += 2 * STEP;
+    world.collect(world.now, 0);
+    assert_eq!(world.wrong(), Vec::<String>::new());
+    assert_eq!(world.count(Column::Write), 0);
+    assert_eq!(world.count(Column::Garbage), 0);
+}
+
 /// Bytes of all keys and values, after so many puts to each row, of which some server has locks or not.
 fn bytes_after(puts: u64, is_unresolved: bool) -> usize {
     let mut world = World::new();
