@@ -6,6 +6,7 @@
 //! changes nothing.
 
 use std::{
+    cell::Cell,
     ops::ControlFlow,
     path::Path,
     sync::{
@@ -46,8 +47,17 @@ const CLOSING_MAX: Duration = Duration::from_secs(2);
 pub enum Checkpoints {
     /// In a thread of their own: commits go on meanwhile.
     Background,
-    /// In the commit that filled a segment: for the simulator, which has one thread.
-    Inline,
+    /// In the commit that filled a segment, and in those that follow where it takes more than these steps: for the simulator,
+    /// which has one thread.
+    Inline {
+        /// In one commit.
+        steps: u32,
+    },
+}
+
+impl Checkpoints {
+    /// In the commit that filled a segment, however many steps that takes.
+    pub const AT_ONCE: Self = Self::Inline { steps: u32::MAX };
 }
 
 /// A store behind a commit log.
@@ -195,7 +205,7 @@ impl<B: Backend> Durable<B> {
             checkpointing: Mutex::new(()),
         });
         let checkpointer = match checkpoints {
-            Checkpoints::Inline => None,
+            Checkpoints::Inline { .. } => None,
             Checkpoints::Background => {
                 let shared = Arc::clone(&shared);
                 let thread = std::thread::Builder::new()
@@ -275,22 +285,29 @@ impl<B: Backend> Shared<B> {
         }
         if log.len() >= self.segment_bytes {
             self.next_segment(&mut log)?;
-        } else if self.checkpoints == Checkpoints::Inline {
+        } else if let Checkpoints::Inline { steps } = self.checkpoints {
             let waiting = self.orders.lock().through;
             if let Some(through) = waiting {
-                self.checkpoint_inline(&mut log, through);
+                self.checkpoint_inline(&mut log, through, steps);
             }
         }
         Ok(())
     }
 
     /// The group is durable and visible: if the store fails now, later commits tell. Where there's no room
-    /// it is tried again with the next commit.
-    fn checkpoint_inline(&self, log: &mut Log, through: u64) {
-        let made = self.checkpoint(through, &|_| ControlFlow::Continue(()), |last| {
-            log.forget_through(last);
-        });
-        let waits = matches!(made, Err(Error::Full { .. }));
+    /// it is tried again with the next commit, and so it goes on where it takes more steps.
+    fn checkpoint_inline(&self, log: &mut Log, through: u64, steps: u32) {
+        let left = Cell::new(steps);
+        let rest = |_| {
+            left.set(left.get().saturating_sub(1));
+            if left.get() == 0 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        let made = self.checkpoint(through, &rest, |last| log.forget_through(last));
+        let waits = matches!(made, Err(Error::Full { .. }) | Ok(Checkpoint::BrokenOff));
         self.orders.lock().through = waits.then_some(through);
     }
 
@@ -298,8 +315,8 @@ impl<B: Backend> Shared<B> {
     fn next_segment(&self, log: &mut Log) -> Result<(), Error> {
         match log.rotate() {
             Ok(last) => {
-                if self.checkpoints == Checkpoints::Inline {
-                    self.checkpoint_inline(log, last);
+                if let Checkpoints::Inline { steps } = self.checkpoints {
+                    self.checkpoint_inline(log, last, steps);
                 } else {
                     self.orders.lock().through = Some(last);
                     self.changed.notify_all();
@@ -317,8 +334,8 @@ impl<B: Backend> Shared<B> {
 
     fn ask_for_checkpoint(&self, through: u64) -> Result<(), Error> {
         match self.checkpoints {
-            Checkpoints::Inline => {
-                self.checkpoint_inline(&mut self.log.lock(), through);
+            Checkpoints::Inline { steps } => {
+                self.checkpoint_inline(&mut self.log.lock(), through, steps);
                 self.check()
             }
             Checkpoints::Background => {
@@ -335,7 +352,7 @@ impl<B: Backend> Shared<B> {
         through: u64,
         rest: Rest<'_>,
         forget: impl FnOnce(u64),
-    ) -> Result<(), Error> {
+    ) -> Result<Checkpoint, Error> {
         self.check()?;
         let made = self.backend.checkpoint(rest).and_then(|made| {
             if made == Checkpoint::Durable {
@@ -343,7 +360,7 @@ impl<B: Backend> Shared<B> {
                     .map_err(Error::io("remove segments of", "the log"))?;
                 forget(through);
             }
-            Ok(())
+            Ok(made)
         });
         // A store that can't be synced is as bad as a log that can't. One that has no room and says so before
         // it writes is as it was, and the log still holds everything.
@@ -354,7 +371,7 @@ impl<B: Backend> Shared<B> {
         })
     }
 
-    fn checkpoint_beside_commits(&self, through: u64, rest: Rest<'_>) -> Result<(), Error> {
+    fn checkpoint_beside_commits(&self, through: u64, rest: Rest<'_>) -> Result<Checkpoint, Error> {
         let _one = self.checkpointing.lock();
         self.checkpoint(through, rest, |last| self.log.lock().forget_through(last))
     }
@@ -532,7 +549,7 @@ impl<B: Backend> Engine for Durable<B> {
         match last.map(|last| self.shared.checkpoint_beside_commits(last, &rest)) {
             // The next open replays the log instead.
             None | Some(Err(Error::Full { .. })) => Ok(()),
-            Some(made) => made,
+            Some(made) => made.map(|_| ()),
         }
     }
 }

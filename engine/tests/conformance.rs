@@ -61,7 +61,7 @@ fn memory_behind_a_log() {
                 folder.path(),
                 backend,
                 &options,
-                Checkpoints::Inline,
+                Checkpoints::AT_ONCE,
             );
             Box::new(engine.expect("an engine"))
         };

@@ -422,7 +422,7 @@ fn a_backend_of_ones_own() {
         log_path(),
         Mine(memory()),
         &options(100),
-        Checkpoints::Inline,
+        Checkpoints::AT_ONCE,
     )
     .expect("an engine");
     for i in 0..20 {

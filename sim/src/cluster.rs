@@ -25,6 +25,7 @@ use crate::servers::oracle::{self, Oracle};
 use crate::servers::register::RegisterStore;
 use crate::servers::replica::Replicated;
 use crate::servers::tablet::{self, Tablet};
+use crate::store::CheckpointLie;
 use crate::transport::{Highest, SimTransport};
 use crate::workloads::{TableSpec, Workload, names, past};
 use crate::world::{NodeId, World};
@@ -194,16 +195,18 @@ impl Cluster {
                     tablet.disk.lie(Lie::Cut);
                 }
             }
-            Some(Mutation::CheckpointNotDurable) => {
-                for image in self
-                    .tablets()
-                    .iter()
-                    .filter_map(|tablet| tablet.image.as_ref())
-                {
-                    image.lock().lies = true;
-                }
+            Some(Mutation::CheckpointNotDurable) => self.lie_of_checkpoints(CheckpointLie::Nothing),
+            Some(Mutation::CheckpointBrokenOff) => {
+                self.lie_of_checkpoints(CheckpointLie::BrokenOff)
             }
             _ => {}
+        }
+    }
+
+    fn lie_of_checkpoints(&self, lie: CheckpointLie) {
+        let tablets = self.tablets();
+        for image in tablets.iter().filter_map(|tablet| tablet.image.as_ref()) {
+            image.lock().lies = Some(lie);
         }
     }
 

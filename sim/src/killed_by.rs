@@ -51,7 +51,8 @@ impl Mutation {
             | S::SyncTriedAgain
             | S::CutNotDone
             | S::ReplayNotRewritten
-            | S::CheckpointNotDurable => &[DURABLE],
+            | S::CheckpointNotDurable
+            | S::CheckpointBrokenOff => &[DURABLE],
             S::StaleTimestamps => &[&["recency"], READS],
             S::TwoOwners => &[&["one owner"]],
             S::Rule(M::MovedUndecided | M::MovedAndKept) => {

@@ -34,6 +34,8 @@ pub enum Mutation {
     ReplayNotRewritten,
     /// A store's checkpoint is called durable and isn't.
     CheckpointNotDurable,
+    /// A store's checkpoint is called durable when it was broken off.
+    CheckpointBrokenOff,
     /// A client gets the timestamp that its call before has asked for.
     StaleTimestamps,
     /// Every tablet has two owners.
@@ -69,6 +71,7 @@ impl Mutation {
             Self::CutNotDone,
             Self::ReplayNotRewritten,
             Self::CheckpointNotDurable,
+            Self::CheckpointBrokenOff,
             Self::StaleTimestamps,
             Self::TwoOwners,
             Self::AnswerAwaitedForEver,

@@ -24,8 +24,17 @@ pub struct Image {
     durable: Content,
     /// Changes since the last checkpoint.
     loose: Vec<(Column, Key, Option<Value>)>,
-    /// Says that a checkpoint is made, and makes none: for a mutation.
-    pub lies: bool,
+    /// What is said of checkpoints that isn't so: for a mutation.
+    pub lies: Option<CheckpointLie>,
+}
+
+/// What is said of a checkpoint that isn't so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointLie {
+    /// It is made, where nothing was brought to the device.
+    Nothing,
+    /// It is made, where it was broken off.
+    BrokenOff,
 }
 
 impl Image {
@@ -193,7 +202,7 @@ impl Store for SimStore {
             image.give_up();
         }
         operated?;
-        if image.lies {
+        if image.lies == Some(CheckpointLie::Nothing) {
             return Ok(Checkpoint::Durable);
         }
         let Image { durable, loose, .. } = &mut *image;
@@ -208,5 +217,67 @@ impl Store for SimStore {
         live.iter()
             .map(|((_, key), value)| (key.len() + value.len()) as u64)
             .sum()
+    }
+}
+
+/// A store with what is said of its checkpoints.
+pub struct Claimed<S> {
+    store: S,
+    image: Arc<Mutex<Image>>,
+}
+
+impl<S> Claimed<S> {
+    /// What is said stands in the image.
+    pub fn new(store: S, image: Arc<Mutex<Image>>) -> Self {
+        Self { store, image }
+    }
+}
+
+impl<S: Store> Store for Claimed<S> {
+    fn get(&self, column: Column, key: &[u8]) -> Result<Option<Value>, Error> {
+        self.store.get(column, key)
+    }
+
+    fn chunk(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+        direction: Direction,
+        limit: usize,
+        into: &mut Vec<(Key, Value)>,
+    ) -> Result<bool, Error> {
+        self.store.chunk(column, start, end, direction, limit, into)
+    }
+
+    fn first(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<Option<(Key, Value)>, Error> {
+        self.store.first(column, start, end)
+    }
+
+    fn wait_for_room(&self) {
+        self.store.wait_for_room();
+    }
+
+    fn check_room(&self, bytes: usize) -> Result<(), Error> {
+        self.store.check_room(bytes)
+    }
+
+    fn apply(&self, group: &[Batch]) -> Result<(), Error> {
+        self.store.apply(group)
+    }
+
+    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error> {
+        let made = self.store.checkpoint(rest)?;
+        let lies = self.image.lock().lies == Some(CheckpointLie::BrokenOff);
+        Ok(if lies { Checkpoint::Durable } else { made })
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.store.size_bytes()
     }
 }

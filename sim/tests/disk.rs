@@ -159,7 +159,13 @@ fn open(disk: &SimDisk) -> Result<impl Engine, Error> {
     };
     let store = Versioned::new(MemoryStore::default(), 1 << 20);
     let disk = Arc::new(disk.clone());
-    Durable::open(disk, Path::new("log"), store, &options, Checkpoints::Inline)
+    Durable::open(
+        disk,
+        Path::new("log"),
+        store,
+        &options,
+        Checkpoints::AT_ONCE,
+    )
 }
 
 fn put(key: &'static str) -> Batch {

@@ -140,7 +140,8 @@ impl redb::StorageBackend for Opened {
 
 type Model = BTreeMap<Key, Value>;
 
-fn open(log: &SimDisk, device: &Device) -> Result<impl Engine + use<>, Error> {
+/// `steps` of a checkpoint in each commit, at the most.
+fn open(log: &SimDisk, device: &Device, steps: u32) -> Result<impl Engine + use<>, Error> {
     let options = Options {
         // A checkpoint for each dozen of commits.
         segment_bytes: 8 << 10,
@@ -151,7 +152,8 @@ fn open(log: &SimDisk, device: &Device) -> Result<impl Engine + use<>, Error> {
     let store = RedbStore::open_on(device.open(), Path::new("store"), 64 << 10)?;
     let store = Versioned::new(Buffered::new(store, 1 << 20)?, 1 << 20);
     let log = Arc::new(log.clone());
-    Durable::open(log, Path::new("log"), store, &options, Checkpoints::Inline)
+    let checkpoints = Checkpoints::Inline { steps };
+    Durable::open(log, Path::new("log"), store, &options, checkpoints)
 }
 
 fn change(rng: &mut Rng, model: &Model) -> (Batch, Model) {
@@ -187,7 +189,9 @@ fn redb_and_the_log_keep_what_was_answered() {
         let device = Device::new(rng.stream("device"));
         let mut model = Model::new();
         for crash in 0..12 {
-            let engine = open(&log, &device)
+            // At once, or with commits between its steps.
+            let steps = [1, 2, 4, u32::MAX][rng.below(4) as usize];
+            let engine = open(&log, &device, steps)
                 .unwrap_or_else(|error| panic!("seed {seed}, crash {crash}: {error}"));
             assert_eq!(content(&engine), model, "seed {seed}, crash {crash}");
             for _ in 0..rng.between(0, 80) {
@@ -213,7 +217,7 @@ fn a_device_that_lies_is_noticed() {
         let log = SimDisk::new(&rng.stream("log"));
         let device = Device::new(rng.stream("device"));
         let mut model = Model::new();
-        let engine = open(&log, &device).expect("a new store");
+        let engine = open(&log, &device, u32::MAX).expect("a new store");
         for _ in 0..80 {
             let (batch, then) = change(&mut rng, &model);
             engine.commit(&[batch]).expect("a commit");
@@ -228,7 +232,7 @@ fn a_device_that_lies_is_noticed() {
         state.synced[keep..].fill(0);
         state.cached = state.synced.clone();
         drop(state);
-        open(&log, &device).map_or(true, |engine| {
+        open(&log, &device, u32::MAX).map_or(true, |engine| {
             engine
                 .scan(Column::Data, &[], &[], Direction::Forward)
                 .and_then(Iterator::collect::<Result<Model, Error>>)

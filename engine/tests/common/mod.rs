@@ -154,7 +154,7 @@ pub(crate) fn open_with<B: Backend>(
     options: &Options,
 ) -> Result<Durable<B>, Error> {
     let disk = Arc::new(disk.clone());
-    Durable::open(disk, log_path(), backend, options, Checkpoints::Inline)
+    Durable::open(disk, log_path(), backend, options, Checkpoints::AT_ONCE)
 }
 
 pub(crate) fn memory() -> Versioned<MemoryStore> {

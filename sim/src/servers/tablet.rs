@@ -29,7 +29,7 @@ use crate::servers::around::Around;
 use crate::servers::asked::Asked;
 use crate::servers::resolved::left;
 use crate::servers::{Lives, Way, arrivals, exit, heartbeats, own_locks, stall};
-use crate::store::{Image, SimStore};
+use crate::store::{Claimed, Image, SimStore};
 use crate::transport::{Highest, SimTransport};
 use crate::watch::Seen;
 use crate::world::{NodeId, World};
@@ -284,6 +284,16 @@ impl Tablet {
         world.spawn(self.node, beats.boxed());
     }
 
+    /// Of this process: at once, or step by step with commits between them, in which it may be killed.
+    fn checkpoints(&self) -> Checkpoints {
+        match self.dice.of("checkpoints", |rng| rng.below(6)) {
+            0..3 => Checkpoints::AT_ONCE,
+            more => Checkpoints::Inline {
+                steps: more as u32 - 2,
+            },
+        }
+    }
+
     fn open(&self, incarnation: u64) -> Result<(Arc<dyn Engine>, Core), Error> {
         let options = Options {
             segment_bytes: SEGMENT_BYTES,
@@ -298,14 +308,9 @@ impl Tablet {
             Some(image) => {
                 let store = SimStore::open(self.disk.clone(), image.clone());
                 let store = Buffered::new(store, BUFFER_BYTES)?;
-                let store = Versioned::new(store, HISTORY_BYTES);
-                Arc::new(Durable::open(
-                    disk,
-                    log,
-                    store,
-                    &options,
-                    Checkpoints::Inline,
-                )?)
+                let store = Versioned::new(Claimed::new(store, image.clone()), HISTORY_BYTES);
+                let checkpoints = self.checkpoints();
+                Arc::new(Durable::open(disk, log, store, &options, checkpoints)?)
             }
             None => {
                 let store = Versioned::new(MemoryStore::default(), HISTORY_BYTES);
@@ -314,7 +319,7 @@ impl Tablet {
                     log,
                     store,
                     &options,
-                    Checkpoints::Inline,
+                    Checkpoints::AT_ONCE,
                 )?)
             }
         };
