@@ -144,6 +144,9 @@ fn a_transactions_trace_shows_the_steps_of_its_path_on_every_server() {
             _ => panic!("{span:#?}"),
         };
         assert!(below.contains(&&*parent.name), "{parent:#?}\n{span:#?}");
+        if span.role == "tso" {
+            assert_eq!(span.says["result"], "ok");
+        }
         if span.role == "tablet" && parent.role == "client" {
             assert_eq!(span.says["start_ts"], start_ts);
             assert_eq!(span.says["table"], "bank");

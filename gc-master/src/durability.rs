@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::candidate::{Candidate, Host};
+use crate::served::Served;
 use crate::stored::{PersistError, StateStore};
 
 /// How far the state of a directory is durable.
@@ -129,11 +130,8 @@ impl Durability {
 
 /// A directory whose state is to be durable.
 pub trait Durable: Sync {
-    /// How far it is.
-    fn durability(&self) -> &Durability;
-
-    /// The state, and after how many changes it is; none: it has none.
-    fn newest(&self) -> Option<(u64, Vec<u8>)>;
+    /// It.
+    fn served(&self) -> &Served;
 
     /// The register has answered after so long: whether it has this state.
     fn written(&self, _state: &[u8], _is_stored: bool, _took: Duration) {}
@@ -152,7 +150,7 @@ pub async fn persist<H: Host>(
     store: StateStore,
     candidate: Option<&Candidate<H>>,
 ) -> PersistError {
-    let _closes = Closes(directory.durability());
+    let _closes = Closes(directory.served().durability());
     let term = store.term();
     let writing = pin!(write(directory, store, candidate));
     let Some(candidate) = candidate else {
@@ -167,10 +165,11 @@ async fn write<H: Host>(
     mut store: StateStore,
     candidate: Option<&Candidate<H>>,
 ) -> PersistError {
-    let (term, durability) = (store.term(), directory.durability());
+    let (term, durability) = (store.term(), directory.served().durability());
     loop {
         let is_unwritten = durability.take_unwritten();
-        let Some((changes, state)) = is_unwritten.then(|| directory.newest()).flatten() else {
+        let Some((changes, state)) = is_unwritten.then(|| directory.served().newest()).flatten()
+        else {
             durability.written.notified().await;
             continue;
         };
@@ -211,7 +210,7 @@ async fn copy<H: Host>(
     term: u64,
     candidate: &Candidate<H>,
 ) -> PersistError {
-    let durability = directory.durability();
+    let durability = directory.served().durability();
     loop {
         let changes = durability.changes();
         if durability.is_durable(changes) {
@@ -222,7 +221,7 @@ async fn copy<H: Host>(
         if durability.is_durable(changes) {
             continue;
         }
-        let Some((changes, state)) = directory.newest() else {
+        let Some((changes, state)) = directory.served().newest() else {
             continue;
         };
         let number = StateNumber {
@@ -245,7 +244,7 @@ async fn copy<H: Host>(
 
 fn show(directory: &impl Durable, number: StateNumber) -> Result<(), PersistError> {
     directory.becomes_durable(number)?;
-    directory.durability().durable(number.number);
+    directory.served().durability().durable(number.number);
     Ok(())
 }
 

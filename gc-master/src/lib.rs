@@ -45,6 +45,7 @@ mod rebuild;
 mod refusal;
 mod reports;
 mod runner;
+mod served;
 mod server;
 mod servers_by_name;
 mod service;
@@ -76,6 +77,7 @@ pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use pending::{Creation, Pending, Removal};
 pub use placements::Placements;
 pub use refusal::Refusal;
+pub use served::{Acted, Served};
 pub use server::{Error, Options, Server};
 pub use servers_by_name::ServersByName;
 pub use settings::{

@@ -4,9 +4,10 @@
 //! state only, so that steps that come meanwhile share a write. What a step has found is shown when the state that it
 //! has seen is durable, and at once if that is so already.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use percolator_protocol::election::StateNumber;
 use percolator_server::Folder;
 use percolator_telemetry::Limited;
@@ -17,10 +18,11 @@ use tonic::transport::Channel;
 
 use crate::commands::{Channels, send};
 use crate::core::Directory;
-use crate::durability::{Closed, Durability, Durable, persist};
+use crate::durability::{Closed, Durable, persist};
 use crate::events::{Command, Note};
 use crate::leadership::Replica;
 use crate::metrics::Metrics;
+use crate::served::{Acted, Served};
 use crate::stored::{PersistError, StateStore};
 
 /// Servers that disagree say so with each heartbeat.
@@ -31,15 +33,10 @@ static MOVES: Limited = Limited::new();
 pub(crate) struct Runner {
     /// Of this leadership; 0: the master is alone.
     term: u64,
-    state: Mutex<State>,
-    durability: Durability,
+    served: Served,
+    channels: Mutex<Channels>,
     started: Instant,
     metrics: Arc<Metrics>,
-}
-
-struct State {
-    directory: Directory,
-    channels: Channels,
 }
 
 /// What a step has found, not to be shown before the state that it has seen is durable.
@@ -68,11 +65,8 @@ impl Runner {
         adopt_cluster(folder, &directory)?;
         let runner = Arc::new(Self {
             term,
-            state: Mutex::new(State {
-                directory,
-                channels: Channels::default(),
-            }),
-            durability: Durability::default(),
+            served: Served::new(directory),
+            channels: Mutex::default(),
             started: Instant::now(),
             metrics,
         });
@@ -100,7 +94,7 @@ impl Runner {
 
     /// Nothing of this directory is shown from now on, and it changes no more.
     pub(crate) fn close(&self) {
-        self.durability.close();
+        self.served.durability().close();
     }
 
     /// One step of the directory, with its effects. The state is durable when this returns.
@@ -125,14 +119,9 @@ impl Runner {
         &self,
         at: impl FnOnce(&Directory, Duration) -> R,
     ) -> Result<R, Status> {
-        let unshown = {
-            let state = self.state();
-            Unshown {
-                result: at(&state.directory, self.started.elapsed()),
-                changes: self.durability.changes(),
-            }
-        };
-        self.show(unshown).await
+        let look = |directory: &Directory| at(directory, self.started.elapsed());
+        let (result, changes) = self.served.look(look);
+        self.show(Unshown { result, changes }).await
     }
 
     /// Looks at the directory for metrics, on which nobody relies: they may be ahead of the durable state by one write.
@@ -140,14 +129,14 @@ impl Runner {
         &self,
         at: impl FnOnce(&Directory, Duration) -> R,
     ) -> Result<R, Status> {
-        let state = self.state();
-        self.check()?;
-        Ok(at(&state.directory, self.started.elapsed()))
+        self.served.durability().check().map_err(closed)?;
+        let look = |directory: &Directory| at(directory, self.started.elapsed());
+        Ok(self.served.look(look).0)
     }
 
     /// Ends with the next change after this call that is durable, or of what needs not be.
     pub(crate) fn progressed(&self) -> Notified<'_> {
-        self.durability.progressed()
+        self.served.durability().progressed()
     }
 
     /// When it will be so late, counted from the directory's start.
@@ -159,21 +148,18 @@ impl Runner {
         self: &Arc<Self>,
         act: impl FnOnce(&mut Directory, Duration) -> R,
     ) -> Result<Unshown<R>, Status> {
-        let mut state = self.state();
-        self.check()?;
-        let result = act(&mut state.directory, self.started.elapsed());
-        let effects = state.directory.take_effects_unencoded();
-        effects.notes.iter().for_each(log);
-        if effects.has_changed {
-            self.durability.changed();
-        }
-        if effects.wakes {
-            // Of soft state: no write follows by which those who wait would hear of it.
-            self.durability.wake();
-        }
-        let changes = self.durability.changes();
-        for command in effects.commands {
-            let channel = state.channel(&command.address);
+        let acted = self
+            .served
+            .act(|directory| act(directory, self.started.elapsed()));
+        let Acted {
+            result,
+            changes,
+            commands,
+            notes,
+        } = acted.map_err(closed)?;
+        notes.iter().for_each(log);
+        for command in commands {
+            let channel = self.channel(&command.address);
             self.dispatch(Unshown {
                 result: (channel, command),
                 changes,
@@ -200,31 +186,23 @@ impl Runner {
     /// The result, once the state that it has seen is durable.
     async fn show<R>(&self, unshown: Unshown<R>) -> Result<R, Status> {
         let Unshown { result, changes } = unshown;
-        self.durability.shown(changes).await.map_err(closed)?;
+        let durability = self.served.durability();
+        durability.shown(changes).await.map_err(closed)?;
         Ok(result)
     }
 
-    fn check(&self) -> Result<(), Status> {
-        self.durability.check().map_err(closed)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A panic in a step leaves the directory in no known state: the assert stays an assert.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn channel(&mut self, address: &str) -> Option<Channel> {
-        // Not at each new connection: what one costs doesn't grow with the cluster.
-        if let Ok(state) = self.directory.state()
-            && self.channels.len() > 2 * state.servers.len()
-        {
-            let servers = state.servers.values();
-            self.channels
-                .keep(&servers.map(|server| &*server.address).collect());
-        }
-        self.channels.of(address)
+    fn channel(&self, address: &str) -> Option<Channel> {
+        let mut channels = self.channels.lock();
+        self.served.look(|directory| {
+            // Not at each new connection: what one costs doesn't grow with the cluster.
+            if let Ok(state) = directory.state()
+                && channels.len() > 2 * state.servers.len()
+            {
+                let servers = state.servers.values();
+                channels.keep(&servers.map(|server| &*server.address).collect());
+            }
+        });
+        channels.of(address)
     }
 }
 
@@ -235,13 +213,8 @@ struct PersistedRunner<'a> {
 }
 
 impl Durable for PersistedRunner<'_> {
-    fn durability(&self) -> &Durability {
-        &self.runner.durability
-    }
-
-    fn newest(&self) -> Option<(u64, Vec<u8>)> {
-        let state = self.runner.state();
-        Some((self.runner.durability.changes(), state.directory.encoded()?))
+    fn served(&self) -> &Served {
+        &self.runner.served
     }
 
     fn written(&self, state: &[u8], is_stored: bool, took: Duration) {
@@ -249,7 +222,8 @@ impl Durable for PersistedRunner<'_> {
     }
 
     fn becomes_durable(&self, _: StateNumber) -> Result<(), PersistError> {
-        adopt_cluster(self.folder, &self.runner.state().directory)
+        let adopt = |directory: &Directory| adopt_cluster(self.folder, directory);
+        self.runner.served.look(adopt).0
     }
 }
 
@@ -320,7 +294,7 @@ mod tests {
 
     impl Register for GatedRegister {
         fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
-            let values = self.values.lock().unwrap();
+            let values = self.values.lock();
             let found = values.last().map(|value| VersionedValue {
                 value: value.clone(),
                 version: RegisterVersion(values.len() as u64),
@@ -336,7 +310,7 @@ mod tests {
         ) -> BoxFuture<'_, Result<RegisterVersion, SwapError>> {
             Box::pin(async move {
                 self.swaps.acquire().await.unwrap().forget();
-                let mut values = self.values.lock().unwrap();
+                let mut values = self.values.lock();
                 if self.fails && !values.is_empty() {
                     return Err(SwapError::Refused {
                         register: "it".to_owned(),
@@ -425,7 +399,7 @@ mod tests {
         assert!(matches!(poll!(&mut third), Poll::Ready(Ok(()))));
         assert!(matches!(poll!(&mut looked), Poll::Ready(Ok(true))));
         // The first one was the directory's beginning.
-        assert_eq!(register.values.lock().unwrap().len(), 3);
+        assert_eq!(register.values.lock().len(), 3);
     }
 
     /// The register has none of its term then, and no copy may count.
@@ -446,22 +420,17 @@ mod tests {
         let metrics = Arc::new(Metrics::new().unwrap());
         let opened = Runner::open(directory, &mut store, 2, &folder, metrics).await;
         let (_, is_stored) = opened.unwrap();
-        assert!(!is_stored && register.values.lock().unwrap().is_empty());
+        assert!(!is_stored && register.values.lock().is_empty());
     }
 
     #[tokio::test]
     async fn connections_to_servers_that_are_gone_go() {
-        let directory = Directory::open(Start::NewCluster, Settings::default(), 1).unwrap();
-        let channels = Channels::default();
-        let mut state = State {
-            directory,
-            channels,
-        };
+        let runner = Fixture::new(false).await.runner;
         for port in 7_000..7_010 {
-            assert!(state.channel(&format!("127.0.0.1:{port}")).is_some());
+            assert!(runner.channel(&format!("127.0.0.1:{port}")).is_some());
         }
         // The cluster has no servers.
-        assert_eq!(state.channels.len(), 1);
+        assert_eq!(runner.channels.lock().len(), 1);
     }
 
     #[tokio::test]

@@ -73,20 +73,6 @@ pub enum Ask {
     },
 }
 
-impl Ask {
-    /// Whether a master answers it when servers have done something.
-    pub(crate) fn takes_time(&self) -> bool {
-        matches!(
-            self,
-            Self::CreateTable(_)
-                | Self::DeleteTable(_)
-                | Self::SplitTable(_)
-                | Self::MergeTable(_)
-                | Self::MoveTablet(_)
-        )
-    }
-}
-
 /// An answer.
 #[derive(Clone, Debug)]
 pub enum Answer {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_gc_master::DirectoryState;
-use percolator_server::{DurableValue, SmallFile};
 
 use crate::cluster::Cluster;
 use crate::disk::SimDisk;
@@ -119,9 +118,7 @@ impl Cluster {
         let master = self.master();
         let state = match &master.replicated {
             Some(replicated) => replicated.store.state()?.state,
-            None => SmallFile::on(Arc::new(master.disk.copy()), "state")
-                .load()
-                .ok()??,
+            None => master.own_state()?,
         };
         let truth = DirectoryState::decode(&state).ok()?;
         Some(truth.servers.get(server)?.groups)

@@ -147,3 +147,58 @@ fn take(
     }
     Some(position)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use percolator_engine::{Batch, EngineKind, Options, open};
+    use percolator_protocol::types::{Rows, TableId, TabletState, Timestamp};
+
+    use super::*;
+
+    /// How many of these rows each piece removes, of a value of so many bytes in each.
+    fn pieces(rows: usize, value_bytes: usize) -> Vec<usize> {
+        let options = Options::new(EngineKind::Memory, "tablet-0");
+        let engine = open(Path::new("nowhere"), &options).expect("in memory");
+        let tablet = Tablet {
+            id: 1,
+            table: TableId(5),
+            table_name: "t".into(),
+            rows: Rows::default(),
+            epoch: 1,
+            state: TabletState::Serving,
+        };
+        let mut batch = Batch::default();
+        for row in 0..rows {
+            let cell = key::cell(tablet.table, format!("{row:04}").as_bytes(), b"c");
+            let key = key::version(cell, Timestamp::from_u64(7));
+            batch.put(Column::Data, key, vec![b'x'; value_bytes]);
+        }
+        engine.commit(&[batch]).expect("in memory");
+        let mut position = Position {
+            tablet: tablet.id,
+            column: 0,
+            start: first_key(&tablet),
+        };
+        let mut pieces = Vec::new();
+        while position.column < COLUMNS.len() {
+            let mut decision = Decision::new();
+            let behind = take(&*engine, &tablet, position, KEYS_ALONE, &mut decision);
+            position = behind.expect("readable");
+            pieces.push(decision.batch.len());
+            engine.commit(&[decision.batch]).expect("in memory");
+        }
+        assert_eq!(pieces.iter().sum::<usize>(), rows);
+        pieces
+    }
+
+    #[test]
+    fn a_piece_ends_by_keys_or_by_bytes() {
+        assert_eq!(pieces(10, 100), [10]);
+        assert_eq!(pieces(KEYS_ALONE + 3, 1), [KEYS_ALONE, 3]);
+        // The value that goes over it is the last one.
+        assert_eq!(pieces(5, PIECE_BYTES / 2), [2, 2, 1]);
+        assert_eq!(pieces(3, PIECE_BYTES + 1), [1, 1, 1]);
+    }
+}

@@ -1,6 +1,6 @@
 //! Large transactions at a tablet server: what they read of their own, and how their locks are found and resolved.
 
-use crate::support::{Server, cell, prewrite, refused};
+use crate::support::{Server, cell, prewrite, prewrite_row, refused};
 use percolator_tablet::Limits;
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
@@ -145,6 +145,31 @@ fn its_locks_are_found_and_committed_piece_by_piece() {
     }
     server.ask(flush("c", "2", 2));
     assert_eq!(server.value("c", 30).as_deref(), Some("1"));
+}
+
+#[test]
+fn a_piece_ends_by_the_locks_of_others_that_it_looks_at_too() {
+    let mut server = flushed(Limits {
+        resolve_locks: 1,
+        ..Limits::default()
+    });
+    const OTHERS: usize = 200;
+    for row in 0..OTHERS {
+        // Between the second row and the third.
+        server.ask(prewrite_row(format!("c{row:03}").into(), "other", 11));
+    }
+    let (mut pieces, mut after) = (Vec::new(), None);
+    loop {
+        let piece = resolve(&mut server, 0, after);
+        pieces.push(piece.resolved);
+        after = piece.resume;
+        if after.is_none() {
+            break;
+        }
+    }
+    // Each looks at 64 locks at the most.
+    assert_eq!(pieces, [1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 0]);
+    assert_eq!(server.core.locks(), OTHERS);
 }
 
 #[test]

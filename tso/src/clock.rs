@@ -63,3 +63,28 @@ impl Clock for WrongClock {
         SystemClock.mono_ms()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_wrong_by_what_its_file_says() {
+        const HOUR_MS: i64 = 3_600_000;
+        let folder = tempfile::tempdir().expect("a folder");
+        let offset_ms = folder.path().join("offset");
+        let clock = WrongClock {
+            offset_ms: offset_ms.clone(),
+        };
+        let off_by = || clock.unix_ms().cast_signed() - SystemClock.unix_ms().cast_signed();
+        let near = |expected: i64| (off_by() - expected).abs() < HOUR_MS / 2;
+        assert!(near(0), "without a file: {}", off_by());
+        for offset in [HOUR_MS, -HOUR_MS] {
+            std::fs::write(&offset_ms, format!("{offset}\n")).expect("written");
+            assert!(near(offset), "{}", off_by());
+        }
+        std::fs::write(&offset_ms, "soon").expect("written");
+        assert!(near(0), "not a number: {}", off_by());
+        assert!(SystemClock.mono_ms() - clock.mono_ms() < HOUR_MS as u64);
+    }
+}

@@ -145,3 +145,13 @@ impl RequestCounters {
 fn seconds(ms: u64) -> f64 {
     ms as f64 / 1_000.0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_are_shown_as_seconds() {
+        assert_eq!(seconds(1_500), 1.5);
+    }
+}

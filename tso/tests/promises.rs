@@ -12,6 +12,9 @@ use percolator_register::{FileRegister, Register};
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 /// What is waited for comes within this, or never.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -63,6 +66,23 @@ impl Seen {
         )
         .await;
         assert_eq!(self.answers.load(Ordering::SeqCst), answered);
+    }
+}
+
+/// Waits until the server at this address says that it is ready, or that it isn't.
+async fn wait_until_ready(address: &str, is_ready: bool) {
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut client = HealthClient::new(endpoint.connect().await.unwrap());
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        let service = "ready".to_owned();
+        let answer = client.check(HealthCheckRequest { service }).await;
+        let status = answer.unwrap().into_inner().status();
+        if (status == ServingStatus::Serving) == is_ready {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
@@ -187,10 +207,12 @@ async fn while_all_oracles_are_up_a_register_that_is_away_costs_nothing() {
     tokio::time::sleep(OUTAGE).await;
     seen.wait_for_answers(1_000).await;
     assert_eq!(*seen.refusals.lock().unwrap(), [] as [&str; 0]);
+    wait_until_ready(&pair.leader, true).await;
 
     // Nobody promises any more.
     pair.cluster.signal(1, Signal::KILL);
     seen.wait_for_refusals().await;
+    wait_until_ready(&pair.leader, false).await;
     // One that comes back with its folder does, although it can't read the register.
     let address = pair.standby.clone();
     pair.cluster.restart(1, &address).await;

@@ -13,30 +13,26 @@ use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Candidate, Host as _, NotLeading, PersistError, Start, StateStore, StoreClock, StoreWaits,
-    persist,
+    Candidate, Host as _, NotLeading, PersistError, Start, StateStore, StoreWaits, persist,
 };
 use percolator_protocol::election::{Member, NamedLeader, StateNumber, StateSource};
-use percolator_register::{BoxFuture, Register};
+use percolator_register::Register;
 
 use crate::messages::{Answer, Ask, Caller};
 use crate::mutation::Mutation;
 use crate::rng::Rng;
+use crate::servers::alone::state_waits;
 use crate::servers::copies::CopyFile;
-use crate::servers::elected_master::host::MasterHost;
-use crate::servers::elected_master::shown::ShownDirectory;
+pub(super) use crate::servers::elected_master::host::MasterHost;
 use crate::servers::master::{Master, address};
 use crate::servers::oracle::WRITE;
 use crate::servers::promises::{PromiseFile, PromisePlace};
 use crate::servers::register::{MASTERS, STATE};
 use crate::servers::replica::Replicated;
-use crate::servers::served::Shared;
+use crate::servers::served::{SeenDirectory, Shared};
 use crate::watch::Seen;
-use crate::world::{NodeId, World};
+use crate::world::World;
 use tokio::sync::Notify;
-
-/// How long a register of the state that doesn't answer is asked again.
-const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// A process of one of several masters.
 pub struct ElectedMaster {
@@ -49,22 +45,6 @@ pub struct ElectedMaster {
     current: Mutex<Option<(u64, Shared)>>,
     stop: Notify,
     down: Mutex<Duration>,
-}
-
-/// The clock of a master's process.
-struct NodeClock {
-    world: Arc<World>,
-    node: NodeId,
-}
-
-impl StoreClock for NodeClock {
-    fn now(&self) -> Duration {
-        self.world.mono(self.node)
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
-        self.world.sleep_on(self.node, duration).boxed()
-    }
 }
 
 impl ElectedMaster {
@@ -238,7 +218,7 @@ impl ElectedMaster {
     fn set(&self, next: Option<(u64, Shared)>) {
         let before = std::mem::replace(&mut *self.current.lock(), next);
         if let Some((_, before)) = before {
-            before.durability.close();
+            before.served.durability().close();
         }
     }
 
@@ -250,7 +230,7 @@ impl ElectedMaster {
         self.candidate.stored(StateNumber { term, number: 0 });
         self.set(Some((term, shared.clone())));
         self.master.collect(&self.world, &shared);
-        let directory = ShownDirectory {
+        let directory = SeenDirectory {
             world: &self.world,
             shared: &shared,
         };
@@ -272,10 +252,9 @@ impl ElectedMaster {
             let number = stored.number;
             self.candidate.may_store_state(term, number.term).await;
             let opened = shown::state_of(&stored.state);
-            let shared = self
-                .master
-                .begin_directory(&self.world, Start::State(stored.state))?;
-            if let Some(bytes) = shared.take_begun()
+            let start = Start::State(stored.state);
+            let (shared, begun) = self.master.begin_directory(&self.world, start)?;
+            if let Some(bytes) = begun
                 && !self.has(Mutation::StateNotSwapped)
             {
                 match store.store(0, &bytes).await {
@@ -295,15 +274,8 @@ impl ElectedMaster {
     }
 
     fn waits(&self) -> StoreWaits {
-        let clock = NodeClock {
-            world: self.world.clone(),
-            node: self.master.node,
-        };
-        StoreWaits {
-            clock: Arc::new(clock),
-            retry: Duration::from_millis(self.replicated.timing.retry_ms),
-            retry_max: RETRY_MAX,
-        }
+        let retry = Duration::from_millis(self.replicated.timing.retry_ms);
+        state_waits(&self.world, self.master.node, retry)
     }
 
     /// The state of a new cluster, unless another master was first.
@@ -316,7 +288,7 @@ impl ElectedMaster {
                     let begun = self
                         .master
                         .begin_directory(&self.world, Start::NewCluster)
-                        .and_then(|begun| begun.take_begun());
+                        .and_then(|(_, begun)| begun);
                     if let Some(bytes) = begun {
                         let _ = store.store(0, &bytes).await;
                     }

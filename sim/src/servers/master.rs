@@ -1,9 +1,9 @@
-//! A master's process: the pure `Directory` of `gc-master`, and around it what its runner and service
-//! do: first what is to be durable, then commands, then answers. One that is alone writes its state within the step that
-//! changes it. One of several (`elected_master`) writes it meanwhile, and what a step has found waits for that.
+//! A master's process: the shipped directory, its steps and what makes its state durable, and around them what the runner and the
+//! service of `gc-master` do over a network. One that is alone has its state in its folder (`alone`), one of several in a register
+//! (`elected_master`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -11,22 +11,22 @@ use parking_lot::Mutex;
 use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Command, Creation, Directory, Heartbeat, Merging, Moving, Pending, Refusal, Removal, Settings,
-    Splitting, Start, directory_response, drain_servers, drive, locate, set_gc,
+    Acted, Command, Creation, Directory, Heartbeat, Merging, Moving, Pending, Refusal, Removal,
+    Settings, Splitting, Start, StoredState, directory_response, drain_servers, drive, locate,
+    set_gc,
 };
-use percolator_server::{DurableValue, SmallFile};
 use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
 
 use crate::disk::SimDisk;
-use crate::messages::{Answer, Ask, Caller};
+use crate::messages::{Answer, Ask};
 use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
 use crate::servers::commands::command_of;
 use crate::servers::elected_master::ElectedMaster;
 use crate::servers::replica::Replicated;
-use crate::servers::served::{Served, Shared};
-use crate::servers::{STEPS, cant_read, exit};
+use crate::servers::served::{ServedDirectory, Shared};
+use crate::servers::{alone, exit};
 use crate::transport::{Highest, SimTransport};
 use crate::watch::Seen;
 use crate::world::{NodeId, World};
@@ -81,16 +81,24 @@ impl Master {
         format!("gc-master-{}", self.number)
     }
 
-    fn random(&self) -> u128 {
+    pub(super) fn random(&self) -> u128 {
         let half = || u128::from(self.dice.of("ids", Rng::next));
         half() << 64 | half()
     }
 
-    /// A new directory. None: the run has failed.
-    pub(super) fn begin_directory(&self, world: &Arc<World>, start: Start) -> Option<Shared> {
+    /// A new directory, and what it wants to be durable before it is served. None: the run has failed.
+    pub(super) fn begin_directory(
+        &self,
+        world: &Arc<World>,
+        start: Start,
+    ) -> Option<(Shared, Option<Vec<u8>>)> {
         let settings = *self.settings.lock();
         match Directory::open(start, settings, self.random()) {
-            Ok(directory) => Some(Served::new(directory, world.mono(self.node))),
+            Ok(mut directory) => {
+                let begun = directory.take_effects().persist;
+                let started = world.mono(self.node);
+                Some((ServedDirectory::new(directory, started), begun))
+            }
             Err(error) => {
                 world.fail("the master starts", error.to_string());
                 None
@@ -116,65 +124,18 @@ impl Master {
         if let Some(replicated) = &self.replicated {
             return self.boot_elected(world, replicated);
         }
-        let random = self.random();
-        let stored = match self.state().load() {
-            Ok(stored) => stored,
-            Err(error) => {
-                let master = self.clone();
-                return cant_read(world, self.node, &error, move |world| master.boot(world));
-            }
-        };
-        let start = match stored {
-            Some(state) => Start::State(state),
-            None if !self.begun.load(Ordering::Relaxed) => Start::NewCluster,
-            // Its folder was lost with the state, or not.
-            None => Start::NoState {
-                cluster_id: self.cluster_id.lock().clone().filter(|_| random & 1 == 0),
-            },
-        };
-        let is_lost = matches!(start, Start::NoState { .. });
-        let settings = *self.settings.lock();
-        let mut directory = match Directory::open(start, settings, random) {
-            Ok(directory) => directory,
-            Err(error) => return world.fail("the master starts", error.to_string()),
-        };
-        if let Some(bytes) = directory.take_effects().persist
-            && self.state().store(&bytes).is_err()
-        {
-            let master = self.clone();
-            world.at(super::RESTART, Box::new(move |world| master.boot(world)));
-            return;
-        }
-        self.begun.store(true, Ordering::Relaxed);
-        if let Ok(truth) = directory.state() {
-            *self.cluster_id.lock() = Some(truth.cluster_id.clone());
-        }
-        let running = Served::new(directory, world.mono(self.node));
-        let handler = {
-            let (master, running) = (self.clone(), running.clone());
-            Arc::new(move |world: &Arc<World>, caller, ask| {
-                master.handle(world, &running, caller, ask);
-            })
-        };
-        let at_kill = {
-            let master = self.clone();
-            Box::new(move |_: &Arc<World>| master.disk.crash())
-        };
-        world.start(self.node, Some(handler), at_kill);
-        if is_lost {
-            self.rebuild(world, &running);
-        }
-        self.collect(world, &running);
+        self.boot_alone(world);
     }
 
     /// Whether one that is alone has a state: what is lost is rebuilt some time later. Several have it in their register.
     pub fn has_state(&self) -> bool {
-        let state = SmallFile::on(Arc::new(self.disk.copy()), "state");
-        self.replicated.is_some() || matches!(state.load(), Ok(Some(_)))
+        self.replicated.is_some() || self.own_state().is_some()
     }
 
-    fn state(&self) -> SmallFile {
-        SmallFile::on(Arc::new(self.disk.clone()), "state")
+    /// The state in the folder of one that is alone.
+    pub fn own_state(&self) -> Option<Vec<u8>> {
+        let found = alone::file(self.disk.copy()).load().ok()??;
+        Some(StoredState::decode(found.value)?.state)
     }
 
     /// One step of the directory, with its effects. What it has found may be shown when this returns. `None`: it may not
@@ -188,7 +149,8 @@ impl Master {
     ) -> Option<R> {
         let (result, changes) = self.act(world, running, act)?;
         if !early {
-            running.durability.shown(changes).await.ok()?;
+            let durability = running.served.durability();
+            durability.shown(changes).await.ok()?;
         }
         Some(result)
     }
@@ -200,55 +162,28 @@ impl Master {
         running: &Shared,
         act: impl FnOnce(&mut Directory, Duration) -> R,
     ) -> Option<(R, u64)> {
-        let (result, mut effects, changes) = {
-            let mut state = running.running.lock();
-            running.durability.check().ok()?;
-            let now = world.mono(self.node).saturating_sub(state.started);
-            let result = act(&mut state.directory, now);
-            let mut effects = state.directory.take_effects();
-            world.see(&Seen::MasterHolds(state.directory.held()));
-            if state.directory.state().is_ok() {
-                world.see(&Seen::Retention(state.directory.retention()));
+        let acted = running.served.act(|directory| {
+            let now = world.mono(self.node).saturating_sub(running.started);
+            let result = act(directory, now);
+            world.see(&Seen::MasterHolds(directory.held()));
+            if directory.state().is_ok() {
+                world.see(&Seen::Retention(directory.retention()));
             }
-            if self.replicated.is_some()
-                && let Some(bytes) = effects.persist.take()
-            {
-                running.changed(&mut state, bytes);
-            }
-            (result, effects, running.durability.changes())
-        };
-        for note in &effects.notes {
+            result
+        });
+        let Acted {
+            result,
+            changes,
+            commands,
+            notes,
+        } = acted.ok()?;
+        for note in &notes {
             world.note(|| format!("master: {note}"));
         }
-        if let Some(bytes) = &effects.persist {
-            let dies = {
-                let ppm = *self.die_ppm.lock();
-                self.dice.of("deaths", |rng| rng.chance(ppm))
-            };
-            if dies {
-                self.disk.die_within(STEPS);
-            }
-            let stored = self.state().store(bytes);
-            if dies || stored.is_err() {
-                let why = match stored {
-                    Ok(()) => "it died".to_owned(),
-                    Err(error) => error.to_string(),
-                };
-                running.durability.close();
-                let master = self.clone();
-                let why = format!("its state is not durable: {why}");
-                exit(world, self.node, &why, move |world| master.boot(world));
-                return None;
-            }
-        }
-        for command in std::mem::take(&mut effects.commands) {
-            if self.replicated.is_none() {
-                self.dispatch(world, running, command);
-                continue;
-            }
+        for command in commands {
             let (master, world2, running) = (self.clone(), world.clone(), running.clone());
             let sending = async move {
-                if running.durability.shown(changes).await.is_ok() {
+                if running.served.durability().shown(changes).await.is_ok() {
                     master.dispatch(&world2, &running, command);
                 }
             };
@@ -274,7 +209,7 @@ impl Master {
             };
             let meant = v1::Addressee {
                 server: other.to_owned(),
-                incarnation: running.running.lock().directory.incarnation(other),
+                incarnation: running.served.look(|it| it.incarnation(other)).0,
             };
             let node = world.network.lock().at(&super::tablet::address(other));
             if let Some(node) = node {
@@ -305,18 +240,6 @@ impl Master {
             });
         };
         world.spawn(self.node, finish.boxed());
-    }
-
-    fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
-        let takes_time = ask.takes_time();
-        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
-        let work = async move { master.answer(&world2, &running, ask, false).await };
-        if takes_time {
-            return self.answer_later(world, caller, work);
-        }
-        if let Some(answer) = work.now_or_never().flatten() {
-            world.reply(self.node, caller, answer);
-        }
     }
 
     /// The answer to a request. `early`: also if what it shows isn't durable, for a mutation.
@@ -373,22 +296,6 @@ impl Master {
             | Ask::Introduce(_)
             | Ask::Register { .. } => None,
         }
-    }
-
-    /// Answers when it is done, if it is; `None`: the process has died over it.
-    fn answer_later(
-        &self,
-        world: &Arc<World>,
-        caller: Caller,
-        work: impl Future<Output = Option<Answer>> + Send + 'static,
-    ) {
-        let (node, world2) = (self.node, world.clone());
-        let answer = async move {
-            if let Some(answer) = work.await {
-                world2.reply(node, caller, answer);
-            }
-        };
-        world.spawn(node, answer.boxed());
     }
 
     async fn heartbeat(

@@ -1,6 +1,7 @@
 //! The shipped cores as processes of the world: what their servers do around them over a network, done
 //! here over the simulated one.
 
+mod alone;
 mod around;
 mod arrivals;
 mod asked;

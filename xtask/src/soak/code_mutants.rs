@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 
-use super::tree::{self, SEEDS, Tree};
+use super::tree::{self, SEEDS, Tree, Verdict};
 use crate::{cmd::Cmd, context::Context};
 
 const VERSION: &str = "27.1.0";
@@ -65,6 +65,16 @@ pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow
     let (missed, all) = outcomes(&folder)?;
     let known = known(context)?;
     let tree = Tree::new(context, &out)?;
+    if missed
+        .iter()
+        .any(|mutant| !known.contains_key(&mutant.name))
+    {
+        // Otherwise what it finds by itself counts as noticed.
+        tree.clear()?;
+        if let Verdict::Noticed(what) = tree.simulator(SEEDS_SECONDS)? {
+            bail!("the simulator fails without any mutant: mend that first: {what}");
+        }
+    }
     let (mut by_simulator, mut listed, mut survivors) = (0, 0, Vec::new());
     for mutant in &missed {
         if known.contains_key(&mutant.name) {
@@ -91,7 +101,8 @@ pub(super) fn run(context: &Context, files: &str, shard: Option<&str>) -> anyhow
     println!("{said}");
     ensure!(
         survivors.len() * 10 <= all,
-        "more than one in ten survives: {said}"
+        "more than one in ten survives: {said}: {}",
+        survivors.join("; ")
     );
     Ok(json!({
         "files": files,

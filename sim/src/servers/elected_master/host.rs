@@ -16,7 +16,7 @@ use crate::servers::master::Master;
 use crate::servers::promises::PromisePlace;
 
 /// A process of a master, with its network and its folder.
-pub(super) struct MasterHost {
+pub(in crate::servers) struct MasterHost {
     pub(super) master: Arc<Master>,
     pub(super) promises: PromisePlace,
     pub(super) copies: Arc<CopyFile>,

@@ -1,37 +1,10 @@
 //! What one of several masters shows, and what its durable state has: for the invariant.
 
-use std::sync::Arc;
-
-use percolator_gc_master::{DirectoryState, Durability, Durable, PersistError, StoredState};
-use percolator_protocol::election::StateNumber;
+use percolator_gc_master::{DirectoryState, StoredState};
 
 use super::ElectedMaster;
 use crate::messages::Answer;
-use crate::servers::served::Shared;
 use crate::watch::{Seen, ShownState};
-use crate::world::World;
-
-/// The directory of a term, whose durable states are seen by the invariants.
-pub(super) struct ShownDirectory<'a> {
-    pub(super) world: &'a Arc<World>,
-    pub(super) shared: &'a Shared,
-}
-
-impl Durable for ShownDirectory<'_> {
-    fn durability(&self) -> &Durability {
-        &self.shared.durability
-    }
-
-    fn newest(&self) -> Option<(u64, Vec<u8>)> {
-        self.shared.newest()
-    }
-
-    /// The next leader goes on from it, or from a later one.
-    fn becomes_durable(&self, number: StateNumber) -> Result<(), PersistError> {
-        self.world.see(&Seen::DurableState(number));
-        Ok(())
-    }
-}
 
 /// How far a state is. None: it can't be read.
 pub(super) fn state_of(bytes: &[u8]) -> Option<ShownState> {
