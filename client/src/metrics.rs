@@ -197,3 +197,25 @@ pub(crate) async fn counted(
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_method_and_result() {
+        let metrics = Metrics::new(&Registry::new()).expect("new names");
+        let took = Duration::from_millis(1_500);
+        metrics.asked("get", &Attempt::Busy(String::new()), took);
+        metrics.asked("get", &Attempt::Lost(String::new()), took);
+        for result in ["refused", "lost"] {
+            let counted = metrics.requests.with_label_values(&["get", result]);
+            assert_eq!(counted.get(), 1, "{result}");
+        }
+        let seconds = metrics.request_seconds.with_label_values(&["get"]);
+        assert_eq!(
+            (seconds.get_sample_count(), seconds.get_sample_sum()),
+            (2, 3.0)
+        );
+    }
+}

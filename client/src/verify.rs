@@ -183,3 +183,37 @@ impl Verification {
         self.tablets.values().map(|tablet| tablet.wrong).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_add_up_by_server_and_tablet() {
+        let piece = |seen| v1::VerifyResponse {
+            tablets: vec![v1::VerifiedTablet {
+                tablet_id: 3,
+                seen,
+                waiting: 2,
+                wrong: 1,
+            }],
+            ..v1::VerifyResponse::default()
+        };
+        let mut all = Verification::default();
+        all.add("tablet-0", Part::Records, piece(5));
+        all.add("tablet-0", Part::Records, piece(6));
+        all.add("tablet-0", Part::Values, piece(7));
+        all.add("tablet-0", Part::Index, piece(8));
+        all.add("tablet-1", Part::Index, piece(9));
+        let of = |server: &str| &all.tablets[&(server.to_owned(), 3)];
+        let expected = Verified {
+            records: 11,
+            values: 7,
+            entries: 8,
+            waiting: 8,
+            wrong: 4,
+        };
+        assert_eq!(*of("tablet-0"), expected);
+        assert_eq!((of("tablet-1").entries, of("tablet-1").wrong), (9, 1));
+    }
+}

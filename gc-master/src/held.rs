@@ -242,10 +242,11 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use percolator_protocol::safe_point::Points;
+    use percolator_protocol::types::TabletState;
 
     use super::*;
     use crate::core::Settings;
-    use crate::events::{Action, Done, Heartbeat, Start};
+    use crate::events::{Action, Deletion, Done, Heartbeat, Start};
     use crate::state::Role;
 
     /// After every lease of an earlier start.
@@ -369,5 +370,21 @@ mod tests {
             "{held:?}"
         );
         assert!(held[0].what.contains("tablet-0"), "{held:?}");
+    }
+
+    #[test]
+    fn a_table_that_is_being_deleted_is_named_until_it_is_frozen() {
+        let (mut directory, mut beat) = with_a_table();
+        beat.points.barrier = directory.state().unwrap().gc.points().barrier;
+        directory.heartbeat(LATER, beat.clone()).unwrap();
+        assert_eq!(by(&directory, LATER), Vec::<&str>::new());
+        directory.delete_table(LATER, &Deletion::of("t")).unwrap();
+        assert_eq!(by(&directory, LATER), ["table_deleting"]);
+        for tablet in &mut beat.tablets {
+            tablet.state = TabletState::Frozen;
+        }
+        beat.groups += 1;
+        directory.heartbeat(LATER, beat).unwrap();
+        assert_eq!(by(&directory, LATER), Vec::<&str>::new());
     }
 }

@@ -84,8 +84,6 @@ pub enum Mutant {
     DroppedBeforeSafePoint,
     /// The fate of a commit goes with its record, while locks of its transaction may be left.
     FateCollected,
-    /// Of two entries of fates that are left with the same key, the second takes the place of the first.
-    LeftFatesOverwritten,
     /// The tablets of a deleted table are dropped at the safe point, while locks may be left whose primary is there.
     DroppedUnresolved,
     /// A master that starts takes everything below the safe point for resolved.
@@ -222,7 +220,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 105] = [
+    pub const ALL: [Self; 104] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -261,7 +259,6 @@ impl Mutant {
         Self::FreezeIgnored,
         Self::DroppedBeforeSafePoint,
         Self::FateCollected,
-        Self::LeftFatesOverwritten,
         Self::DroppedUnresolved,
         Self::ResolvedForgotten,
         Self::StartsResolved,

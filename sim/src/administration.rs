@@ -1,5 +1,5 @@
 //! What an administrator does while everything goes on: settings are changed, masters are started again with other ones, and a
-//! tablet server joins.
+//! tablet server joins. Behind half of it the masters are started again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,15 @@ use crate::cluster::Cluster;
 use crate::messages::{Answer, Ask};
 use crate::plan::{Fault, Plan};
 use crate::transport::odd;
+use crate::watch::Seen;
 use crate::world::World;
 
 /// Retentions that are set: from the shortest that may be.
 const RETENTIONS: [u64; 4] = [1, 2, 30, 600];
 /// Leases that masters are started with.
 const LEASES: [u64; 3] = [2, 3, 10];
+/// Masters that are started again are away for so long.
+const MASTERS_DOWN: Duration = Duration::from_millis(10);
 /// A request may be late by so much, and thrice as long as locks live (`nemesis::begin`).
 const LATE_MIN: Duration = Duration::from_secs(1);
 /// One that was not set is set again after this.
@@ -33,7 +36,7 @@ impl Plan {
 
 /// Changes the retention, or starts all masters again with another lease and the same state.
 pub(crate) fn change_settings(world: &Arc<World>, cluster: &Arc<Cluster>, way: u64) {
-    let (way, which) = (way / 2, way % 2);
+    let (which, starts_again, way) = (way % 2, way / 2 % 2 == 1, way / 4);
     let one_of = |of: &[u64]| Duration::from_secs(of[(way % of.len() as u64) as usize]);
     if which == 0 {
         let (retention, cluster2) = (one_of(&RETENTIONS), cluster.clone());
@@ -43,6 +46,9 @@ pub(crate) fn change_settings(world: &Arc<World>, cluster: &Arc<Cluster>, way: u
             if cluster2.set_retention(&world2, retention).await.is_err() {
                 world2.note(|| "the retention is not set, as far as it is known".to_owned());
             }
+            if starts_again {
+                cluster2.start_masters_again(&world2);
+            }
         };
         return world.spawn(cluster.keeper, setting.boxed());
     }
@@ -51,7 +57,17 @@ pub(crate) fn change_settings(world: &Arc<World>, cluster: &Arc<Cluster>, way: u
     for master in &cluster.masters {
         master.settings.lock().lease = lease;
     }
-    cluster.kill_masters(world, Duration::from_millis(10));
+    cluster.start_masters_again(world);
+}
+
+/// As [`join`]; in half of the cases all masters are started again when the server may just be known.
+pub(crate) fn join_behind_a_start(world: &Arc<World>, cluster: &Arc<Cluster>, way: u64) {
+    join(world, cluster);
+    if way.is_multiple_of(2) {
+        let cluster = cluster.clone();
+        let start = move |world: &Arc<World>| cluster.start_masters_again(world);
+        world.at(Duration::from_millis(way / 2 % 100), Box::new(start));
+    }
 }
 
 /// The tablet server that wasn't there from the beginning is started, if it is not there yet.
@@ -73,6 +89,13 @@ pub(crate) fn join(world: &Arc<World>, cluster: &Arc<Cluster>) {
 }
 
 impl Cluster {
+    /// Unless it comes so late that the faults are over.
+    fn start_masters_again(self: &Arc<Self>, world: &Arc<World>) {
+        if !self.is_healed() {
+            self.kill_masters(world, MASTERS_DOWN);
+        }
+    }
+
     async fn set_retention(
         &self,
         world: &Arc<World>,
@@ -84,8 +107,13 @@ impl Cluster {
         };
         let life = self.life("keeper");
         let transport = self.transport(world, self.keeper, &life);
+        world.see(&Seen::RetentionAsked(retention));
         match transport.ask_master(Ask::SetGc(request)).await? {
             Answer::GcSet(_) => {
+                // A state that is lost takes the setting with it.
+                if !self.plan.has(Fault::LoseMaster) {
+                    world.see(&Seen::RetentionSet);
+                }
                 world.note(|| format!("versions are kept for {} s", retention.as_secs()));
                 Ok(())
             }

@@ -553,6 +553,7 @@ fn new_masters(
             disk: SimDisk::new(&rng(&format!("{stream}'s disk"))),
             dice: Dice::new(rng(stream)),
             die_ppm: Mutex::new(0),
+            write: Mutex::new(oracle::WRITE),
             begun: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
             tablet_servers: Mutex::new(

@@ -85,9 +85,7 @@ impl Mutation {
             S::Rule(M::ArrivalsNotLatched) => {
                 &[&["nothing is overlooked"], FATES, WRITERS, READS, LIVENESS]
             }
-            S::Rule(M::MovedGarbageForgotten | M::LeftFatesOverwritten) => {
-                &[&["nothing is overlooked"]]
-            }
+            S::Rule(M::MovedGarbageForgotten) => &[&["nothing is overlooked"]],
             S::Rule(
                 M::MovedTailForgotten
                 | M::MovedAheadForgotten
@@ -204,7 +202,9 @@ impl Mutation {
             S::Rule(M::OlderFolderTaken) => &[READS, FATES, WRITERS, LIVENESS],
             S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],
             S::Rule(M::TablesNotPinned) => &[&["again: one table"]],
-            S::Rule(M::SessionsNotAwaited | M::LongerSessionsForgotten) => &[&["leases hold"]],
+            S::Rule(M::SessionsNotAwaited | M::LongerSessionsForgotten) => {
+                &[&["leases hold", "granted leases hold"]]
+            }
             S::Rule(M::SessionsNeverEnd | M::StuckForEver | M::DroppedRecordsStay) => {
                 &[&["liveness: collection"]]
             }
@@ -235,7 +235,7 @@ impl Mutation {
             }
             S::Election(_) => &[TIMESTAMPS, &["one leader"]],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer | M::FloorIsNow) => {
-                &[&["leases hold"]]
+                &[&["leases hold", "granted leases hold"]]
             }
         }
     }

@@ -57,6 +57,7 @@ pub fn all() -> Vec<Use> {
         ("snapshot isolation", S::Rule(M::ReadSkipsLocks), None),
         ("durable", S::AnswerBeforeSync, None),
         ("leases hold", S::Rule(M::LeaseFromTheAnswer), None),
+        ("granted leases hold", S::Rule(M::SessionsNotAwaited), None),
         ("liveness: progress", S::AnswerAwaitedForEver, None),
         ("liveness: ends", S::AnswerAwaitedForEver, None),
         (

@@ -240,7 +240,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
                 println!("{}", row(&name, &killed));
                 if !mutation.may_be_killed_by(&killed.failure.invariant) {
                     otherwise += 1;
-                    println!("{:30}  WHICH HAS NO PART IN IT", "");
+                    println!("{:30}  WHICH HAS NO PART IN IT: {name}", "");
                 }
             }
             None => {

@@ -116,11 +116,10 @@ impl Cluster {
         }
     }
 
-    /// From now on a server's disk takes about so much longer; the master stands still while its disk
-    /// writes, which is a fault of its own.
+    /// From now on a server's disk takes about so much longer.
     pub fn set_disk_slow(&self, server: usize, by: Duration) {
         match self.place(server) {
-            Place::Master(_) => {}
+            Place::Master(number) => *self.masters[number].write.lock() = oracle::WRITE + by,
             Place::Oracle(number) => *self.oracles[number].write.lock() = oracle::WRITE + by,
             Place::Tablet(number) => *self.tablet(number).sync.lock() = SYNC + by,
         }

@@ -395,13 +395,6 @@ impl Mutation {
                 plan.retention = Duration::from_millis(50);
                 plan.think = Duration::from_millis(2);
             }
-            // Deletes of several cells whose locks are left for long, by servers that stop half way.
-            Self::Rule(Mutant::LeftFatesOverwritten) => {
-                only(&[Fault::KillServer, Fault::DiskSlow]);
-                plan.workloads = vec!["cycle", "pipelined"];
-                plan.retention = Duration::from_millis(250);
-                plan.think = Duration::from_millis(2);
-            }
             // A client that asks, stands still, and hears the answer when the lease is over.
             Self::Rule(Mutant::LeaseFromTheAnswer) => {
                 only(&[Fault::PauseClient, Fault::Late]);

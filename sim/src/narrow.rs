@@ -12,16 +12,16 @@ use crate::workloads;
 /// One seed of so many is narrow.
 const ONE_OF: u64 = 3;
 
-/// Makes the plan narrow, if its seed is one of those.
-pub(crate) fn narrow(plan: &mut Plan) {
+/// Makes the plan narrow, if its seed is one of those. Whether it is.
+pub(crate) fn narrow(plan: &mut Plan) -> bool {
     let mut rng = Rng::new(plan.seed, "narrow");
     if rng.below(ONE_OF) != 0 {
-        return;
+        return false;
     }
     let ms = Duration::from_millis;
     plan.faults.clear();
     for _ in 0..1 + rng.below(3) {
-        plan.faults.insert(*rng.pick(Fault::of_any()));
+        plan.faults.insert(*rng.pick(Fault::of_one_each()));
     }
     plan.workloads = vec![rng.pick(&workloads::all()).name()];
     plan.few_keys = rng.below(2) == 0;
@@ -40,4 +40,5 @@ pub(crate) fn narrow(plan: &mut Plan) {
         scan_records_of_one_cell: small(),
         ..plan.limits
     };
+    true
 }

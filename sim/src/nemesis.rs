@@ -333,7 +333,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         Fault::Balance if way % 4 == 3 => moves::stop_when_empty(world, cluster, whom, way),
         Fault::Balance => moves::drain_or_undrain(world, cluster, whom, way),
         Fault::ChangeSettings => administration::change_settings(world, cluster, way),
-        Fault::JoinLater => administration::join(world, cluster),
+        Fault::JoinLater => administration::join_behind_a_start(world, cluster, way),
         Fault::Burst => cluster.burst(world, client, (way % 8) as usize + 4),
         Fault::HandOver
         | Fault::KillLeader
@@ -466,8 +466,7 @@ fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) 
     let Deed {
         fault, way, lasts, ..
     } = *deed;
-    let first = usize::from(fault == Fault::DiskSlow);
-    let server = first + (deed.whom % (cluster.servers() - first) as u64) as usize;
+    let server = (deed.whom % cluster.servers() as u64) as usize;
     let name = world.name(cluster.server_node(server));
     world.note(|| format!("{}: {name}", fault.about()));
     match fault {

@@ -103,6 +103,11 @@ impl Fault {
         &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 6]
     }
 
+    /// Those that need no replicas of servers.
+    pub fn of_one_each() -> &'static [Self] {
+        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len()]
+    }
+
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -322,24 +327,11 @@ impl Plan {
         if Rng::new(seed, "changes").below(5) == 0 {
             plan.workloads.push("changes");
         }
-        narrow(&mut plan);
-        if Rng::new(seed, "stale-commit-ts").below(4) == 0 {
-            plan.faults.insert(Fault::StaleCommitTs);
+        if Rng::new(seed, "pipelined").below(4) == 0 {
+            plan.workloads.push("pipelined");
         }
-        if Rng::new(seed, "split-and-merge").below(3) == 0 {
-            plan.faults.insert(Fault::SplitAndMerge);
-        }
-        if Rng::new(seed, "move-tablets").below(3) == 0 {
-            plan.faults.insert(Fault::MoveTablets);
-        }
-        if Rng::new(seed, "balance").below(3) == 0 {
-            plan.faults.insert(Fault::Balance);
-        }
-        if Rng::new(seed, "change-settings").below(4) == 0 {
-            plan.faults.insert(Fault::ChangeSettings);
-        }
-        if Rng::new(seed, "join-later").below(4) == 0 {
-            plan.faults.insert(Fault::JoinLater);
+        if !narrow(&mut plan) {
+            plan.faults.extend(drawn_apart(seed));
         }
         replicate(&mut plan);
         plan
@@ -405,6 +397,22 @@ impl Plan {
     pub fn has(&self, fault: Fault) -> bool {
         self.faults.contains(&fault)
     }
+}
+
+/// Kinds of faults that came later, each with a draw of its own: what else a seed is stays as it was.
+fn drawn_apart(seed: u64) -> impl Iterator<Item = Fault> {
+    let kinds = [
+        (Fault::StaleCommitTs, 4),
+        (Fault::SplitAndMerge, 3),
+        (Fault::MoveTablets, 3),
+        (Fault::Balance, 3),
+        (Fault::ChangeSettings, 4),
+        (Fault::JoinLater, 4),
+    ];
+    let drawn = kinds
+        .into_iter()
+        .filter(move |(fault, one_of)| Rng::new(seed, fault.name()).below(*one_of) == 0);
+    drawn.map(|(fault, _)| fault)
 }
 
 /// Below this a client gives up before an answer that was lost has come by another way.

@@ -15,7 +15,7 @@ use crate::plan::Fault;
 use crate::recorder::Session;
 use crate::run::keeper;
 use crate::servers::tablet::Tablet;
-use crate::watch::Watch;
+use crate::watch::{Seen, Watch};
 use crate::world::World;
 
 /// A table of both clusters, and what lies in it.
@@ -116,6 +116,7 @@ fn make_another(world: &Arc<World>, cluster: &Arc<Cluster>) {
     }
     // Of the other one nothing is known yet.
     *world.watch.lock() = Watch::new(cluster.plan.only);
+    world.see(&Seen::RetentionAsked(cluster.plan.retention));
     *cluster.highest.lock() = Timestamp::ZERO;
     for master in &cluster.masters {
         master.disk.lose();

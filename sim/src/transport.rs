@@ -194,10 +194,20 @@ impl Transport for SimTransport {
         _: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
         async move {
-            match self.ask_master(Ask::Session(request)).await? {
-                Answer::Session(told) => self.cluster.check_session(told),
-                _ => Err(odd()),
-            }
+            let (session, floor) = (request.session, Timestamp::from_u64(request.floor));
+            let asked_at = self.world.now();
+            self.world.see(&Seen::LeaseAsked { session, floor });
+            let told = match self.ask_master(Ask::Session(request)).await? {
+                Answer::Session(told) => self.cluster.check_session(told)?,
+                _ => return Err(odd()),
+            };
+            self.world.see(&Seen::LeaseGranted {
+                session,
+                floor,
+                barrier: Timestamp::from_u64(told.barrier),
+                until: asked_at + Duration::from_millis(told.lease_ms.into()),
+            });
+            Ok(told)
         }
         .boxed()
     }

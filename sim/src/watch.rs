@@ -111,8 +111,28 @@ pub enum Seen<'a> {
         /// How far it is.
         points: Points,
     },
-    /// The master keeps versions for so long.
-    Retention(Duration),
+    /// Versions may be kept for so long from now on, and no longer: the cluster begins with that, or somebody asks for it.
+    RetentionAsked(Duration),
+    /// Whoever asked for a retention was answered: that of the beginning is in force no more.
+    RetentionSet,
+    /// A client asks for a lease at this floor, or gives its lease back where it is 0.
+    LeaseAsked {
+        /// Its session.
+        session: u64,
+        /// From where on nothing is to be refused.
+        floor: Timestamp,
+    },
+    /// A client was answered.
+    LeaseGranted {
+        /// Its session.
+        session: u64,
+        /// What it asked for.
+        floor: Timestamp,
+        /// What may be refused already.
+        barrier: Timestamp,
+        /// When the lease ends, in the world's time, counted from when it was asked for.
+        until: Duration,
+    },
     /// What a tablet server holds in memory.
     Holds {
         /// As it counts now.
@@ -222,6 +242,8 @@ pub struct Watch {
     nothing: Owned,
     /// The points that each server has made durable.
     points: BTreeMap<String, Points>,
+    /// The world's time, as long as no clock went fast or slow.
+    time: Option<Duration>,
 }
 
 impl Default for Watch {
@@ -233,6 +255,7 @@ impl Default for Watch {
             owned: BTreeMap::new(),
             nothing: Owned::default(),
             points: BTreeMap::new(),
+            time: None,
         }
     }
 }
@@ -247,11 +270,17 @@ impl Watch {
         watch
     }
 
+    /// It is so late in the world; none: some clock went fast or slow, so that nothing is promised by any.
+    pub fn set_time(&mut self, time: Option<Duration>) {
+        self.time = time;
+    }
+
     /// Tells everyone.
     ///
     /// # Errors
     /// The first invariant that is broken.
     pub fn see(&mut self, seen: &Seen<'_>) -> Result<(), Broken> {
+        let time = self.time;
         match seen {
             Seen::Granted(granted) => self.tell(|invariant| invariant.granted(*granted)),
             Seen::Led { role, server, term } => {
@@ -289,9 +318,21 @@ impl Watch {
                 self.tell(|invariant| invariant.owns(server, tablets))
             }
             Seen::Points { server, points } => {
-                self.tell(|invariant| invariant.points(server, *points))
+                self.tell(|invariant| invariant.points(server, *points, time))
             }
-            Seen::Retention(retention) => self.tell(|invariant| invariant.retention(*retention)),
+            Seen::RetentionAsked(retention) => {
+                self.tell(|invariant| invariant.retention_asked(*retention))
+            }
+            Seen::RetentionSet => self.tell(|invariant| invariant.retention_set()),
+            Seen::LeaseAsked { session, floor } => {
+                self.tell(|invariant| invariant.lease_asked(*session, *floor))
+            }
+            Seen::LeaseGranted {
+                session,
+                floor,
+                barrier,
+                until,
+            } => self.tell(|invariant| invariant.lease_granted(*session, *floor, *barrier, *until)),
             Seen::Holds { held, limits } => self.tell(|invariant| invariant.holds(held, limits)),
             Seen::MasterHolds(held) => self.tell(|invariant| invariant.master_holds(held)),
             Seen::Locks { counted, stored } => {

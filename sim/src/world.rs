@@ -142,6 +142,7 @@ impl World {
             only: plan.only,
             cut,
         });
+        world.see(&Seen::RetentionAsked(plan.retention));
         let nobody = world.add_node("world");
         debug_assert_eq!(nobody, NOBODY);
         world.inner.lock().nodes[NOBODY].up = true;
@@ -177,7 +178,15 @@ impl World {
 
     /// Tells the invariants what was seen.
     pub fn see(&self, seen: &Seen<'_>) {
-        let broken = self.watch.lock().see(seen);
+        let time = match seen {
+            Seen::Points { .. } if !self.has_paced_clocks() => Some(self.now()),
+            _ => None,
+        };
+        let broken = {
+            let mut watch = self.watch.lock();
+            watch.set_time(time);
+            watch.see(seen)
+        };
         if let Err((invariant, detail)) = broken {
             self.fail(invariant, detail);
         }

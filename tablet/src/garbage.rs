@@ -207,11 +207,9 @@ fn leave(
         entry.items.retain(|item| stays.contains(&item.cell_key));
         if !entry.items.is_empty() {
             match left.entry(entry.key().into()) {
-                Slot::Occupied(mut other) if !mutants::on(Mutant::LeftFatesOverwritten) => {
-                    join(state, decision, other.get_mut(), entry)?;
-                }
-                slot => {
-                    slot.insert_entry(entry);
+                Slot::Occupied(mut other) => join(state, decision, other.get_mut(), entry)?,
+                Slot::Vacant(slot) => {
+                    slot.insert(entry);
                 }
             }
         }

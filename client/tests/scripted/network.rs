@@ -386,6 +386,7 @@ impl Transport for Network {
         address: &str,
         request: v1::Request,
     ) -> BoxFuture<'_, Result<v1::Response, Lost>> {
+        assert_eq!(request.trace, None, "nothing is traced here");
         let question = Question::Tablet(address.to_owned(), request);
         async move {
             match self.exchange(question).await? {
@@ -396,7 +397,8 @@ impl Transport for Network {
         .boxed()
     }
 
-    fn timestamp(&self, _: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+    fn timestamp(&self, trace: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+        assert_eq!(trace, None, "nothing is traced here");
         async move {
             match self.exchange(Question::Timestamp).await? {
                 Answer::Timestamp(timestamp) => Ok(timestamp),

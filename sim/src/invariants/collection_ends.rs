@@ -12,7 +12,7 @@ use percolator_tablet::index::Entry;
 use crate::watch::{Content, Holding};
 
 /// Columns whose keys begin with the number of their table.
-const OF_TABLES: [Column; 3] = [Column::Lock, Column::Write, Column::Data];
+const OF_TABLES: [Column; 4] = [Column::Lock, Column::Write, Column::Data, Column::Notify];
 
 /// Why collection on this server has not ended at a safe point above `past`; `None`: it has. Cheap, as it is asked
 /// after every event.

@@ -12,6 +12,7 @@ mod durable_answers;
 mod durable_masters;
 mod exact_reads;
 mod first_committer;
+mod granted_leases;
 mod isolation;
 pub(crate) mod leases_hold;
 pub(crate) mod liveness;
@@ -115,13 +116,39 @@ pub trait Invariant: Send {
         Ok(())
     }
 
-    /// A tablet server has durably reached these points.
-    fn points(&mut self, server: &str, points: Points) -> Result<(), String> {
+    /// A tablet server has durably reached these points; at this time of the world, unless a clock went fast or slow.
+    fn points(
+        &mut self,
+        server: &str,
+        points: Points,
+        time: Option<Duration>,
+    ) -> Result<(), String> {
         Ok(())
     }
 
-    /// The master keeps versions for so long, from now on.
-    fn retention(&mut self, retention: Duration) -> Result<(), String> {
+    /// Versions may be kept for so long from now on, and no longer.
+    fn retention_asked(&mut self, retention: Duration) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// One that was asked for is in force, or a later one: that of the beginning is not.
+    fn retention_set(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A client asks for a lease, or gives its lease back.
+    fn lease_asked(&mut self, session: u64, floor: Timestamp) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A client has a lease until this time of the world.
+    fn lease_granted(
+        &mut self,
+        session: u64,
+        floor: Timestamp,
+        barrier: Timestamp,
+        until: Duration,
+    ) -> Result<(), String> {
         Ok(())
     }
 
@@ -202,6 +229,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(successors::Successors::default()),
         Box::new(points_go_forward::PointsGoForward::default()),
         Box::new(retention_holds::RetentionHolds::default()),
+        Box::new(granted_leases::GrantedLeases::default()),
         Box::new(collected_rightly::CollectedRightly),
         Box::new(stays_dropped::StaysDropped::default()),
         Box::new(resolved::Resolved),

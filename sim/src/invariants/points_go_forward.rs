@@ -2,6 +2,7 @@
 //! barrier, and resolved at or below the safe point (`protocol::safe_point`).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use percolator_protocol::safe_point::Points;
 
@@ -22,7 +23,7 @@ impl Invariant for PointsGoForward {
         Ok(())
     }
 
-    fn points(&mut self, server: &str, points: Points) -> Result<(), String> {
+    fn points(&mut self, server: &str, points: Points, _: Option<Duration>) -> Result<(), String> {
         let before = self
             .reached
             .insert(server.to_owned(), points)

@@ -1,7 +1,7 @@
 //! Within the retention nothing is too old: no tablet server refuses what began less than a retention before the highest
 //! timestamp that the oracle has granted (`protocol::safe_point::barrier`). Where the retention grows, what was too old before
-//! stays so. This is judged by the oracle's time, and by no client's session: a client that believes itself refused rightly would
-//! not complain.
+//! stays so. This is judged by the oracle's time and by what administrators asked for and were answered, and neither by a client's
+//! session, which would not complain if it believed itself refused rightly, nor by what a master holds for set.
 
 use std::time::Duration;
 
@@ -13,15 +13,24 @@ use super::Invariant;
 
 #[derive(Default)]
 pub(super) struct RetentionHolds {
-    retention: Duration,
+    /// What was asked for since the beginning: a request may be carried out late, and twice.
+    asked: Option<Duration>,
+    /// That of the beginning, until another one is set.
+    first: Option<Duration>,
     highest: Timestamp,
     /// What is below this may be refused, by the retentions that there were.
     allowed_ms: u64,
 }
 
 impl RetentionHolds {
+    /// The shortest that may be in force.
+    fn shortest(&self) -> Duration {
+        let may_be = self.asked.into_iter().chain(self.first);
+        may_be.min().unwrap_or_default()
+    }
+
     fn allow(&mut self) {
-        let retention_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
+        let retention_ms = u64::try_from(self.shortest().as_millis()).unwrap_or(u64::MAX);
         let allowed_ms = self.highest.physical_ms().saturating_sub(retention_ms);
         self.allowed_ms = self.allowed_ms.max(allowed_ms);
     }
@@ -39,20 +48,30 @@ impl Invariant for RetentionHolds {
         Ok(())
     }
 
-    fn retention(&mut self, retention: Duration) -> Result<(), String> {
-        self.retention = retention;
+    fn retention_asked(&mut self, retention: Duration) -> Result<(), String> {
+        if self.first.is_none() && self.asked.is_none() {
+            self.first = Some(retention);
+        } else {
+            self.asked = Some(self.asked.map_or(retention, |asked| asked.min(retention)));
+        }
         self.allow();
         Ok(())
     }
 
-    fn points(&mut self, server: &str, points: Points) -> Result<(), String> {
+    fn retention_set(&mut self) -> Result<(), String> {
+        self.allow();
+        self.first = None;
+        Ok(())
+    }
+
+    fn points(&mut self, server: &str, points: Points, _: Option<Duration>) -> Result<(), String> {
         let barrier_ms = points.barrier.physical_ms();
         if barrier_ms > self.allowed_ms {
             return Err(format!(
                 "{server} refuses what is below {}, of {} ms ago, and versions are kept for {:?}",
                 points.barrier,
                 self.highest.physical_ms().saturating_sub(barrier_ms),
-                self.retention
+                self.shortest()
             ));
         }
         Ok(())
@@ -68,30 +87,37 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
-    /// With this retention, when the oracle has granted up to this, a barrier.
+    /// When the oracle has granted up to this, a barrier.
     fn reaches(
         invariant: &mut RetentionHolds,
-        retention_s: u64,
         granted_ms: u64,
         barrier: Timestamp,
     ) -> Result<(), String> {
-        invariant.retention(Duration::from_secs(retention_s))?;
         let (first, count) = (at(granted_ms), 1);
         invariant.granted(Granted { first, count })?;
-        invariant.points(
-            "tablet-0",
-            Points {
-                barrier,
-                safe_point: Timestamp::ZERO,
-                resolved: Timestamp::ZERO,
-            },
-        )
+        let points = Points {
+            barrier,
+            safe_point: Timestamp::ZERO,
+            resolved: Timestamp::ZERO,
+        };
+        invariant.points("tablet-0", points, None)
+    }
+
+    fn of(retention_s: u64) -> RetentionHolds {
+        let mut invariant = RetentionHolds::default();
+        ask(&mut invariant, retention_s);
+        invariant
+    }
+
+    fn ask(invariant: &mut RetentionHolds, retention_s: u64) {
+        let asked = invariant.retention_asked(Duration::from_secs(retention_s));
+        assert_eq!(asked, Ok(()));
     }
 
     #[test]
     fn a_barrier_above_one_retention_ago_is_refused() {
-        let mut invariant = RetentionHolds::default();
-        let mut reaches = |granted, barrier| reaches(&mut invariant, 10, granted, barrier);
+        let mut invariant = of(10);
+        let mut reaches = |granted, barrier| reaches(&mut invariant, granted, barrier);
         assert_eq!(reaches(15_000, Timestamp::ZERO), Ok(()));
         assert_eq!(reaches(15_000, at(5_000)), Ok(()));
         assert_broken(reaches(15_000, at(5_001)), "of 9999 ms ago");
@@ -99,12 +125,29 @@ mod tests {
     }
 
     #[test]
-    fn a_retention_that_grows_holds_from_then_on() {
-        let mut invariant = RetentionHolds::default();
-        let mut reaches =
-            |retention_s, granted, barrier| reaches(&mut invariant, retention_s, granted, barrier);
-        assert_eq!(reaches(1, 15_000, at(14_000)), Ok(()));
-        assert_eq!(reaches(10, 16_000, at(14_000)), Ok(()));
-        assert_broken(reaches(10, 16_000, at(14_001)), "of 1999 ms ago");
+    fn a_retention_that_grows_holds_once_it_is_set() {
+        let mut invariant = of(1);
+        assert_eq!(reaches(&mut invariant, 15_000, at(14_000)), Ok(()));
+        ask(&mut invariant, 10);
+        assert_eq!(reaches(&mut invariant, 15_500, at(14_500)), Ok(()));
+        assert_eq!(invariant.retention_set(), Ok(()));
+        assert_eq!(reaches(&mut invariant, 16_000, at(14_500)), Ok(()));
+        assert_broken(
+            reaches(&mut invariant, 16_000, at(14_501)),
+            "of 1499 ms ago",
+        );
+    }
+
+    #[test]
+    fn a_shorter_one_may_be_in_force_from_when_it_is_asked_for() {
+        let mut invariant = of(10);
+        ask(&mut invariant, 2);
+        assert_eq!(reaches(&mut invariant, 15_000, at(13_000)), Ok(()));
+        assert_eq!(invariant.retention_set(), Ok(()));
+        ask(&mut invariant, 30);
+        assert_eq!(invariant.retention_set(), Ok(()));
+        // The request for the shorter one may come once more.
+        assert_eq!(reaches(&mut invariant, 16_000, at(14_000)), Ok(()));
+        assert_broken(reaches(&mut invariant, 16_000, at(14_001)), "kept for 2s");
     }
 }

@@ -20,17 +20,19 @@ use percolator_register::{
 use crate::disk::SimDisk;
 use crate::messages::{Ask, Caller};
 use crate::rng::Rng;
+use crate::servers::RESTART;
 use crate::servers::elected_master::MasterHost;
 use crate::servers::master::Master;
-use crate::servers::oracle::WRITE;
 use crate::servers::served::Shared;
-use crate::servers::{RESTART, STEPS};
 use crate::world::{NodeId, World};
 
 /// The pause after a request that the register did not carry out.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long a register of the state that doesn't answer is asked again.
 const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Operations of a swap of the file, at most: a process may die between any two of them, and behind the last.
+const SWAP_STEPS: u64 = 10;
 
 /// A swap.
 type Swap = (Option<RegisterVersion>, Vec<u8>, WriteId);
@@ -68,7 +70,7 @@ impl OwnState {
     /// The process is killed: a swap that is under way may have begun.
     pub(super) fn killed(&self) {
         if let Some((expected, value, write)) = self.swapping.lock().take() {
-            self.master.disk.die_within(STEPS);
+            self.master.disk.die_within(SWAP_STEPS);
             // Nobody is there to hear of it.
             let _ = self.file.swap(expected, &value, write);
         }
@@ -82,7 +84,8 @@ impl OwnState {
         let (master, world) = (&self.master, &self.world);
         let number = || u128::from(master.dice.of("writes", Rng::next));
         let write = WriteId((number() << 64 | number()).to_le_bytes());
-        let takes = master.dice.of("records", |rng| rng.about(WRITE));
+        let write_takes = *master.write.lock();
+        let takes = master.dice.of("records", |rng| rng.about(write_takes));
         *self.swapping.lock() = Some((expected, value, write));
         world.sleep_on(master.node, takes).await;
         let Some((expected, value, write)) = self.swapping.lock().take() else {
@@ -90,7 +93,7 @@ impl OwnState {
         };
         let ppm = *master.die_ppm.lock();
         if master.dice.of("deaths", |rng| rng.chance(ppm)) {
-            master.disk.die_within(STEPS);
+            master.disk.die_within(SWAP_STEPS);
             let _ = self.file.swap(expected, &value, write);
             master.exit(world, "it dies while it stores its state");
             return std::future::pending().await;

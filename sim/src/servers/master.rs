@@ -53,6 +53,8 @@ pub struct Master {
     pub dice: Dice,
     /// Deaths right before or after its state is durable, of a million writes.
     pub die_ppm: Mutex<u32>,
+    /// How long a write of the state into its folder takes.
+    pub write: Mutex<Duration>,
     /// The cluster has begun: a master without a state has lost it.
     pub begun: AtomicBool,
     /// The cluster's id.
@@ -166,9 +168,6 @@ impl Master {
             let now = world.mono(self.node).saturating_sub(running.started);
             let result = act(directory, now);
             world.see(&Seen::MasterHolds(directory.held()));
-            if directory.state().is_ok() {
-                world.see(&Seen::Retention(directory.retention()));
-            }
             result
         });
         let Acted {
