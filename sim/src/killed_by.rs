@@ -192,9 +192,10 @@ impl Mutation {
             S::Rule(M::LossForgotten) => &[&["lost data is missed"]],
             // The server that was left out is refused, and its rows are empty.
             S::Rule(M::RebuildWithoutAll) => &[&["one owner"], LIVENESS, FATES, READS],
+            // A table that has another one's id has its tablets, too.
             S::Rule(M::RebuiltIdsTooLow) => &[
                 LIVENESS,
-                &["again: one table", "stays dropped"],
+                &["again: one table", "stays dropped", "one owner"],
                 FATES,
                 READS,
             ],
