@@ -120,10 +120,10 @@ impl Mutation {
                 | M::NoRollbackRecord
                 | M::ForUpdateLeavesNothing
                 | M::SecondariesFirst
-                | M::StatusByReadersClock
                 | M::LostAnswerIsFailure
                 | M::CollectedIsRolledBack,
             ) => &[FATES, READS],
+            S::Rule(M::StatusByReadersClock) => &[FATES, READS, &["renewals hold"]],
             // A long value whose lock is taken away belongs to nobody.
             S::Rule(M::RollbackOfOthers) => &[FATES, READS, &["nothing is overlooked"]],
             S::Rule(M::LocksNeverExpire) | S::AnswerAwaitedForEver => &[LIVENESS],

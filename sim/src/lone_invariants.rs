@@ -81,6 +81,11 @@ pub fn all() -> Vec<Use> {
         ("liveness: a leader", S::RegisterAwaitedForEver, None),
         ("liveness: without a register", S::PromisesNotAsked, None),
         ("retention holds", S::Rule(M::RetentionCutShort), None),
+        (
+            "renewals hold",
+            S::Rule(M::StatusByReadersClock),
+            Some("large"),
+        ),
         ("append", S::Rule(M::NoConflictCheck), Some("append")),
         ("bank: the total", S::Rule(M::NoConflictCheck), Some("bank")),
         ("counter", S::Rule(M::LostAnswerIsFailure), Some("counter")),

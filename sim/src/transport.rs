@@ -8,6 +8,9 @@ use parking_lot::Mutex;
 use percolator_client::Timestamp;
 use percolator_client::transport::{BoxFuture, Lost, MasterError, OneCluster, Replaced, Transport};
 use percolator_wire::v1;
+use percolator_wire::v1::check_status_response::Status;
+use percolator_wire::v1::request::Body;
+use percolator_wire::v1::response::Body as Answered;
 
 use crate::clock::EPOCH_MS;
 use crate::master_link::MasterLink;
@@ -141,6 +144,57 @@ pub(crate) fn odd() -> MasterError {
     MasterError::Invalid("the master answered another question than was asked".to_owned())
 }
 
+/// What a request asks of one transaction, as far as an invariant is about it.
+#[derive(Clone, Copy)]
+enum AskedOfOne {
+    /// That it lives on.
+    KeepAlive(Timestamp),
+    /// What became of it.
+    Status(Timestamp),
+    /// That it ends.
+    End {
+        start_ts: Timestamp,
+        /// Whatever its age.
+        forced: bool,
+    },
+}
+
+impl AskedOfOne {
+    fn of(request: &v1::Request) -> Option<Self> {
+        let ts = Timestamp::from_u64;
+        let end = |start_ts, forced| {
+            let start_ts = ts(start_ts);
+            Some(Self::End { start_ts, forced })
+        };
+        match request.body.as_ref()? {
+            Body::KeepAlive(it) => Some(Self::KeepAlive(ts(it.start_ts))),
+            Body::CheckStatus(it) if !it.force => Some(Self::Status(ts(it.start_ts))),
+            Body::CheckStatus(it) => end(it.start_ts, true),
+            Body::Rollback(it) => end(it.start_ts, false),
+            Body::Resolve(it) if it.commit_ts == 0 => end(it.start_ts, false),
+            _ => None,
+        }
+    }
+
+    fn answered(self, by: NodeId, response: &v1::Response) -> Option<Seen<'static>> {
+        match (self, response.body.as_ref()?) {
+            (Self::KeepAlive(start_ts), Answered::KeepAlive(kept)) if kept.alive => {
+                let ttl_ms = kept.ttl_ms;
+                Some(Seen::KeptAlive {
+                    start_ts,
+                    by,
+                    ttl_ms,
+                })
+            }
+            (Self::Status(start_ts), Answered::CheckStatus(found)) => match found.status {
+                Some(Status::RolledBack(_)) => Some(Seen::FoundRolledBack(start_ts)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
 impl Transport for SimTransport {
     fn tablet(
         &self,
@@ -149,8 +203,23 @@ impl Transport for SimTransport {
     ) -> BoxFuture<'_, Result<v1::Response, Lost>> {
         let to = self.at(address);
         async move {
+            let asked = AskedOfOne::of(&request);
+            if let Some(AskedOfOne::End { start_ts, forced }) = asked {
+                let by = self.node;
+                self.world.see(&Seen::EndAsked {
+                    start_ts,
+                    by,
+                    forced,
+                });
+            }
             match self.ask(to?, Ask::Tablet(request)).await? {
-                Answer::Tablet(response) => Ok(response),
+                Answer::Tablet(response) => {
+                    if let Some(seen) = asked.and_then(|asked| asked.answered(self.node, &response))
+                    {
+                        self.world.see(&seen);
+                    }
+                    Ok(response)
+                }
                 _ => Err(Lost::unknown("another question was answered".to_owned())),
             }
         }

@@ -17,6 +17,7 @@ use crate::end::{End, Store};
 use crate::history::Record;
 use crate::invariants::{self, Invariant, durable};
 use crate::owned::Owned;
+use crate::world::NodeId;
 
 /// How far a state of the master is: what only grows in it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,6 +123,26 @@ pub enum Seen<'a> {
         /// From where on nothing is to be refused.
         floor: Timestamp,
     },
+    /// A client was answered that the lock on its transaction's primary lives for so long.
+    KeptAlive {
+        /// The transaction.
+        start_ts: Timestamp,
+        /// The client's process.
+        by: NodeId,
+        /// Milliseconds after start_ts.
+        ttl_ms: u64,
+    },
+    /// Somebody asks that a transaction be rolled back.
+    EndAsked {
+        /// The transaction.
+        start_ts: Timestamp,
+        /// The process that asks.
+        by: NodeId,
+        /// Whatever its age.
+        forced: bool,
+    },
+    /// Somebody who has only asked what became of this transaction is answered that it is rolled back.
+    FoundRolledBack(Timestamp),
     /// A client was answered.
     LeaseGranted {
         /// Its session.
@@ -324,6 +345,19 @@ impl Watch {
                 self.tell(|invariant| invariant.retention_asked(*retention))
             }
             Seen::RetentionSet => self.tell(|invariant| invariant.retention_set()),
+            Seen::KeptAlive {
+                start_ts,
+                by,
+                ttl_ms,
+            } => self.tell(|invariant| invariant.kept_alive(*start_ts, *by, *ttl_ms)),
+            Seen::EndAsked {
+                start_ts,
+                by,
+                forced,
+            } => self.tell(|invariant| invariant.end_asked(*start_ts, *by, *forced)),
+            Seen::FoundRolledBack(start_ts) => {
+                self.tell(|invariant| invariant.found_rolled_back(*start_ts))
+            }
             Seen::LeaseAsked { session, floor } => {
                 self.tell(|invariant| invariant.lease_asked(*session, *floor))
             }

@@ -26,6 +26,7 @@ mod one_outcome;
 mod one_owner;
 mod points_go_forward;
 mod recency;
+mod renewals_hold;
 mod resolved;
 mod retention_holds;
 mod stays_dropped;
@@ -44,6 +45,7 @@ use percolator_wire::v1;
 use crate::end::End;
 use crate::watch::{Change, ShownState};
 use crate::workloads;
+use crate::world::NodeId;
 
 /// Something that must hold. Told of everything that happens, in the order in which it does; a text says
 /// how it was broken.
@@ -141,6 +143,21 @@ pub trait Invariant: Send {
         Ok(())
     }
 
+    /// A client was answered that the lock on its transaction's primary lives for so long after start_ts.
+    fn kept_alive(&mut self, start_ts: Timestamp, by: NodeId, ttl_ms: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Some process asks that a transaction be rolled back. `forced`: whatever its age.
+    fn end_asked(&mut self, start_ts: Timestamp, by: NodeId, forced: bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Somebody who has asked what became of a transaction, and for nothing else, is answered that it is rolled back.
+    fn found_rolled_back(&mut self, start_ts: Timestamp) -> Result<(), String> {
+        Ok(())
+    }
+
     /// A client has a lease until this time of the world.
     fn lease_granted(
         &mut self,
@@ -230,6 +247,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(points_go_forward::PointsGoForward::default()),
         Box::new(retention_holds::RetentionHolds::default()),
         Box::new(granted_leases::GrantedLeases::default()),
+        Box::new(renewals_hold::RenewalsHold::default()),
         Box::new(collected_rightly::CollectedRightly),
         Box::new(stays_dropped::StaysDropped::default()),
         Box::new(resolved::Resolved),
