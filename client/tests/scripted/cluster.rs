@@ -395,6 +395,30 @@ impl Cluster {
         response.body.expect("an answer")
     }
 
+    /// The locks on a server of transactions that began below this, as it lists them for itself.
+    pub(crate) fn locks_below(&self, address: &str, below: Timestamp) -> v1::LocksBelowResponse {
+        let incarnation = self.state.lock().servers[address].incarnation;
+        let mut request = v1::Request {
+            id: 0,
+            tablets: Vec::new(),
+            body: Some(Ask::LocksBelow(v1::LocksBelowRequest {
+                below: below.as_u64(),
+                after: None,
+                to: Some(v1::Addressee {
+                    server: address.to_owned(),
+                    incarnation,
+                }),
+            })),
+            trace: None,
+        };
+        let id = self.begin(address, &mut request);
+        let response = self.poll(address, id, STEP).expect("an answer at once");
+        match response.body {
+            Some(Body::LocksBelow(page)) => page,
+            other => panic!("no locks: {other:?}"),
+        }
+    }
+
     fn check_status(&self, start_ts: Timestamp, primary: &Cell, now: Timestamp) -> Status {
         if self.state.lock().deleted.contains(&primary.table.0) {
             // Its locks elsewhere were resolved before, if it committed.

@@ -21,7 +21,7 @@ const ENDS_AFTER: Duration = Duration::from_secs(8);
 
 /// The transaction whose locks are in the way.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum InTheWay {
+pub(crate) enum InTheWay {
     /// Its primary is committed, and its client died.
     Committed,
     /// Its client died before the commit, and its ttl is over.
@@ -33,10 +33,10 @@ enum InTheWay {
 }
 
 /// The result of a commit, once there is one.
-type CommitEnd = Arc<Mutex<Option<Result<Timestamp, Error>>>>;
+pub(crate) type CommitEnd = Arc<Mutex<Option<Result<Timestamp, Error>>>>;
 
 /// A transaction that writes new values to these rows, and how its commit ends.
-fn leave_locks(bench: &Bench, how: InTheWay, rows: &[&'static str]) -> CommitEnd {
+pub(crate) fn leave_locks(bench: &Bench, how: InTheWay, rows: &[&'static str]) -> CommitEnd {
     let (network, client) = bench.other();
     let (silent, nth) = match how {
         InTheWay::Committed => (Kind::Commit, 1),

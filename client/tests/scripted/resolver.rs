@@ -1,12 +1,76 @@
 //! A tablet server resolves its own locks below a point, while the primaries' servers don't answer.
 
+use std::time::Duration;
+
 use percolator_client::{LockResolver, Timestamp};
 use percolator_protocol::types::Cell;
 use percolator_wire::v1;
+use percolator_wire::v1::request_error::Kind as Refused;
 
 use crate::cluster::{SERVERS, cell};
+use crate::faults::{harmful, harmless};
 use crate::network::{Fault, Kind};
-use crate::outcome::Bench;
+use crate::outcome::{Bench, new, old};
+use crate::reads::{InTheWay, leave_locks};
+
+/// Rows on both servers; the first one's cell is the primary.
+const ROWS: [&str; 3] = ["a", "k", "q"];
+
+/// Resolves the locks of one server after the other, as each does for itself. What is in the way, if anything.
+fn resolve_all(bench: &Bench, resolver: &LockResolver) -> Vec<String> {
+    let below = bench.cluster.timestamp();
+    let mut in_the_way = Vec::new();
+    for server in SERVERS {
+        let resolved = resolver.resolve_below(below, |_| {
+            let page = bench.cluster.locks_below(server, below);
+            for met in &page.locks {
+                bench.network.monitor.lists(met, below);
+            }
+            Ok(page)
+        });
+        in_the_way.extend(bench.run(resolved).err().map(|obstacle| obstacle.what));
+    }
+    in_the_way
+}
+
+/// Whatever becomes of one message, or of all from one on: what the locks hide is decided once, and none is left in the end.
+#[test]
+fn a_servers_locks_are_resolved_rightly_whatever_becomes_of_a_message() {
+    for how in [InTheWay::Committed, InTheWay::Dead] {
+        // What is too old has no locks any more: nobody says that of one.
+        let faults = harmless().into_iter().chain(harmful());
+        for fault in faults.filter(|it| !matches!(it, Fault::Refuse(Refused::TooOld(_)))) {
+            for at in 0..8 {
+                for stays in [false, true] {
+                    let bench = Bench::new();
+                    bench.fill(&ROWS);
+                    leave_locks(&bench, how, &ROWS);
+                    bench.run(bench.sleep(Duration::from_secs(5)));
+                    let resolver = LockResolver::over(bench.network.clone());
+                    let (injected, first) = (fault.clone(), bench.network.log().len());
+                    bench.network.script(move |sent| {
+                        let number = sent.number - first;
+                        let is_it = number == at || stays && number > at;
+                        is_it.then(|| injected.clone())
+                    });
+                    resolve_all(&bench, &resolver);
+                    bench.network.heal();
+                    bench.run(bench.sleep(Duration::from_secs(60)));
+                    let name = format!("{how:?}, {fault:?} at {at}, stays: {stays}");
+                    assert_eq!(resolve_all(&bench, &resolver), [""; 0], "{name}");
+                    assert_eq!(bench.cluster.locks(), 0, "{name}");
+                    for row in ROWS {
+                        let expected = match how {
+                            InTheWay::Committed => new(row),
+                            _ => old(row),
+                        };
+                        assert_eq!(bench.cluster.value(&cell(row)), Some(expected), "{name}");
+                    }
+                }
+            }
+        }
+    }
+}
 
 /// A lock on this cell, whose primary is the other one.
 fn lock(start_ts: u64, locked: &Cell, primary: &Cell) -> v1::MetLock {
