@@ -32,6 +32,8 @@ use crate::world::{NodeId, World};
 
 /// How long a sync takes, about, on a disk that is well.
 pub const SYNC: Duration = Duration::from_millis(2);
+/// How long a worker pauses that has little to do, about.
+const CALM_THINK: Duration = Duration::from_millis(100);
 
 /// Everything that runs.
 pub struct Cluster {
@@ -70,6 +72,8 @@ pub struct Cluster {
     here: Vec<Mutex<Arc<AtomicU64>>>,
     stopping: AtomicBool,
     healed: AtomicBool,
+    /// Workers have little to do.
+    calm: AtomicBool,
     /// How often each process, or burst, was begun: each life has dice of its own.
     lives: Mutex<BTreeMap<String, u64>>,
 }
@@ -143,6 +147,7 @@ impl Cluster {
             here,
             stopping: AtomicBool::new(false),
             healed: AtomicBool::new(false),
+            calm: AtomicBool::new(false),
             lives: Mutex::default(),
         });
         cluster.break_disks();
@@ -362,7 +367,12 @@ impl Cluster {
                 }
             }
             // Nobody asks without a pause: an application does something too.
-            let pause = pauses.rng.lock().about(self.plan.think);
+            let think = if self.calm.load(Ordering::Relaxed) {
+                self.plan.think.max(CALM_THINK)
+            } else {
+                self.plan.think
+            };
+            let pause = pauses.rng.lock().about(think);
             session.world.sleep(pause).await;
         }
     }
@@ -485,6 +495,11 @@ impl Cluster {
     /// Whether there are no more faults.
     pub fn is_healed(&self) -> bool {
         self.healed.load(Ordering::Relaxed)
+    }
+
+    /// Whether workers have little to do from now on: where it matters who leads, and not what is written.
+    pub(crate) fn set_calm(&self, calm: bool) {
+        self.calm.store(calm, Ordering::Relaxed);
     }
 
     fn is_stopping(&self) -> bool {

@@ -75,6 +75,13 @@ pub(crate) fn leader(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 
 /// While all oracles and masters are up those that lead go on without their registers. Whether the run goes on, as of [`ends`].
 pub(crate) fn outage(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    cluster.set_calm(true);
+    let goes_on = stays_led(world, cluster);
+    cluster.set_calm(false);
+    goes_on
+}
+
+fn stays_led(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let replicas = &cluster.plan.replicas;
     let store = cluster.store.as_ref();
     let Some(store) = store.filter(|_| replicas.promises && replicas.are_several()) else {
