@@ -121,6 +121,9 @@ impl SimTransport {
         ask: Ask,
         timeout: Duration,
     ) -> Result<Answer, MasterError> {
+        if matches!(ask, Ask::DeleteTable(_)) {
+            self.world.see(&Seen::DeletionAsked);
+        }
         if let Some(masters) = &self.masters {
             let matters = matches!(ask, Ask::CreateTable(_) | Ask::DeleteTable(_));
             let asked = masters.ask(&self.world, self.node, ask, timeout, matters);

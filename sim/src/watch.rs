@@ -141,6 +141,8 @@ pub enum Seen<'a> {
         /// Whatever its age.
         forced: bool,
     },
+    /// Somebody asks that a table be deleted.
+    DeletionAsked,
     /// Somebody who has only asked what became of this transaction is answered that it is rolled back.
     FoundRolledBack(Timestamp),
     /// A client was answered.
@@ -355,6 +357,7 @@ impl Watch {
                 by,
                 forced,
             } => self.tell(|invariant| invariant.end_asked(*start_ts, *by, *forced)),
+            Seen::DeletionAsked => self.tell(|invariant| invariant.deletion_asked()),
             Seen::FoundRolledBack(start_ts) => {
                 self.tell(|invariant| invariant.found_rolled_back(*start_ts))
             }

@@ -153,6 +153,11 @@ pub trait Invariant: Send {
         Ok(())
     }
 
+    /// Somebody asks that a table be deleted.
+    fn deletion_asked(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Somebody who has asked what became of a transaction, and for nothing else, is answered that it is rolled back.
     fn found_rolled_back(&mut self, start_ts: Timestamp) -> Result<(), String> {
         Ok(())

@@ -1,7 +1,7 @@
 //! A transaction that keeps itself alive is rolled back by nobody for its age: a large transaction lives as long as its client
 //! renews the lock on its primary (`protocol/src/actions/keep_alive.rs`, `check_status.rs`). By what the client was answered, and by
 //! the highest timestamp that the oracle has granted: not by the time that somebody who asks has named. Its own client may end it, and
-//! so may one that asks for that whatever its age; all others have to find its time over.
+//! so may one that asks for that whatever its age; all others have to find its time over, unless the table of its primary is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,8 @@ pub(super) struct RenewalsHold {
     alive_until: BTreeMap<Timestamp, (NodeId, u64)>,
     /// Somebody who may has asked for their end.
     ended: BTreeSet<Timestamp>,
+    /// A table is deleted, and what has its primary there can't commit: others may end it without asking for its age.
+    tables_go: bool,
     highest: Timestamp,
 }
 
@@ -42,11 +44,16 @@ impl Invariant for RenewalsHold {
             .alive_until
             .get(&start_ts)
             .is_none_or(|(own, _)| *own == by);
-        if forced || is_own {
+        if forced || is_own || self.tables_go {
             self.ended.insert(start_ts);
             return Ok(());
         }
         self.found_rolled_back(start_ts)
+    }
+
+    fn deletion_asked(&mut self) -> Result<(), String> {
+        self.tables_go = true;
+        Ok(())
     }
 
     fn found_rolled_back(&mut self, start_ts: Timestamp) -> Result<(), String> {
@@ -103,5 +110,9 @@ mod tests {
             assert_eq!(invariant.found_rolled_back(at(1_000)), Ok(()));
             assert_eq!(invariant.end_asked(at(1_000), OTHER, false), Ok(()));
         }
+        let mut invariant = begun();
+        assert_eq!(invariant.kept_alive(at(1_000), OWN, 9_000), Ok(()));
+        assert_eq!(invariant.deletion_asked(), Ok(()));
+        assert_eq!(invariant.end_asked(at(1_000), OTHER, false), Ok(()));
     }
 }
