@@ -11,8 +11,8 @@ use percolator_wire::v1;
 use crate::cluster::Cluster;
 use crate::messages::{Answer, Ask};
 use crate::plan::{Fault, Plan};
+use crate::seen::Seen;
 use crate::transport::odd;
-use crate::watch::Seen;
 use crate::world::World;
 
 /// Retentions that are set: from the shortest that may be.

@@ -12,7 +12,7 @@ use percolator_client::transport::{BoxFuture, OneCluster};
 use percolator_client::{Client, Error, Options};
 use percolator_protocol::oracle::Settings;
 
-use crate::disk::{Lie, SimDisk};
+use crate::disk::SimDisk;
 use crate::master_link::MasterLink;
 use crate::moves;
 use crate::mutation::Mutation;
@@ -25,7 +25,6 @@ use crate::servers::oracle::{self, Oracle};
 use crate::servers::register::RegisterStore;
 use crate::servers::replica::Replicated;
 use crate::servers::tablet::{self, Tablet};
-use crate::store::CheckpointLie;
 use crate::transport::{Highest, SimTransport};
 use crate::workloads::{TableSpec, Workload, names, past};
 use crate::world::{NodeId, World};
@@ -170,49 +169,6 @@ impl Cluster {
             tablet.boot(world);
         }
         world.start(self.keeper, None, Box::new(|_| {}));
-    }
-
-    /// As a mutation asks.
-    fn break_disks(&self) {
-        match self.plan.mutation {
-            Some(Mutation::LimitNotDurable) => self.oracle().disk.lie(Lie::Sync),
-            Some(Mutation::RenameNotDurable) => {
-                self.oracle().disk.lie(Lie::Folder);
-                self.master().disk.lie(Lie::Folder);
-            }
-            Some(Mutation::AnswerBeforeSync) => {
-                for tablet in self.tablets() {
-                    tablet.disk.lie(Lie::Sync);
-                }
-            }
-            Some(Mutation::SyncTriedAgain) => {
-                for tablet in self.tablets() {
-                    tablet.disk.lie(Lie::SyncAgain);
-                }
-            }
-            Some(Mutation::ReplayNotRewritten) => {
-                for tablet in self.tablets() {
-                    tablet.disk.lie(Lie::Rewrite);
-                }
-            }
-            Some(Mutation::CutNotDone) => {
-                for tablet in self.tablets() {
-                    tablet.disk.lie(Lie::Cut);
-                }
-            }
-            Some(Mutation::CheckpointNotDurable) => self.lie_of_checkpoints(CheckpointLie::Nothing),
-            Some(Mutation::CheckpointBrokenOff) => {
-                self.lie_of_checkpoints(CheckpointLie::BrokenOff)
-            }
-            _ => {}
-        }
-    }
-
-    fn lie_of_checkpoints(&self, lie: CheckpointLie) {
-        let tablets = self.tablets();
-        for image in tablets.iter().filter_map(|tablet| tablet.image.as_ref()) {
-            image.lock().lies = Some(lie);
-        }
     }
 
     /// The tablet servers, where they are now.

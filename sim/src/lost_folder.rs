@@ -19,9 +19,9 @@ use crate::plan::Fault;
 use crate::recorder::Session;
 use crate::rng::{Dice, Rng};
 use crate::run::keeper;
+use crate::seen::Seen;
 use crate::servers::tablet::Tablet;
 use crate::trace::shown;
-use crate::watch::Seen;
 use crate::world::World;
 
 /// A table of several tablets, and what lies in a row of each.

@@ -14,8 +14,9 @@ use crate::invariants::NEW_CLUSTER as NAME;
 use crate::plan::Fault;
 use crate::recorder::Session;
 use crate::run::keeper;
+use crate::seen::Seen;
 use crate::servers::tablet::Tablet;
-use crate::watch::{Seen, Watch};
+use crate::watch::Watch;
 use crate::world::World;
 
 /// A table of both clusters, and what lies in it.

@@ -17,8 +17,8 @@ use crate::master_link::MasterLink;
 use crate::messages::{Answer, Ask};
 use crate::oracle_link::OracleLink;
 use crate::rng::Rng;
+use crate::seen::Seen;
 use crate::servers::oracle;
-use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
 /// An answer to another server comes within this, or is lost.

@@ -19,9 +19,10 @@ use crate::messages::{Ask, Caller};
 use crate::network::Network;
 use crate::plan::{Fault, Plan};
 use crate::rng::Rng;
+use crate::seen::Seen;
 use crate::stale::HeldBack;
 use crate::trace::Trace;
-use crate::watch::{Seen, Watch};
+use crate::watch::Watch;
 
 /// A process, by number.
 pub type NodeId = usize;

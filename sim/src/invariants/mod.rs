@@ -43,7 +43,8 @@ use percolator_tablet::{Limits, Usage};
 use percolator_wire::v1;
 
 use crate::end::End;
-use crate::watch::{Change, ShownState};
+use crate::seen::ShownState;
+use crate::watch::Change;
 use crate::workloads;
 use crate::world::NodeId;
 

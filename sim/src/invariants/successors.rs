@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use percolator_protocol::election::StateNumber;
 
 use super::Invariant;
-use crate::watch::ShownState;
+use crate::seen::ShownState;
 
 #[derive(Default)]
 pub(super) struct Successors {

@@ -8,7 +8,7 @@ use percolator_tablet::core::{Asker, Core};
 use percolator_tablet::runner::Host;
 use percolator_wire::v1;
 
-use crate::watch::Seen;
+use crate::seen::Seen;
 use crate::world::World;
 
 /// See the module's head.

@@ -21,6 +21,7 @@ use percolator_register::Register;
 use crate::messages::{Answer, Ask, Caller};
 use crate::mutation::Mutation;
 use crate::rng::Rng;
+use crate::seen::Seen;
 use crate::servers::alone::state_waits;
 use crate::servers::copies::CopyFile;
 pub(super) use crate::servers::elected_master::host::MasterHost;
@@ -30,7 +31,6 @@ use crate::servers::promises::{PromiseFile, PromisePlace};
 use crate::servers::register::{MASTERS, STATE};
 use crate::servers::replica::Replicated;
 use crate::servers::served::{SeenDirectory, Shared};
-use crate::watch::Seen;
 use crate::world::World;
 use tokio::sync::Notify;
 

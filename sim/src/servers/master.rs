@@ -22,13 +22,13 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask};
 use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
+use crate::seen::Seen;
 use crate::servers::commands::command_of;
 use crate::servers::elected_master::ElectedMaster;
 use crate::servers::replica::Replicated;
 use crate::servers::served::{ServedDirectory, Shared};
 use crate::servers::{alone, exit};
 use crate::transport::{Highest, SimTransport};
-use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
 /// A tablet server must answer a command within this (`gc-master/src/runner.rs`).

@@ -20,12 +20,12 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
+use crate::seen::Seen;
 use crate::servers::elected_oracle::{OracleHost, Part};
 use crate::servers::promises::{PromiseFile, PromisePlace};
 use crate::servers::register::ORACLES;
 use crate::servers::replica::Replicated;
 use crate::servers::{Lives, STEPS, Way, cant_read, exit, heartbeats};
-use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
 /// Where clients reach an oracle.

@@ -4,7 +4,7 @@ use percolator_engine::{Column, Direction, Engine};
 use percolator_protocol::types::{Cell, Lock, Tablet, Timestamp, key};
 use percolator_wire::v1;
 
-use crate::watch::Seen;
+use crate::seen::Seen;
 
 /// What is left of the locks of a transaction that committed, where its server says that they are resolved.
 pub(super) fn left(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use percolator_gc_master::{Directory, Durable, PersistError, Served};
 use percolator_protocol::election::StateNumber;
 
-use crate::watch::Seen;
+use crate::seen::Seen;
 use crate::world::World;
 
 pub(super) type Shared = Arc<ServedDirectory>;

@@ -25,13 +25,13 @@ use percolator_wire::v1::response::Body;
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
+use crate::seen::Seen;
 use crate::servers::around::Around;
 use crate::servers::asked::Asked;
 use crate::servers::resolved::left;
 use crate::servers::{Lives, Way, arrivals, exit, heartbeats, own_locks, stall};
 use crate::store::{Claimed, Image, SimStore};
 use crate::transport::{Highest, SimTransport};
-use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
 /// Small, so that there are many segments.

@@ -4,7 +4,7 @@ use percolator_gc_master::{DirectoryState, StoredState};
 
 use super::ElectedMaster;
 use crate::messages::Answer;
-use crate::watch::{Seen, ShownState};
+use crate::seen::{Seen, ShownState};
 
 /// How far a state is. None: it can't be read.
 pub(super) fn state_of(bytes: &[u8]) -> Option<ShownState> {
