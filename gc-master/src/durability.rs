@@ -130,7 +130,7 @@ impl Durability {
 
 /// A directory whose state is to be durable.
 pub trait Durable: Sync {
-    /// It.
+    /// The directory, and how far its state is durable.
     fn served(&self) -> &Served;
 
     /// The register has answered after so long: whether it has this state.

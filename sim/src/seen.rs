@@ -104,10 +104,12 @@ pub enum Seen<'a> {
         server: &'a str,
         /// How far it is.
         points: Points,
+        /// When, in the world's time; none: some clock went fast or slow, so that no length of time is promised.
+        time: Option<Duration>,
     },
     /// Versions may be kept for so long from now on, and no longer: the cluster begins with that, or somebody asks for it.
     RetentionAsked(Duration),
-    /// Whoever asked for a retention was answered: that of the beginning is in force no more.
+    /// Somebody who asked for a retention was answered: that of the beginning is in force no more.
     RetentionSet,
     /// A client asks for a lease at this floor, or gives its lease back where it is 0.
     LeaseAsked {

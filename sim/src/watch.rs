@@ -2,7 +2,6 @@
 //! starts again, and everything at the end ([`End`]).
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Engine};
@@ -92,8 +91,6 @@ pub struct Watch {
     nothing: Owned,
     /// The points that each server has made durable.
     points: BTreeMap<String, Points>,
-    /// The world's time, as long as no clock went fast or slow.
-    time: Option<Duration>,
 }
 
 impl Default for Watch {
@@ -105,7 +102,6 @@ impl Default for Watch {
             owned: BTreeMap::new(),
             nothing: Owned::default(),
             points: BTreeMap::new(),
-            time: None,
         }
     }
 }
@@ -120,17 +116,11 @@ impl Watch {
         watch
     }
 
-    /// It is so late in the world; none: some clock went fast or slow, so that nothing is promised by any.
-    pub fn set_time(&mut self, time: Option<Duration>) {
-        self.time = time;
-    }
-
     /// Tells everyone.
     ///
     /// # Errors
     /// The first invariant that is broken.
     pub fn see(&mut self, seen: &Seen<'_>) -> Result<(), Broken> {
-        let time = self.time;
         match seen {
             Seen::Granted(granted) => self.tell(|invariant| invariant.granted(*granted)),
             Seen::Led { role, server, term } => {
@@ -167,9 +157,11 @@ impl Watch {
                 self.owned.insert((*server).to_owned(), Owned::of(tablets));
                 self.tell(|invariant| invariant.owns(server, tablets))
             }
-            Seen::Points { server, points } => {
-                self.tell(|invariant| invariant.points(server, *points, time))
-            }
+            Seen::Points {
+                server,
+                points,
+                time,
+            } => self.tell(|invariant| invariant.points(server, *points, *time)),
             Seen::RetentionAsked(retention) => {
                 self.tell(|invariant| invariant.retention_asked(*retention))
             }

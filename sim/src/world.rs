@@ -179,15 +179,7 @@ impl World {
 
     /// Tells the invariants what was seen.
     pub fn see(&self, seen: &Seen<'_>) {
-        let time = match seen {
-            Seen::Points { .. } if !self.has_paced_clocks() => Some(self.now()),
-            _ => None,
-        };
-        let broken = {
-            let mut watch = self.watch.lock();
-            watch.set_time(time);
-            watch.see(seen)
-        };
+        let broken = self.watch.lock().see(seen);
         if let Err((invariant, detail)) = broken {
             self.fail(invariant, detail);
         }

@@ -380,14 +380,19 @@ impl Cluster {
     /// Asks a cell's server beside the client, and without a fault.
     fn ask(&self, cell: &Cell, body: impl FnOnce(v1::CellRef) -> Ask) -> Body {
         let (address, tablet) = self.place(cell);
+        let body = body(v1::CellRef {
+            tablet: 0,
+            row: cell.row.clone(),
+            column: cell.column.clone(),
+        });
+        self.ask_server(address, vec![tablet], body)
+    }
+
+    fn ask_server(&self, address: &str, tablets: Vec<v1::TabletRef>, body: Ask) -> Body {
         let mut request = v1::Request {
             id: 0,
-            tablets: vec![tablet],
-            body: Some(body(v1::CellRef {
-                tablet: 0,
-                row: cell.row.clone(),
-                column: cell.column.clone(),
-            })),
+            tablets,
+            body: Some(body),
             trace: None,
         };
         let id = self.begin(address, &mut request);
@@ -398,23 +403,16 @@ impl Cluster {
     /// The locks on a server of transactions that began below this, as it lists them for itself.
     pub(crate) fn locks_below(&self, address: &str, below: Timestamp) -> v1::LocksBelowResponse {
         let incarnation = self.state.lock().servers[address].incarnation;
-        let mut request = v1::Request {
-            id: 0,
-            tablets: Vec::new(),
-            body: Some(Ask::LocksBelow(v1::LocksBelowRequest {
-                below: below.as_u64(),
-                after: None,
-                to: Some(v1::Addressee {
-                    server: address.to_owned(),
-                    incarnation,
-                }),
-            })),
-            trace: None,
-        };
-        let id = self.begin(address, &mut request);
-        let response = self.poll(address, id, STEP).expect("an answer at once");
-        match response.body {
-            Some(Body::LocksBelow(page)) => page,
+        let ask = Ask::LocksBelow(v1::LocksBelowRequest {
+            below: below.as_u64(),
+            after: None,
+            to: Some(v1::Addressee {
+                server: address.to_owned(),
+                incarnation,
+            }),
+        });
+        match self.ask_server(address, Vec::new(), ask) {
+            Body::LocksBelow(page) => page,
             other => panic!("no locks: {other:?}"),
         }
     }

@@ -207,6 +207,11 @@ pub trait Invariant: Send {
     }
 }
 
+/// The highest of these.
+fn last_of(granted: Granted) -> Timestamp {
+    Timestamp::from_u64(granted.first.as_u64() + u64::from(granted.count) - 1)
+}
+
 pub(crate) use durable::NAME as DURABLE;
 pub(crate) use nothing_overlooked::NAME as NOTHING_OVERLOOKED;
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
 
-use super::Invariant;
+use super::{Invariant, last_of};
 use crate::world::NodeId;
 
 #[derive(Default)]
@@ -28,8 +28,7 @@ impl Invariant for RenewalsHold {
     }
 
     fn granted(&mut self, granted: Granted) -> Result<(), String> {
-        let last = granted.first.as_u64() + u64::from(granted.count) - 1;
-        self.highest = self.highest.max(Timestamp::from_u64(last));
+        self.highest = self.highest.max(last_of(granted));
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use percolator_protocol::oracle::Granted;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 
-use super::Invariant;
+use super::{Invariant, last_of};
 
 #[derive(Default)]
 pub(super) struct RetentionHolds {
@@ -42,8 +42,7 @@ impl Invariant for RetentionHolds {
     }
 
     fn granted(&mut self, granted: Granted) -> Result<(), String> {
-        let last = granted.first.as_u64() + u64::from(granted.count) - 1;
-        self.highest = self.highest.max(Timestamp::from_u64(last));
+        self.highest = self.highest.max(last_of(granted));
         self.allow();
         Ok(())
     }

@@ -7,11 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use parking_lot::Mutex;
 use percolator_gc_master::{
-    Candidate, Durable, PersistError, Served, Start, StateStore, StoreClock, StoreWaits, persist,
+    Candidate, PersistError, Start, StateStore, StoreClock, StoreWaits, persist,
 };
-use percolator_protocol::election::StateNumber;
 use percolator_register::{
     BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedFile, VersionedValue,
     WriteId,
@@ -24,6 +22,7 @@ use crate::servers::RESTART;
 use crate::servers::elected_master::MasterHost;
 use crate::servers::master::Master;
 use crate::servers::served::Shared;
+use crate::servers::under_way::UnderWay;
 use crate::world::{NodeId, World};
 
 /// The pause after a request that the register did not carry out.
@@ -42,8 +41,7 @@ pub(super) struct OwnState {
     world: Arc<World>,
     master: Arc<Master>,
     file: VersionedFile,
-    /// The swap that is under way.
-    swapping: Mutex<Option<Swap>>,
+    swapping: UnderWay<Swap>,
 }
 
 impl fmt::Debug for OwnState {
@@ -63,17 +61,16 @@ impl OwnState {
             world: world.clone(),
             master: master.clone(),
             file: file(master.disk.clone()),
-            swapping: Mutex::default(),
+            swapping: UnderWay::default(),
         }
     }
 
     /// The process is killed: a swap that is under way may have begun.
     pub(super) fn killed(&self) {
-        if let Some((expected, value, write)) = self.swapping.lock().take() {
-            self.master.disk.die_within(SWAP_STEPS);
-            // Nobody is there to hear of it.
-            let _ = self.file.swap(expected, &value, write);
-        }
+        self.swapping
+            .killed(&self.master.disk, SWAP_STEPS, |(expected, value, write)| {
+                let _ = self.file.swap(expected, &value, write);
+            });
     }
 
     async fn swap_in_time(
@@ -86,11 +83,9 @@ impl OwnState {
         let write = WriteId((number() << 64 | number()).to_le_bytes());
         let write_takes = *master.write.lock();
         let takes = master.dice.of("records", |rng| rng.about(write_takes));
-        *self.swapping.lock() = Some((expected, value, write));
-        world.sleep_on(master.node, takes).await;
-        let Some((expected, value, write)) = self.swapping.lock().take() else {
-            unreachable!("it is taken when the process is killed")
-        };
+        let waits = world.sleep_on(master.node, takes);
+        let swap = (expected, value, write);
+        let (expected, value, write) = self.swapping.wait(swap, waits).await;
         let ppm = *master.die_ppm.lock();
         if master.dice.of("deaths", |rng| rng.chance(ppm)) {
             master.disk.die_within(SWAP_STEPS);
@@ -189,26 +184,12 @@ impl Master {
                     self.rebuild(&world, &running);
                 }
                 self.collect(&world, &running);
-                let directory = OwnDirectory(running.clone());
-                let _ = serving.set(running);
-                persist(&directory, store, None::<&Candidate<MasterHost>>).await
+                let _ = serving.set(running.clone());
+                persist(&*running, store, None::<&Candidate<MasterHost>>).await
             }
             Err(error) => error,
         };
         self.exit(&world, &format!("its state is not durable: {error}"));
-    }
-}
-
-/// The directory of one that is alone: what is durable, a next start of it goes on from.
-struct OwnDirectory(Shared);
-
-impl Durable for OwnDirectory {
-    fn served(&self) -> &Served {
-        &self.0.served
-    }
-
-    fn becomes_durable(&self, _: StateNumber) -> Result<(), PersistError> {
-        Ok(())
     }
 }
 

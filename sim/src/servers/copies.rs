@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::disk::SimDisk;
 use crate::servers::STEPS;
+use crate::servers::under_way::UnderWay;
 use crate::world::World;
 
 /// The register, the term and the number.
@@ -29,8 +30,7 @@ pub(super) struct CopyFile {
     disk: SimDisk,
     /// Writes take turns.
     durable: Mutex<Option<StateCopy>>,
-    /// What the file will hold when the write that is under way has ended.
-    writing: parking_lot::Mutex<Option<StateCopy>>,
+    writing: UnderWay<StateCopy>,
     /// What the file holds, for those who look on.
     shown: parking_lot::Mutex<Option<StateCopy>>,
 }
@@ -45,7 +45,7 @@ impl CopyFile {
         Ok(Self {
             disk: disk.clone(),
             durable: Mutex::new(found.clone()),
-            writing: parking_lot::Mutex::default(),
+            writing: UnderWay::default(),
             shown: parking_lot::Mutex::new(found),
         })
     }
@@ -73,9 +73,7 @@ impl CopyFile {
             number,
             state,
         };
-        *self.writing.lock() = Some(copy.clone());
-        world.sleep(takes).await;
-        *self.writing.lock() = None;
+        let copy = self.writing.wait(copy, world.sleep(takes)).await;
         let stored = file(&self.disk).store(&encode(&copy));
         stored.map_err(|error| PromiseRefusal::Failed(error.to_string()))?;
         *self.shown.lock() = Some(copy.clone());
@@ -108,11 +106,9 @@ impl CopyFile {
 
     /// The process is killed: a write that is under way may have begun.
     pub(super) fn killed(&self) {
-        if let Some(copy) = self.writing.lock().take() {
-            self.disk.die_within(STEPS);
-            // Nobody is there to hear of it.
+        self.writing.killed(&self.disk, STEPS, |copy| {
             let _ = file(&self.disk).store(&encode(&copy));
-        }
+        });
     }
 }
 

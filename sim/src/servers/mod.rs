@@ -21,6 +21,7 @@ mod served;
 mod several;
 mod stall;
 pub mod tablet;
+mod under_way;
 
 use std::sync::Arc;
 use std::time::Duration;

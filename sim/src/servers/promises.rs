@@ -17,6 +17,7 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
 use crate::servers::STEPS;
+use crate::servers::under_way::UnderWay;
 use crate::world::{NodeId, World};
 
 /// A promise that takes so many rounds is given up.
@@ -27,7 +28,7 @@ pub(super) struct PromiseFile {
     disk: SimDisk,
     /// What the file holds; none after a write that failed. Writes take turns.
     durable: Mutex<Option<PromiseRecord>>,
-    writing: parking_lot::Mutex<Option<PromiseRecord>>,
+    writing: UnderWay<PromiseRecord>,
 }
 
 impl PromiseFile {
@@ -43,7 +44,7 @@ impl PromiseFile {
         let promises = Self {
             disk: disk.clone(),
             durable: Mutex::new(Some(record)),
-            writing: parking_lot::Mutex::default(),
+            writing: UnderWay::default(),
         };
         Ok((promises, record))
     }
@@ -61,9 +62,7 @@ impl PromiseFile {
             return Some(newest);
         }
         *durable = None;
-        *self.writing.lock() = Some(newest);
-        world.sleep(takes).await;
-        *self.writing.lock() = None;
+        self.writing.wait(newest, world.sleep(takes)).await;
         store_record(&file(&self.disk), &newest).ok()?;
         *durable = Some(newest);
         Some(newest)
@@ -71,11 +70,9 @@ impl PromiseFile {
 
     /// The process is killed: a write that is under way may have begun.
     pub(super) fn killed(&self) {
-        if let Some(record) = self.writing.lock().take() {
-            self.disk.die_within(STEPS);
-            // Nobody is there to hear of it.
+        self.writing.killed(&self.disk, STEPS, |record| {
             let _ = store_record(&file(&self.disk), &record);
-        }
+        });
     }
 }
 

@@ -24,7 +24,18 @@ impl ServedDirectory {
     }
 }
 
-/// A directory whose durable states are seen by the invariants.
+/// Of one that is alone: what is durable, a next start of it goes on from.
+impl Durable for ServedDirectory {
+    fn served(&self) -> &Served {
+        &self.served
+    }
+
+    fn becomes_durable(&self, _: StateNumber) -> Result<(), PersistError> {
+        Ok(())
+    }
+}
+
+/// A directory of one of several, whose durable states are seen by the invariants.
 pub(super) struct SeenDirectory<'a> {
     pub(super) world: &'a Arc<World>,
     pub(super) shared: &'a Shared,

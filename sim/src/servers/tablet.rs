@@ -582,6 +582,7 @@ impl Tablet {
             &Seen::Points {
                 server: &self.name,
                 points,
+                time: (!world.has_paced_clocks()).then(|| world.now()),
             },
         );
     }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use serde_json::{Value, json};
 
-use super::tree::{self, SEEDS, Tree, Verdict};
+use super::tree::{self, SEEDS, Tree};
 use crate::{cmd::Cmd, context::Context};
 
 const VERSION: &str = "27.1.0";
@@ -95,9 +95,11 @@ fn mutate(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result
     {
         // Otherwise what it finds by itself counts as noticed.
         tree.clear()?;
-        if let Verdict::Noticed(what) = tree.simulator(SEEDS_SECONDS)? {
-            bail!("the simulator fails without any mutant: mend that first: {what}");
-        }
+        let control = tree.simulator(SEEDS_SECONDS)?;
+        ensure!(
+            !control.is_noticed(),
+            "the simulator fails without any mutant: mend that first: {control:?}"
+        );
     }
     let (mut by_simulator, mut listed, mut survivors) = (0, 0, Vec::new());
     for mutant in &missed {
