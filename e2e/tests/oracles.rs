@@ -286,6 +286,8 @@ fn money_moves_while_oracles_come_and_go() {
         changed.len() == 2 && changed.iter().all(|life| life.starts_with("demo-tso-")),
         "{changed:?}"
     );
+    // It was without the API server as well, and its status may say so until the operator's next look.
+    space.wait_until_up_to_date("pair");
     the_register_wakes_nobody(&space);
 
     say("two oracles become one, which keeps the register");
