@@ -12,10 +12,11 @@
 //! Without timestamps the order of a cell's versions is known as far as transactions read what they then
 //! overwrote, as readers saw several writers (`together`), or as real time tells (`later`). So what is found is wrong, and not everything wrong is found.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::graph::{Cycle, Edge, Graph};
+use crate::hashed::HashMap;
 use crate::transaction::{Op, Transaction};
 use crate::versions::{Versions, others, reads};
 use crate::{later, locked, recency, together};
@@ -128,7 +129,7 @@ pub fn check(history: &[Transaction]) -> Report {
 /// Reads of what the transaction itself read or wrote otherwise (Cerone and Gotsman's axiom INT).
 fn internal_read(history: &[Transaction]) -> Option<Anomaly> {
     for transaction in history {
-        let mut known: HashMap<&str, (&str, Option<&str>)> = HashMap::new();
+        let mut known: HashMap<&str, (&str, Option<&str>)> = HashMap::default();
         for op in &transaction.ops {
             match op {
                 Op::Write(cell, value) => {
@@ -343,7 +344,7 @@ fn graph<'a>(
         }
         graph.add(from, to, edge);
     };
-    let mut absent: HashMap<&str, usize> = HashMap::new();
+    let mut absent: HashMap<&str, usize> = HashMap::default();
     for (number, (name, cell)) in versions.cells.iter().enumerate() {
         absent.insert(name, writers + number);
         for writer in &cell.unordered {
@@ -365,7 +366,7 @@ fn graph<'a>(
         }
     }
     // Of each version that readers tell of, a node that leads to the later ones.
-    let mut behind: HashMap<(&str, usize), usize> = HashMap::new();
+    let mut behind: HashMap<(&str, usize), usize> = HashMap::default();
     for (node, ((name, before), after)) in (seen..).zip(&together) {
         behind.insert((name, *before), node);
         for (after, reader) in after {

@@ -1,9 +1,10 @@
 //! Histories in the formats of other checkers, so that nobody has to believe ours.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use crate::hashed::HashMap;
 use crate::transaction::{Op, Outcome, Times, Transaction};
 
 /// What can't be said in the other format.
@@ -48,9 +49,9 @@ pub fn list(value: Option<&str>) -> Option<Vec<u64>> {
 pub fn elle(history: &[Transaction]) -> Result<String, ConvertError> {
     let operations = operations(history)?;
     // The processes of each client that may go on.
-    let mut idle: HashMap<&str, Vec<usize>> = HashMap::new();
+    let mut idle: HashMap<&str, Vec<usize>> = HashMap::default();
     let mut processes = 0;
-    let mut running: HashMap<usize, usize> = HashMap::new();
+    let mut running: HashMap<usize, usize> = HashMap::default();
     let mut text = String::new();
     for (
         index,
@@ -131,7 +132,7 @@ fn moments(history: &[Transaction]) -> Vec<Moment> {
 
 /// What each transaction asks Elle's database for, and what it is told.
 fn operations(history: &[Transaction]) -> Result<Vec<(String, String)>, ConvertError> {
-    let mut keys: HashMap<&str, usize> = HashMap::new();
+    let mut keys: HashMap<&str, usize> = HashMap::default();
     let mut operations = Vec::new();
     for (at, transaction) in history.iter().enumerate() {
         let wrong = |what: String| ConvertError::NotAList {
@@ -140,7 +141,7 @@ fn operations(history: &[Transaction]) -> Result<Vec<(String, String)>, ConvertE
         };
         let mut invoked = Vec::new();
         let mut ended = Vec::new();
-        let mut seen: HashMap<&str, Vec<u64>> = HashMap::new();
+        let mut seen: HashMap<&str, Vec<u64>> = HashMap::default();
         for op in &transaction.ops {
             let (Op::Read(cell, _) | Op::Write(cell, _) | Op::Lock(cell)) = op;
             let known = keys.len();
@@ -179,7 +180,7 @@ fn operations(history: &[Transaction]) -> Result<Vec<(String, String)>, ConvertE
 
 /// Which of the transactions were committed, or have to be: one of unknown outcome, where such a one has read from it.
 fn counted_as_committed(history: &[Transaction]) -> Vec<bool> {
-    let mut writers: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
+    let mut writers: HashMap<(&str, &str), Vec<usize>> = HashMap::default();
     for (at, transaction) in history.iter().enumerate() {
         for op in &transaction.ops {
             if let Op::Write(cell, Some(value)) = op {
@@ -219,8 +220,8 @@ fn counted_as_committed(history: &[Transaction]) -> Vec<bool> {
 /// [`ConvertError::Deletion`].
 pub fn dbcop(history: &[Transaction]) -> Result<String, ConvertError> {
     let committed = counted_as_committed(history);
-    let mut variables: HashMap<&str, usize> = HashMap::new();
-    let mut versions: HashMap<(&str, &str), usize> = HashMap::new();
+    let mut variables: HashMap<&str, usize> = HashMap::default();
+    let mut versions: HashMap<(&str, &str), usize> = HashMap::default();
     let mut sessions: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (at, transaction) in history.iter().enumerate() {
         let mut events = Vec::new();

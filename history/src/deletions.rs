@@ -6,9 +6,10 @@
 //! or by its having been answered before the reader began. Without any of these the cell may not yet have been written,
 //! and the read proves nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
+use crate::hashed::{HashMap, HashSet};
 use crate::transaction::{Op, Outcome, Transaction};
 use crate::versions::{Cell, others, reads, source_of};
 
@@ -29,10 +30,10 @@ struct Puts<'a> {
 /// The deletions that were seen.
 pub(crate) fn seen<'a>(
     history: &'a [Transaction],
-    cells: &BTreeMap<&'a str, Cell<'a>>,
+    cells: &HashMap<&'a str, Cell<'a>>,
 ) -> Deletions<'a> {
     let puts = puts(history, cells);
-    let mut seen = Deletions::new();
+    let mut seen = Deletions::default();
     for (reader, transaction) in history.iter().enumerate() {
         let mut read_of: Option<HashSet<usize>> = None;
         for (name, value) in reads(transaction) {
@@ -80,9 +81,9 @@ fn only_deleter(
 /// Of the cells that anybody deleted.
 fn puts<'a>(
     history: &'a [Transaction],
-    cells: &BTreeMap<&'a str, Cell<'a>>,
+    cells: &HashMap<&'a str, Cell<'a>>,
 ) -> HashMap<&'a str, Puts<'a>> {
-    let mut puts: HashMap<&str, Puts<'a>> = HashMap::new();
+    let mut puts: HashMap<&str, Puts<'a>> = HashMap::default();
     for (name, cell) in cells {
         if !cell.writers.contains_key(&None) {
             continue;
@@ -120,7 +121,7 @@ fn puts<'a>(
 /// Those from whom a transaction has read.
 fn sources(
     history: &[Transaction],
-    cells: &BTreeMap<&str, Cell<'_>>,
+    cells: &HashMap<&str, Cell<'_>>,
     reader: usize,
 ) -> HashSet<usize> {
     reads(&history[reader])

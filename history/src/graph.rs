@@ -5,7 +5,9 @@
 //! reached by anything else. A cycle of this graph is a forbidden cycle of the other, and the other way
 //! round.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use crate::hashed::HashMap;
 
 /// Why one follows another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,25 +98,25 @@ impl<'a> Graph<'a> {
     /// A forbidden cycle, if there is one; a short one.
     pub(crate) fn forbidden_cycle(&self) -> Option<Cycle<'a>> {
         let component = self.components();
-        let mut members: HashMap<usize, Vec<usize>> = HashMap::new();
-        for (state, of) in component.iter().enumerate() {
-            members.entry(*of).or_default().push(state);
+        let mut sizes = vec![0; component.len()];
+        for of in &component {
+            sizes[*of] += 1;
         }
-        let smallest = members
-            .values()
-            .filter(|states| states.len() > 1)
-            .min_by_key(|states| (states.len(), states[0]))?;
+        let states = || component.iter().enumerate();
+        let (_, smallest) = states()
+            .filter(|(_, of)| sizes[**of] > 1)
+            .min_by_key(|(state, of)| (sizes[**of], *state))?;
         // Where the component is large, any of its states lies on some short cycle.
-        smallest
-            .iter()
+        states()
+            .filter(|(_, of)| *of == smallest)
             .take(64)
-            .filter_map(|from| self.shortest_back(*from, &component))
+            .filter_map(|(from, _)| self.shortest_back(from, &component))
             .min_by_key(Vec::len)
     }
 
     /// The shortest way from a state to itself.
     fn shortest_back(&self, from: usize, component: &[usize]) -> Option<Cycle<'a>> {
-        let mut came: HashMap<usize, (usize, Edge<'a>)> = HashMap::new();
+        let mut came: HashMap<usize, (usize, Edge<'a>)> = HashMap::default();
         let mut queue = VecDeque::from([from]);
         while let Some(state) = queue.pop_front() {
             for (to, edge) in self.steps(state) {

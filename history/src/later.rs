@@ -3,10 +3,10 @@
 //! other one was answered. So a version that was seen and is missed later is noticed, also where nobody who wrote
 //! has read what was there, and where its own answer was lost.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::graph::{Edge, Graph};
+use crate::hashed::HashMap;
 use crate::transaction::{Outcome, Transaction};
 use crate::versions::{Versions, reads};
 
@@ -95,7 +95,7 @@ impl Later<'_> {
 
 /// The versions of each cell whose order isn't known, in the order in which they were there.
 fn lasts<'a>(history: &'a [Transaction], versions: &Versions<'a>) -> Vec<(&'a str, Vec<Last>)> {
-    let mut clocks: HashMap<&str, usize> = HashMap::new();
+    let mut clocks: HashMap<&str, usize> = HashMap::default();
     for of in history.iter().filter_map(|of| of.times.as_ref()) {
         let next = clocks.len();
         clocks.entry(&of.clock).or_insert(next);
@@ -105,7 +105,7 @@ fn lasts<'a>(history: &'a [Transaction], versions: &Versions<'a>) -> Vec<(&'a st
         let of = history[at].times.as_ref()?;
         Some((clocks[of.clock.as_str()], of.began_us?))
     };
-    let mut last_reads: HashMap<(&str, usize), u64> = HashMap::new();
+    let mut last_reads: HashMap<(&str, usize), u64> = HashMap::default();
     for (at, transaction) in history.iter().enumerate() {
         let Some((clock, began_us)) = began(at) else {
             continue;

@@ -7,6 +7,7 @@ mod check;
 mod convert;
 mod deletions;
 mod graph;
+mod hashed;
 mod later;
 mod locked;
 mod recency;

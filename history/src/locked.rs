@@ -1,15 +1,16 @@
 //! What was got for update counts as touched: of two transactions that were under way at the same time, of which one
 //! committed after it had got a cell for update, the other one may not have written that, nor got it for update.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use crate::check::committed_at;
+use crate::hashed::HashSet;
 use crate::transaction::{Op, Transaction};
 use crate::versions::Versions;
 
 /// The cells that the transaction got for update, and didn't write.
 pub(crate) fn locks(transaction: &Transaction) -> HashSet<&str> {
-    let mut locks = HashSet::new();
+    let mut locks = HashSet::default();
     for op in &transaction.ops {
         if let Op::Lock(cell) = op {
             locks.insert(cell.as_str());

@@ -2,8 +2,9 @@
 //! transaction saw all of it, so what it read of another cell that this one wrote is the same version or a later one.
 //! Nobody has to have read what they overwrote for that.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
+use crate::hashed::{HashMap, HashSet};
 use crate::transaction::{Op, Transaction};
 use crate::versions::{Versions, reads};
 

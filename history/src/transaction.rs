@@ -15,10 +15,11 @@
 //!
 //! A field of any other name is an error, as it may be one of these, misspelt.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use serde::{Deserialize, Serialize};
+
+use crate::hashed::HashMap;
 
 /// What a transaction did, and what its client knows of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,7 +144,7 @@ pub enum FormatError {
 pub fn parse(text: &str) -> Result<Vec<Transaction>, FormatError> {
     let mut history: Vec<Transaction> = Vec::new();
     // Where a transaction is, and in which line it was.
-    let mut places: HashMap<(String, u64), (usize, usize)> = HashMap::new();
+    let mut places: HashMap<(String, u64), (usize, usize)> = HashMap::default();
     for (line, text) in (1..).zip(text.lines()) {
         if text.trim().is_empty() {
             continue;

@@ -2,9 +2,10 @@
 //! does, as nobody else can have written the cell between that and its commit. Without timestamps it is known
 //! as far as anyone who read a version and wrote the next one tells.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
 use crate::deletions::{self, Deletions};
+use crate::hashed::{HashMap, HashSet};
 use crate::transaction::{Op, Outcome, Transaction};
 
 /// A version: who wrote it. The first one, which was there before anybody wrote, is nobody's.
@@ -46,7 +47,7 @@ impl Cell<'_> {
 /// All cells.
 #[derive(Debug)]
 pub(crate) struct Versions<'a> {
-    pub(crate) cells: BTreeMap<&'a str, Cell<'a>>,
+    pub(crate) cells: HashMap<&'a str, Cell<'a>>,
     /// Whether the transaction is committed: it was answered so, or somebody has seen it.
     pub(crate) committed: Vec<bool>,
     /// Who deleted what was read as absent, where that is known otherwise than by the order of deletions.
@@ -56,12 +57,12 @@ pub(crate) struct Versions<'a> {
 impl<'a> Versions<'a> {
     pub(crate) fn new(history: &'a [Transaction]) -> Self {
         let mut versions = Self {
-            cells: BTreeMap::new(),
+            cells: HashMap::default(),
             committed: history
                 .iter()
                 .map(|transaction| transaction.outcome == Outcome::Committed)
                 .collect(),
-            deletions: Deletions::new(),
+            deletions: Deletions::default(),
         };
         for (at, transaction) in history.iter().enumerate() {
             for (cell, value, is_last) in writes(transaction) {
@@ -133,7 +134,7 @@ impl<'a> Versions<'a> {
         // Who read a version and wrote another wrote the next one: snapshot isolation wants it so, and two of them
         // are a lost update.
         for (at, transaction) in history.iter().enumerate() {
-            let mut known: HashSet<&str> = HashSet::new();
+            let mut known: HashSet<&str> = HashSet::default();
             for (name, value) in reads(transaction).filter(|(name, _)| known.insert(name)) {
                 if let Some(cell) = self.cells.get_mut(name)
                     && cell.unordered.binary_search(&at).is_ok()
@@ -246,7 +247,7 @@ pub(crate) fn others<'a>(
 
 /// What a transaction read before it wrote the cell itself.
 pub(crate) fn reads(transaction: &Transaction) -> impl Iterator<Item = (&str, Option<&str>)> {
-    let mut own: HashSet<&str> = HashSet::new();
+    let mut own: HashSet<&str> = HashSet::default();
     transaction.ops.iter().filter_map(move |op| match op {
         Op::Read(cell, value) if !own.contains(cell.as_str()) => {
             Some((cell.as_str(), value.as_deref()))
