@@ -26,6 +26,9 @@ use percolator_sim::subject::Subject;
 use percolator_sim::trace::{Keep, Trace};
 use percolator_sim::world::Failure;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How many events of a failing run are shown.
 const SHOWN: usize = 60;
 /// And of those that are about what failed, in each part.

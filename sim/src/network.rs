@@ -17,7 +17,7 @@ use percolator_client::transport::Lost;
 
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::Rng;
-use crate::world::{NodeId, World};
+use crate::world::{NodeId, TimerKey, World};
 
 /// How the network behaves.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,7 +102,8 @@ impl Fates {
 struct Call {
     to: NodeId,
     reset: bool,
-    result: Option<Result<Answer, String>>,
+    /// Large, and moved with all calls of that time otherwise.
+    result: Option<Box<Result<Answer, String>>>,
     waker: Option<Waker>,
 }
 
@@ -171,17 +172,16 @@ impl World {
     /// Asks a process, and waits for its answer until the time is over.
     pub fn call(self: &Arc<Self>, from: NodeId, to: NodeId, ask: Ask, timeout: Duration) -> Asked {
         let now_us = self.now_us();
-        let (call, arrivals) = {
+        let (call, first, copy) = {
             let mut network = self.network.lock();
             let call = network.next_call;
             network.next_call += 1;
             let faults = network.faults;
             let link = network.link(from, to);
             let reset = link.resets.chance(faults.reset_ppm);
-            let copies = 1 + usize::from(link.duplicates.chance(faults.duplicate_ppm));
-            let arrivals: Vec<Option<Duration>> = (0..copies)
-                .map(|copy| network.delay(from, to, copy, now_us))
-                .collect();
+            let has_copy = link.duplicates.chance(faults.duplicate_ppm);
+            let first = network.delay(from, to, 0, now_us);
+            let copy = has_copy.then(|| network.delay(from, to, 1, now_us));
             network.calls.insert(
                 call,
                 Call {
@@ -191,25 +191,32 @@ impl World {
                     waker: None,
                 },
             );
-            (call, arrivals)
+            (call, first, copy)
         };
         let caller = Caller { node: from, call };
-        for arrival in arrivals {
-            match arrival {
-                Some(delay) => {
-                    let ask = ask.clone();
-                    self.at(delay, Box::new(move |world| world.arrive(to, caller, ask)));
-                }
-                None => self.note_message("lost", from, to, call, || ask.brief()),
-            }
+        let copy = copy.map(|delay| (ask.clone(), delay));
+        self.send(to, caller, ask, first);
+        if let Some((ask, delay)) = copy {
+            self.send(to, caller, ask, delay);
         }
-        self.at(
+        let timeout = self.at(
             timeout,
             Box::new(move |world| world.finish(call, Err("no answer in time".to_owned()))),
         );
         Asked {
             world: self.clone(),
             call,
+            timeout,
+        }
+    }
+
+    /// A message is on its way for so long; none: it is lost.
+    fn send(self: &Arc<Self>, to: NodeId, caller: Caller, ask: Ask, delay: Option<Duration>) {
+        match delay {
+            Some(delay) => {
+                self.at(delay, Box::new(move |world| world.arrive(to, caller, ask)));
+            }
+            None => self.note_message("lost", caller.node, to, caller.call, || ask.brief()),
         }
     }
 
@@ -286,7 +293,7 @@ impl World {
             if call.result.is_some() {
                 return;
             }
-            call.result = Some(result);
+            call.result = Some(Box::new(result));
             call.waker.take()
         };
         if let Some(waker) = waker {
@@ -302,8 +309,9 @@ impl World {
         call: u64,
         brief: impl FnOnce() -> String,
     ) {
-        let (from, to) = (self.name(from), self.name(to));
-        self.note(|| format!("{what:8} #{call} {from} -> {to}: {}", brief()));
+        self.note_between(from, to, |from, to| {
+            format!("{what:8} #{call} {from} -> {to}: {}", brief())
+        });
     }
 }
 
@@ -311,6 +319,8 @@ impl World {
 pub struct Asked {
     world: Arc<World>,
     call: u64,
+    /// By which it gives up.
+    timeout: TimerKey,
 }
 
 impl Future for Asked {
@@ -333,6 +343,7 @@ impl Future for Asked {
 
 impl Drop for Asked {
     fn drop(&mut self) {
+        self.world.call_off(self.timeout);
         let gone = self.world.network.lock().calls.remove(&self.call);
         drop(gone);
     }

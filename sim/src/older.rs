@@ -99,7 +99,8 @@ impl Cluster {
             // Anyone who ended it starts it again, and must find the one that is to run.
             let cluster = self.clone();
             let again = move |world: &Arc<World>| cluster.bring_newest(world, number);
-            return world.at(LOOK, Box::new(again));
+            world.at(LOOK, Box::new(again));
+            return;
         }
         let Some(newest) = self.set_aside.lock().remove(&number) else {
             return;

@@ -297,12 +297,15 @@ impl Watch {
 
     fn durable(&mut self, server: &str, group: &[Batch]) -> Result<(), Broken> {
         let points = self.points.get(server).copied().unwrap_or_default();
+        if !self.contents.contains_key(server) {
+            self.contents.insert(server.to_owned(), Content::new());
+        }
         for (column, key, value) in group.iter().flat_map(Batch::ops) {
             if let (Column::Meta, b"points", Some(stored)) = (column, &key[..], value) {
                 let reached = self.reached(server, stored);
                 reached.map_err(|why| ("points go forward", why))?;
             }
-            let content = self.contents.entry(server.to_owned()).or_default();
+            let content = self.contents.get_mut(server).expect("made above");
             let place = (column, key.clone());
             let old = match value {
                 Some(value) => content.insert(place.clone(), value.clone()),

@@ -4,13 +4,14 @@
 //! It knows nothing of servers and transactions. A process is a name, clocks, a handler of messages, and
 //! tasks that end with it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 use percolator_client::transport::BoxFuture;
 
@@ -30,6 +31,9 @@ pub type NodeId = usize;
 pub type Handler = Arc<dyn Fn(&Arc<World>, Caller, Ask) + Send + Sync>;
 /// Something to do in the world.
 pub type Act = Box<dyn FnOnce(&Arc<World>) + Send>;
+
+/// When something is to happen, in microseconds, and which of what happens then.
+pub type TimerKey = (u64, u64);
 
 /// The world outside: its tasks are no process'.
 pub const NOBODY: NodeId = 0;
@@ -60,8 +64,8 @@ pub struct World {
 struct Inner {
     now_us: u64,
     order: u64,
-    timers: BTreeMap<(u64, u64), Timer>,
-    tasks: BTreeMap<u64, Task>,
+    timers: BTreeMap<TimerKey, Timer>,
+    tasks: HashMap<u64, Task, FixedState>,
     next_task: u64,
     nodes: Vec<Node>,
     schedule: Rng,
@@ -129,7 +133,7 @@ impl World {
                 now_us: 0,
                 order: 0,
                 timers: BTreeMap::new(),
-                tasks: BTreeMap::new(),
+                tasks: HashMap::default(),
                 next_task: 0,
                 nodes: Vec::new(),
                 schedule: Rng::new(plan.seed, "schedule"),
@@ -193,6 +197,23 @@ impl World {
         inner.trace.note(now_us, text);
     }
 
+    /// Writes an event between two processes into the trace, as [`Self::note`] does.
+    pub(crate) fn note_between(
+        &self,
+        from: NodeId,
+        to: NodeId,
+        text: impl FnOnce(&str, &str) -> String,
+    ) {
+        let mut inner = self.inner.lock();
+        let Inner {
+            now_us,
+            trace,
+            nodes,
+            ..
+        } = &mut *inner;
+        trace.note(*now_us, || text(&nodes[from].name, &nodes[to].name));
+    }
+
     /// The trace so far.
     pub fn take_trace(&self) -> Trace {
         std::mem::take(&mut self.inner.lock().trace)
@@ -245,12 +266,13 @@ impl World {
             let handler = killed.handler.take();
             let kept = std::mem::take(&mut killed.kept);
             let at_kill = killed.at_kill.take();
-            let tasks: Vec<u64> = inner
+            let mut tasks: Vec<u64> = inner
                 .tasks
                 .iter()
                 .filter(|(_, task)| task.node == node)
                 .map(|(id, _)| *id)
                 .collect();
+            tasks.sort_unstable();
             let tasks: Vec<Option<Task>> = tasks.iter().map(|id| inner.tasks.remove(id)).collect();
             (at_kill, (handler, kept, tasks))
         };
@@ -359,11 +381,18 @@ impl World {
         self.ready.0.lock().push_back(task);
     }
 
-    /// Does something at a later time, whatever becomes of processes.
-    pub fn at(&self, delay: Duration, act: Act) {
+    /// Does something at a later time, whatever becomes of processes; unless it is called off.
+    pub fn at(&self, delay: Duration, act: Act) -> TimerKey {
         let mut inner = self.inner.lock();
         let key = inner.timer_key(delay);
         inner.timers.insert(key, Timer::Act(act));
+        key
+    }
+
+    /// What was to be done isn't, where it wasn't yet.
+    pub(crate) fn call_off(&self, key: TimerKey) {
+        let gone = self.inner.lock().timers.remove(&key);
+        drop(gone);
     }
 
     /// Waits, by the world's time.
@@ -497,7 +526,7 @@ impl World {
 }
 
 impl Inner {
-    fn timer_key(&mut self, delay: Duration) -> (u64, u64) {
+    fn timer_key(&mut self, delay: Duration) -> TimerKey {
         self.order += 1;
         let delay_us = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX / 2);
         (self.now_us.saturating_add(delay_us), self.order)
@@ -508,7 +537,7 @@ impl Inner {
 pub struct Sleep {
     world: Arc<World>,
     duration: Duration,
-    timer: Option<(u64, u64)>,
+    timer: Option<TimerKey>,
 }
 
 impl Future for Sleep {
@@ -521,7 +550,14 @@ impl Future for Sleep {
             Some(key) if inner.now_us >= key.0 && !inner.timers.contains_key(&key) => {
                 return Poll::Ready(());
             }
-            Some(key) => key,
+            Some(key) => {
+                if let Some(Timer::Wake(waker)) = inner.timers.get(&key)
+                    && waker.will_wake(context.waker())
+                {
+                    return Poll::Pending;
+                }
+                key
+            }
             None => inner.timer_key(self.duration),
         };
         self.timer = Some(key);

@@ -101,6 +101,15 @@ impl File {
         reachable
     }
 
+    /// All that a sync brings to the device is there.
+    fn sync(&mut self) {
+        if self.given_up.is_empty() {
+            self.synced.clone_from(&self.content);
+        } else {
+            self.synced = self.reachable();
+        }
+    }
+
     /// A sync fails: of what is new, some comes to the device and the rest is given up, or all is as it was.
     fn fail_sync(&mut self, rng: &mut Rng) {
         if rng.below(3) == 0 {
@@ -466,7 +475,7 @@ impl Disk for SimDisk {
             file.content.copy_from_slice(content);
             file.changed(0..content.len());
         }
-        file.synced = file.reachable();
+        file.sync();
         Ok(())
     }
 
@@ -550,7 +559,7 @@ impl DiskFile for Open {
         match (begun, lies) {
             (Err(error), lies) if lies != Some(Lie::SyncAgain) => return Err(error),
             (_, Some(Lie::Sync)) => {}
-            _ => file.synced = file.reachable(),
+            _ => file.sync(),
         }
         Ok(Duration::ZERO)
     }

@@ -1,6 +1,7 @@
 //! When faults stop, every client makes progress, what was begun ends, and the cluster serves again (the promise
 //! "Liveness" of `docs/correctness.md`). These look at a whole run that goes on, so `run` asks them, not the watch.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ pub(super) const NAMES: [&str; 7] = [PROGRESS, ENDS, SERVES, READERS, LEADER, OU
 const READ: Duration = Duration::from_secs(2);
 
 /// A longer retention is not waited for: this one is set.
-const RETENTION_WAITED: Duration = Duration::from_secs(5);
+const RETENTION_WAITED: Duration = Duration::from_secs(2);
 /// The longest lease that was granted is waited for (`gc-master/src/collection.rs`).
 const LEASE_MAX: Duration = Duration::from_secs(60);
 
@@ -39,7 +40,10 @@ const LEASE_MAX: Duration = Duration::from_secs(60);
 const LEADER_MARGIN: Duration = Duration::from_secs(10);
 
 /// The register is away for as long as so many takeovers take.
-const OUTAGE_TAKEOVERS: u32 = 4;
+const OUTAGE_TAKEOVERS: u32 = 2;
+
+/// How often it is looked whether collection has ended.
+const LOOK: Duration = Duration::from_millis(10);
 
 fn bound(cluster: &Cluster) -> Duration {
     BOUND + cluster.plan.patience
@@ -267,7 +271,16 @@ pub(crate) fn collected(world: &Arc<World>, cluster: &Cluster, past: Timestamp) 
         let mut holdings = watch.holdings();
         holdings.find_map(|holding| collection_ends::unfinished(&holding, past))
     };
-    let done = world.run(world.now() + bound, || unfinished().is_none());
+    // Of what all servers hold, and not after each event.
+    let looked = Cell::new(Duration::ZERO);
+    let is_done = || {
+        let now = world.now();
+        now >= looked.get() + LOOK && {
+            looked.set(now);
+            unfinished().is_none()
+        }
+    };
+    let done = world.run(world.now() + bound, is_done);
     if world.failure().is_some() {
         return false;
     }

@@ -108,7 +108,8 @@ impl Master {
             Err(PersistError::Load(LoadError::Unavailable { .. })) => {
                 let (master, name) = (self.clone(), self.name());
                 world.note(|| format!("{name} can't start now"));
-                return world.at(RESTART, Box::new(move |world| master.boot(world)));
+                world.at(RESTART, Box::new(move |world| master.boot(world)));
+                return;
             }
             Err(error) => return world.fail("durable", error.to_string()),
         };

@@ -21,7 +21,7 @@ use percolator_register::Register;
 use crate::messages::{Answer, Ask, Caller};
 use crate::mutation::Mutation;
 use crate::rng::Rng;
-use crate::seen::Seen;
+use crate::seen::{Seen, ShownState};
 use crate::servers::alone::state_waits;
 use crate::servers::copies::CopyFile;
 pub(super) use crate::servers::elected_master::host::MasterHost;
@@ -43,6 +43,8 @@ pub struct ElectedMaster {
     replicated: Replicated,
     /// The directory of this master's term.
     current: Mutex<Option<(u64, Shared)>>,
+    /// The state of the register that was read last, and how far it is.
+    read: Mutex<Option<(Vec<u8>, ShownState)>>,
     stop: Notify,
     down: Mutex<Duration>,
 }
@@ -100,6 +102,7 @@ impl ElectedMaster {
             world: world.clone(),
             replicated: replicated.clone(),
             current: Mutex::default(),
+            read: Mutex::default(),
             stop: Notify::new(),
             down: Mutex::default(),
         })

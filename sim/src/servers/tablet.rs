@@ -97,6 +97,8 @@ pub struct Running {
     /// Requests to resolve locks, that aren't answered.
     resolves: BTreeMap<Asker, (Owned, v1::ResolveRequest)>,
     next_asker: Asker,
+    /// Its tablets, as the invariants know them.
+    owned: Vec<v1::TabletInfo>,
     pub(super) committing: Option<Arc<Vec<Batch>>>,
     /// Groups that went to the disk.
     pub(super) groups: u64,
@@ -142,14 +144,15 @@ impl Tablet {
                 maybe: &maybe,
             },
         );
+        let report = core.report();
         self.see(
             world,
             &Seen::Owns {
                 server: &self.name,
-                tablets: &core.report().tablets,
+                tablets: &report.tablets,
             },
         );
-        self.see_points(world, &core);
+        self.see_points(world, &report);
         let around = Around::new(world.clone(), self.limits);
         let cluster_id = self.cluster_id.lock().clone();
         let running = Arc::new(Mutex::new(Running {
@@ -158,6 +161,7 @@ impl Tablet {
             askers: BTreeMap::new(),
             resolves: BTreeMap::new(),
             next_asker: 0,
+            owned: report.tablets,
             committing: None,
             groups: 0,
             hangs: false,
@@ -481,21 +485,21 @@ impl Tablet {
             rng.below(most_us + 1)
         });
         world.sleep(Duration::from_micros(window_us)).await;
-        let tablets = || running.lock().runner.core().report().tablets;
-        let before = tablets();
-        self.act(world, running, |runner, now| {
+        let report = self.act(world, running, |runner, now| {
             runner.committed(now, result);
+            let report = runner.core().report();
             if !self.is_retired() {
-                self.see_points(world, runner.core());
+                self.see_points(world, &report);
             }
+            report
         });
-        let after = tablets();
-        if after != before {
+        let owned = std::mem::replace(&mut running.lock().owned, report.tablets.clone());
+        if owned != report.tablets {
             self.see(
                 world,
                 &Seen::Owns {
                     server: &self.name,
-                    tablets: &after,
+                    tablets: &report.tablets,
                 },
             );
         }
@@ -575,8 +579,8 @@ impl Tablet {
         }
     }
 
-    fn see_points(&self, world: &World, core: &Core) {
-        let points = (&core.report()).into();
+    fn see_points(&self, world: &World, report: &v1::HeartbeatRequest) {
+        let points = report.into();
         self.see(
             world,
             &Seen::Points {

@@ -17,6 +17,19 @@ pub(super) fn state_of(bytes: &[u8]) -> Option<ShownState> {
 }
 
 impl ElectedMaster {
+    /// How far the register's state is, which is mostly the same as when it was asked before.
+    fn in_register(&self, state: &[u8]) -> Option<ShownState> {
+        let mut read = self.read.lock();
+        if let Some((known, far)) = &*read
+            && known == state
+        {
+            return Some(*far);
+        }
+        let far = state_of(state)?;
+        *read = Some((state.to_owned(), far));
+        Some(far)
+    }
+
     /// What this master shows in this term is durable, in the register or in its folder at least: the invariant has it that it is
     /// what the next leader goes on from.
     pub(in crate::servers) fn check_shown(&self, term: u64, answer: &Answer) {
@@ -42,7 +55,7 @@ impl ElectedMaster {
         let Some(StoredState { number, state }) = stored.filter(|it| it.number.term == term) else {
             return;
         };
-        let Some(in_register) = state_of(&state) else {
+        let Some(in_register) = self.in_register(&state) else {
             return self
                 .world
                 .fail("the master starts", "its state can't be read");
