@@ -1,10 +1,13 @@
-//! Two processes of one server, and two clusters at one address: real processes, of which one answers at a time.
+//! Two processes of one server, folders that are another server's, and two clusters at one address: real processes, of
+//! which one answers at a time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use crate::support::server::{Place, free_addresses, log_file, start};
-use crate::support::{Cluster, PERCOLATOR, block_on, signal, wait_for};
+use crate::support::{
+    self, Cluster, PERCOLATOR, block_on, end_bank, signal, start_bank, wait_for, wait_for_transfers,
+};
 use percolator_client::{Client, Error};
 
 /// Short, so that nobody waits long.
@@ -255,4 +258,43 @@ fn an_up_that_was_killed_is_started_again_at_once() {
     let ended = slow.try_wait().expect("a child");
     assert!(ended.is_some(), "up has not waited");
     assert_eq!(cluster.run(&["get", "t", "a", "c"]).ok(), "1\n");
+}
+
+const BANK: [&str; 4] = ["--accounts", "100", "--clients", "4"];
+
+#[test]
+fn of_swapped_folders_no_server_begins_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let (data, ledger) = (path("data"), path("ledger.jsonl").display().to_string());
+    let manifest = path("cluster.yaml").display().to_string();
+    std::fs::write(&manifest, support::THREE).expect("written");
+    let arguments = ["--processes", "-f", &manifest];
+    let cluster = Cluster::start_by(&data, &arguments, &[]);
+    let bank = start_bank(&cluster, &BANK, &ledger);
+    wait_for_transfers(&ledger, 200);
+    end_bank(bank);
+
+    let servers = ["tablet-0", "tablet-1"];
+    let pids = servers.map(|server| cluster.pid(server));
+    let swap = || {
+        let [one, other] = servers.map(|server| data.join(server));
+        let aside = data.join("logs/aside");
+        for (from, to) in [(&one, &aside), (&other, &one), (&aside, &other)] {
+            std::fs::rename(from, to).expect("moved");
+        }
+    };
+    cluster.without_restarts(|_| {
+        swap();
+        pids.map(|pid| signal(pid, "KILL"));
+    });
+    // `up` gives it up after some attempts, and ends.
+    let said = cluster.ended();
+    for part in ["belongs to server", "mount the right volume"] {
+        assert!(said.contains(part), "{said}");
+    }
+    swap();
+    let cluster = Cluster::start_by(&data, &arguments, &[]);
+    let found = cluster.bank_holds(&BANK, &ledger);
+    assert!(found["committed"].as_u64() >= Some(200), "{found}");
 }

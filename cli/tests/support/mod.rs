@@ -85,6 +85,10 @@ pub(crate) fn percolator_with(arguments: &[&str], input: &str) -> CommandOutput 
     }
 }
 
+/// A cluster of three tablet servers.
+pub(crate) const THREE: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: three}\n\
+                                spec: {tablets: {replicas: 3}}\n";
+
 /// A cluster under `percolator up`, stopped when it is dropped.
 pub(crate) struct Cluster {
     child: Child,
@@ -122,11 +126,9 @@ impl Cluster {
 
     /// Three tablet servers and the others, each a process of its own.
     pub(crate) fn of_three() -> Self {
-        const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: three}\n\
-                                spec: {tablets: {replicas: 3}}\n";
         let folder = tempfile::tempdir().expect("a folder");
         let manifest = folder.path().join("cluster.yaml");
-        std::fs::write(&manifest, MANIFEST).expect("written");
+        std::fs::write(&manifest, THREE).expect("written");
         let up = ["--processes", "-f", manifest.to_str().expect("text")];
         let mut cluster = Self::start_by(&folder.path().join("data"), &up, &[]);
         cluster.folder = Some(folder);
@@ -343,6 +345,14 @@ impl Cluster {
     pub(crate) fn kill_up(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("up ends");
+    }
+
+    /// Waits until it ends by itself, with a failure. Returns what it said.
+    pub(crate) fn ended(mut self) -> String {
+        let status = wait_for("up to end", || self.child.try_wait().expect("a child"));
+        let said = self.errors.iter().collect::<Vec<_>>().join("\n");
+        assert!(!status.success(), "{said}");
+        said
     }
 
     /// Stops it as Ctrl-C does. Returns its exit code and what it said.
