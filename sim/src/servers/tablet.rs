@@ -145,13 +145,7 @@ impl Tablet {
             },
         );
         let report = core.report();
-        self.see(
-            world,
-            &Seen::Owns {
-                server: &self.name,
-                tablets: &report.tablets,
-            },
-        );
+        self.see_owned(world, &report);
         self.see_points(world, &report);
         let around = Around::new(world.clone(), self.limits);
         let cluster_id = self.cluster_id.lock().clone();
@@ -495,13 +489,7 @@ impl Tablet {
         });
         let owned = std::mem::replace(&mut running.lock().owned, report.tablets.clone());
         if owned != report.tablets {
-            self.see(
-                world,
-                &Seen::Owns {
-                    server: &self.name,
-                    tablets: &report.tablets,
-                },
-            );
+            self.see_owned(world, &report);
         }
     }
 
@@ -577,6 +565,11 @@ impl Tablet {
         if !self.older {
             world.see(seen);
         }
+    }
+
+    fn see_owned(&self, world: &World, report: &v1::HeartbeatRequest) {
+        let (server, tablets) = (&*self.name, &*report.tablets);
+        self.see(world, &Seen::Owns { server, tablets });
     }
 
     fn see_points(&self, world: &World, report: &v1::HeartbeatRequest) {
