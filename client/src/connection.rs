@@ -445,3 +445,55 @@ pub(crate) fn is_of_the_way(status: &tonic::Status) -> bool {
     std::error::Error::source(status).is_some()
         || status.message() == tonic::TimeoutExpired(()).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt as _, StreamExt as _};
+
+    use super::*;
+
+    /// What each of a connection's calls is answered when it is lost: one that was written and one that was answered before,
+    /// one that wasn't written yet, and one that comes later.
+    #[test]
+    fn only_what_was_not_written_was_never_sent() {
+        let connection = Arc::new(Connection {
+            state: Mutex::default(),
+            silent: String::new(),
+        });
+        let mut context = Context::from_waker(Waker::noop());
+        let call = || connection.call(v1::Request::default());
+        let (mut written, mut answered) = (call(), call());
+        assert!(written.poll_unpin(&mut context).is_pending());
+        let mut packs = Packs(connection.clone());
+        let Poll::Ready(Some(pack)) = packs.poll_next_unpin(&mut context) else {
+            panic!("two requests wait");
+        };
+        assert_eq!(pack.requests.len(), 2);
+        let response = v1::Response {
+            id: pack.requests[1].id,
+            ..v1::Response::default()
+        };
+        connection.answered(v1::ResponsePack {
+            responses: vec![response.clone()],
+        });
+        let mut waits = call();
+        assert!(waits.poll_unpin(&mut context).is_pending());
+        connection.lose("cut".to_owned());
+        let mut late = call();
+        let mut lost = |call: &mut Call| match call.poll_unpin(&mut context) {
+            Poll::Ready(Err(lost)) => (lost.why, lost.never_sent),
+            other => panic!("{other:?}"),
+        };
+        let cut = |never_sent| ("cut".to_owned(), never_sent);
+        assert_eq!(lost(&mut written), cut(false));
+        assert_eq!(lost(&mut waits), cut(true));
+        assert_eq!(lost(&mut late), cut(true));
+        let found = answered.poll_unpin(&mut context);
+        assert!(matches!(found, Poll::Ready(Ok(found)) if found == response));
+        assert!(matches!(
+            packs.poll_next_unpin(&mut context),
+            Poll::Ready(None)
+        ));
+        assert!(connection.state.lock().slots.is_empty());
+    }
+}

@@ -324,6 +324,21 @@ mod tests {
     }
 
     #[test]
+    fn a_master_that_was_away_is_asked_again_when_it_is_back() {
+        let session = Session::default();
+        let surely = |at_s| session.surely(ts(7), Duration::from_secs(at_s));
+        assert_eq!(surely(1), None);
+        session.not_renewed();
+        // Tablet servers decide.
+        assert_eq!(surely(1), Some(Ok(())));
+        session.renewed(ts(1), lease(6, 10));
+        assert_eq!(surely(9), Some(Ok(())));
+        assert_eq!(surely(10), None);
+        session.renewed(ts(8), lease(9, 20));
+        assert!(matches!(surely(11), Some(Err(_))));
+    }
+
+    #[test]
     fn what_is_just_beginning_is_covered_from_the_last_floor_on() {
         let session = Arc::new(Session::default());
         session.floor(ts(5));

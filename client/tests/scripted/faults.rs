@@ -20,6 +20,17 @@ pub(crate) fn not_served() -> Refused {
     })
 }
 
+/// The tablet is on its way to another server, or stays after all.
+pub(crate) fn moving() -> Refused {
+    Refused::NotServed(v1::NotServed {
+        tablet_id: 1,
+        asked_epoch: 1,
+        known_epoch: 1,
+        moving: true,
+        ..v1::NotServed::default()
+    })
+}
+
 pub(crate) fn frozen() -> Refused {
     Refused::NotServed(v1::NotServed {
         tablet_id: 1,
@@ -66,6 +77,7 @@ pub(crate) fn harmless() -> Vec<Fault> {
         Fault::Twice(SHORT),
         Fault::Twice(BEYOND_TTL),
         Fault::Refuse(not_served()),
+        Fault::Refuse(moving()),
         Fault::Refuse(busy()),
         Fault::Refuse(failed(false)),
         Fault::Refuse(Refused::NotLeased(v1::NotLeased { asked: 2, lease: 1 })),
@@ -83,6 +95,7 @@ pub(crate) fn harmless_to_reads() -> Vec<Fault> {
         Fault::LoseAnswer,
         Fault::SlowAnswer(BEYOND_TTL),
         Fault::Refuse(not_served()),
+        Fault::Refuse(moving()),
         Fault::Refuse(busy()),
         Fault::DoneAndEmpty,
     ]

@@ -1,6 +1,7 @@
 //! Observers: what a worker says of the changes that it has, and when.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -9,7 +10,7 @@ use percolator_wire::v1::request::Body as Ask;
 use tokio::sync::{mpsc, watch};
 
 use crate::cluster::TABLE;
-use crate::network::{Fault, Sent};
+use crate::network::{Fault, Kind, Sent};
 use crate::outcome::Bench;
 
 const ROW: &str = "a";
@@ -73,6 +74,51 @@ fn a_lease_that_is_begun_anew_too_late_delays_nothing() {
         assert_eq!(runs.recv().await, Some(Some("second".into())));
         let waited = world.now() - before;
         assert!(waited < Duration::from_secs(1), "{waited:?}");
+        worker.stop().await;
+    });
+}
+
+/// What comes for a row while the answer to its run's commit is on its way is run for as soon as that is there, and not when its
+/// lease ends.
+#[test]
+fn what_came_for_a_row_before_its_run_had_ended_is_run_for_behind_it() {
+    let bench = Bench::new();
+    let (world, client) = (bench.cluster.world.clone(), bench.client.clone());
+    let slow = Arc::new(AtomicBool::new(false));
+    let is_slow = slow.clone();
+    bench.network.script(move |sent| {
+        let commits = [Kind::OnePhase, Kind::Commit].contains(&sent.kind);
+        let is_it = commits && is_slow.swap(false, Ordering::Relaxed);
+        is_it.then_some(Fault::SlowAnswer(Duration::from_secs(1)))
+    });
+    let (began, mut runs) = mpsc::unbounded_channel();
+    let handler = move |change: Change, _: OpenTxn| {
+        slow.store(change.value == Some("first".into()), Ordering::Relaxed);
+        let began = began.clone();
+        async move { Ok(began.send(change.value)?) }
+    };
+    let options = ObserverOptions {
+        lease: LEASE,
+        ..ObserverOptions::default()
+    };
+    world.clone().run(async move {
+        client.observe(TABLE, COLUMN).await.expect("observed");
+        let observer = Observer::new(TABLE, COLUMN, handler).with_options(options);
+        let worker = observer.start(&client).await.expect("a worker");
+        let write = |value: &'static str| {
+            client.transact(move |txn| async move { txn.put(TABLE, ROW, COLUMN, value) })
+        };
+        write("first").await.expect("written");
+        assert_eq!(runs.recv().await, Some(Some("first".into())));
+        // Committed, and the worker hasn't heard of it.
+        world.sleep(Duration::from_millis(300)).await;
+        assert_eq!(worker.counts().committed, 0);
+        let before = world.now();
+        write("second").await.expect("written");
+        assert_eq!(runs.recv().await, Some(Some("second".into())));
+        let waited = world.now() - before;
+        assert!(waited > Duration::from_millis(500), "{waited:?}");
+        assert!(waited < Duration::from_secs(2), "{waited:?}");
         worker.stop().await;
     });
 }
