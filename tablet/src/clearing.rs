@@ -72,11 +72,7 @@ impl Clearing {
         }
         let position = match &self.position {
             Some(position) if position.tablet == tablet.id => position.clone(),
-            _ => Position {
-                tablet: tablet.id,
-                column: 0,
-                start: first_key(tablet),
-            },
+            _ => first_position(tablet),
         };
         let mut decision = Decision::new();
         let behind = take(engine, tablet, position, keys_max, &mut decision)?;
@@ -103,6 +99,14 @@ impl Clearing {
 
 fn first_key(tablet: &Tablet) -> Vec<u8> {
     key::row_bound(tablet.table, &tablet.rows.start)
+}
+
+fn first_position(tablet: &Tablet) -> Position {
+    Position {
+        tablet: tablet.id,
+        column: 0,
+        start: first_key(tablet),
+    }
 }
 
 /// Deletes keys from the position on, and returns the position behind them. `None`: the engine can't be
@@ -157,18 +161,37 @@ mod tests {
 
     use super::*;
 
-    /// How many of these rows each piece removes, of a value of so many bytes in each.
-    fn pieces(rows: usize, value_bytes: usize) -> Vec<usize> {
+    fn in_memory() -> Box<dyn Engine> {
         let options = Options::new(EngineKind::Memory, "tablet-0");
-        let engine = open(Path::new("nowhere"), &options).expect("in memory");
-        let tablet = Tablet {
+        open(Path::new("nowhere"), &options).expect("in memory")
+    }
+
+    fn tablet() -> Tablet {
+        Tablet {
             id: 1,
             table: TableId(5),
             table_name: "t".into(),
             rows: Rows::default(),
             epoch: 1,
             state: TabletState::Serving,
-        };
+        }
+    }
+
+    /// How many keys are removed by pieces of so many, which nobody carries out.
+    fn cleared(engine: &dyn Engine, tablet: &Tablet, keys_max: usize) -> usize {
+        let (mut position, mut keys) = (first_position(tablet), 0);
+        while position.column < COLUMNS.len() {
+            let mut decision = Decision::new();
+            let behind = take(engine, tablet, position, keys_max, &mut decision);
+            position = behind.expect("readable");
+            keys += decision.batch.len();
+        }
+        keys
+    }
+
+    /// How many of these rows each piece removes, of a value of so many bytes in each.
+    fn pieces(rows: usize, value_bytes: usize) -> Vec<usize> {
+        let (engine, tablet) = (in_memory(), tablet());
         let mut batch = Batch::default();
         for row in 0..rows {
             let cell = key::cell(tablet.table, format!("{row:04}").as_bytes(), b"c");
@@ -176,11 +199,7 @@ mod tests {
             batch.put(Column::Data, key, vec![b'x'; value_bytes]);
         }
         engine.commit(&[batch]).expect("in memory");
-        let mut position = Position {
-            tablet: tablet.id,
-            column: 0,
-            start: first_key(&tablet),
-        };
+        let mut position = first_position(&tablet);
         let mut pieces = Vec::new();
         while position.column < COLUMNS.len() {
             let mut decision = Decision::new();
@@ -191,6 +210,25 @@ mod tests {
         }
         assert_eq!(pieces.iter().sum::<usize>(), rows);
         pieces
+    }
+
+    /// Each column begins with the tablet's first row, wherever the one before it ended.
+    #[test]
+    fn each_column_is_cleared_from_its_first_row_on() {
+        let (engine, tablet) = (in_memory(), tablet());
+        let mut batch = Batch::default();
+        for (number, column) in COLUMNS.iter().enumerate() {
+            // The later columns have rows before the first one of the column before.
+            for row in 0..5 {
+                let row = format!("{}{row}", 9 - number);
+                let cell = key::cell(tablet.table, row.as_bytes(), b"c");
+                batch.put(*column, key::version(cell, Timestamp::from_u64(7)), "x");
+            }
+        }
+        engine.commit(&[batch]).expect("in memory");
+        for keys_max in [1, 3, 5, 7, 1_000] {
+            assert_eq!(cleared(&*engine, &tablet, keys_max), 5 * COLUMNS.len());
+        }
     }
 
     #[test]

@@ -149,3 +149,76 @@ impl Recent {
         Some(keys)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use percolator_protocol::types::{Rows, TableId, TabletState};
+
+    use super::*;
+
+    const TABLE: TableId = TableId(5);
+
+    fn tablet() -> Tablet {
+        Tablet {
+            id: 1,
+            table: TABLE,
+            table_name: "t".into(),
+            rows: Rows::default(),
+            epoch: 1,
+            state: TabletState::Serving,
+        }
+    }
+
+    fn ts(ms: u64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    /// How many changes are known above this time; `None`: not all of them are.
+    fn known(recent: &Recent, above: u64) -> Option<usize> {
+        let (start, end) = (TABLE.0.to_be_bytes(), (TABLE.0 + 1).to_be_bytes());
+        let found = recent.versions(&tablet(), (ts(above), ts(50_000)), (&start, &end));
+        found.map(|keys| keys.len())
+    }
+
+    /// Of the changes of a cell at each of these times, each with a key of so many bytes.
+    fn changed(times: std::ops::Range<u64>, row_bytes: usize) -> Recent {
+        let mut recent = Recent::new(ts(times.start));
+        recent.follow(&tablet(), ts(times.start));
+        let cell = Bytes::from(key::cell(TABLE, &vec![b'r'; row_bytes], b"c"));
+        for ms in times.skip(1) {
+            recent.note(&cell, ts(ms));
+        }
+        recent
+    }
+
+    #[test]
+    fn what_was_forgotten_is_not_known() {
+        let most = u64::try_from(CHANGES_MAX).expect("few");
+        for beyond in [0, 1, 100] {
+            // A millisecond each is too long for so many: of one table they go by the last scan.
+            let mut recent = Recent::new(ts(1));
+            recent.follow(&tablet(), ts(1));
+            for n in 0..most + beyond {
+                let row = n.to_be_bytes();
+                let cell = Bytes::from(key::cell(TABLE, &row, b"c"));
+                recent.note(&cell, ts(2 + n / 2));
+            }
+            let all = (beyond == 0).then_some(CHANGES_MAX);
+            assert_eq!(known(&recent, 1), all, "{beyond} beyond");
+            // Two at each time: of the last one that was forgotten the other may be known.
+            let from = 2 + beyond / 2;
+            let left = known(&recent, from);
+            assert!(left.is_some_and(|left| left <= CHANGES_MAX && left > CHANGES_MAX - 4));
+        }
+    }
+
+    #[test]
+    fn large_keys_are_forgotten_by_their_bytes() {
+        let row_bytes = BYTES_MAX / 4;
+        assert_eq!(known(&changed(10..14, row_bytes), 10), Some(3));
+        let recent = changed(10..20, row_bytes);
+        assert_eq!(known(&recent, 10), None);
+        assert_eq!(known(&recent, 16), Some(3));
+        assert!(recent.bytes <= BYTES_MAX);
+    }
+}
