@@ -204,3 +204,54 @@ fn a_lease_of_before_the_retention_was_shortened_is_waited_for_by_a_master_that_
     let moved = world.directory.state().unwrap().gc.points().barrier;
     assert_eq!(moved, at(NOW_MS + 4_000));
 }
+
+/// A cluster whose retention is long, and was shortened after a lease of a minute was granted.
+fn shortened() -> World {
+    let mut world = World::new(1);
+    world.now = Duration::from_secs(100);
+    renew(&mut world, 1, NOW_MS - 5_000, &[]);
+    assert_eq!(keep_for(&mut world, 1), Duration::from_secs(1));
+    barrier(&mut world);
+    world
+}
+
+/// Sets the retention, in seconds; how long leases are then.
+fn keep_for(world: &mut World, seconds: u64) -> Duration {
+    let change = Change {
+        retention: Some(Duration::from_secs(seconds)),
+        ..Change::default()
+    };
+    world.directory.set_collection(change).unwrap();
+    world.directory.lease()
+}
+
+/// Whether a master that starts now waits so many seconds for leases of before.
+fn waits(mut world: World, seconds: u64) -> bool {
+    world.carry_out();
+    world.restart();
+    world.now = Duration::from_secs(seconds);
+    barrier(&mut world) <= at(NOW_MS - 5_000)
+}
+
+#[test]
+fn longer_leases_are_forgotten_when_the_last_of_them_has_ended() {
+    for (after, seconds, expected) in [(2, 30, true), (59, 30, true), (61, 30, false)] {
+        let mut world = shortened();
+        world.now += Duration::from_secs(after);
+        barrier(&mut world);
+        assert_eq!(waits(world, seconds), expected, "{after} s later");
+    }
+}
+
+#[test]
+fn a_longer_lease_that_was_granted_after_the_first_shortening_is_waited_for() {
+    let mut world = shortened();
+    // Longer and short again, and nobody has collected meanwhile.
+    world.now += Duration::from_secs(50);
+    assert_eq!(keep_for(&mut world, 600), Duration::from_secs(60));
+    renew(&mut world, 1, NOW_MS - 5_000, &[]);
+    keep_for(&mut world, 1);
+    world.now += Duration::from_secs(11);
+    barrier(&mut world);
+    assert!(waits(world, 30));
+}
