@@ -204,6 +204,36 @@ mod tests {
         }
     }
 
+    /// What others have seen is above what the register has, which was lost and made anew.
+    #[test]
+    fn a_replica_that_takes_over_grants_above_what_others_have_seen() {
+        let timing = Timing::default();
+        let replica =
+            OracleReplica::new(member("tso-0", 1), Vec::new(), timing, Settings::default());
+        let mut granting = Granting::Replica(Box::new(replica));
+        let bounds = Bounds {
+            above: Timestamp::from_millis(50_000),
+            commits_above: Timestamp::from_millis(20_000),
+        };
+        granting.heard(0, 1_000, bounds);
+        let now = Now {
+            unix_ms: 10_000,
+            mono_ms: 500,
+        };
+        let replica = granting.replica().expect("a replica");
+        let value = (0..100).find_map(|tenths| {
+            let mono_ms = now.mono_ms + 100 * tenths;
+            let now = Now { mono_ms, ..now };
+            match replica.poll(now)? {
+                Command::Load => replica.loaded(now, Ok(None)),
+                Command::Swap { value, .. } => return Some(value),
+            }
+            None
+        });
+        let value = value.expect("it stands");
+        assert!(value.limit > bounds.above, "{value:?}");
+    }
+
     /// An alert watches how much is left.
     #[test]
     fn a_standby_shows_what_the_leader_has_left() {
