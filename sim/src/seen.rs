@@ -122,6 +122,8 @@ pub enum Seen<'a> {
     KeptAlive {
         /// The transaction.
         start_ts: Timestamp,
+        /// The tablet of its primary.
+        tablet: u64,
         /// The client's process.
         by: NodeId,
         /// Milliseconds after start_ts.
@@ -136,8 +138,8 @@ pub enum Seen<'a> {
         /// Whatever its age.
         forced: bool,
     },
-    /// Somebody asks that a table be deleted.
-    DeletionAsked,
+    /// Somebody asks that this table be deleted.
+    DeletionAsked(u32),
     /// Somebody who has only asked what became of this transaction is answered that it is rolled back.
     FoundRolledBack(Timestamp),
     /// A client was answered.

@@ -121,8 +121,8 @@ impl SimTransport {
         ask: Ask,
         timeout: Duration,
     ) -> Result<Answer, MasterError> {
-        if matches!(ask, Ask::DeleteTable(_)) {
-            self.world.see(&Seen::DeletionAsked);
+        if let Ask::DeleteTable(request) = &ask {
+            self.world.see(&Seen::DeletionAsked(request.table_id));
         }
         if let Some(masters) = &self.masters {
             let matters = matches!(ask, Ask::CreateTable(_) | Ask::DeleteTable(_));
@@ -150,8 +150,8 @@ pub(crate) fn odd() -> MasterError {
 /// What a request asks of one transaction, as far as an invariant is about it.
 #[derive(Clone, Copy)]
 enum AskedOfOne {
-    /// That it lives on.
-    KeepAlive(Timestamp),
+    /// That it lives on, and the tablet of its primary.
+    KeepAlive(Timestamp, u64),
     /// What became of it.
     Status(Timestamp),
     /// That it ends.
@@ -170,7 +170,11 @@ impl AskedOfOne {
             Some(Self::End { start_ts, forced })
         };
         match request.body.as_ref()? {
-            Body::KeepAlive(it) => Some(Self::KeepAlive(ts(it.start_ts))),
+            Body::KeepAlive(it) => {
+                let tablet = it.primary.as_ref()?.tablet as usize;
+                let tablet = request.tablets.get(tablet)?.id;
+                Some(Self::KeepAlive(ts(it.start_ts), tablet))
+            }
             Body::CheckStatus(it) if !it.force => Some(Self::Status(ts(it.start_ts))),
             Body::CheckStatus(it) => end(it.start_ts, true),
             Body::Rollback(it) => end(it.start_ts, false),
@@ -181,10 +185,11 @@ impl AskedOfOne {
 
     fn answered(self, by: NodeId, response: &v1::Response) -> Option<Seen<'static>> {
         match (self, response.body.as_ref()?) {
-            (Self::KeepAlive(start_ts), Answered::KeepAlive(kept)) if kept.alive => {
+            (Self::KeepAlive(start_ts, tablet), Answered::KeepAlive(kept)) if kept.alive => {
                 let ttl_ms = kept.ttl_ms;
                 Some(Seen::KeptAlive {
                     start_ts,
+                    tablet,
                     by,
                     ttl_ms,
                 })

@@ -168,15 +168,16 @@ impl Watch {
             Seen::RetentionSet => self.tell(|invariant| invariant.retention_set()),
             Seen::KeptAlive {
                 start_ts,
+                tablet,
                 by,
                 ttl_ms,
-            } => self.tell(|invariant| invariant.kept_alive(*start_ts, *by, *ttl_ms)),
+            } => self.tell(|invariant| invariant.kept_alive(*start_ts, (*tablet, *by), *ttl_ms)),
             Seen::EndAsked {
                 start_ts,
                 by,
                 forced,
             } => self.tell(|invariant| invariant.end_asked(*start_ts, *by, *forced)),
-            Seen::DeletionAsked => self.tell(|invariant| invariant.deletion_asked()),
+            Seen::DeletionAsked(table) => self.tell(|invariant| invariant.deletion_asked(*table)),
             Seen::FoundRolledBack(start_ts) => {
                 self.tell(|invariant| invariant.found_rolled_back(*start_ts))
             }

@@ -145,7 +145,12 @@ pub trait Invariant: Send {
     }
 
     /// A client was answered that the lock on its transaction's primary lives for so long after start_ts.
-    fn kept_alive(&mut self, start_ts: Timestamp, by: NodeId, ttl_ms: u64) -> Result<(), String> {
+    fn kept_alive(
+        &mut self,
+        start_ts: Timestamp,
+        (tablet, by): (u64, NodeId),
+        ttl_ms: u64,
+    ) -> Result<(), String> {
         Ok(())
     }
 
@@ -155,7 +160,7 @@ pub trait Invariant: Send {
     }
 
     /// Somebody asks that a table be deleted.
-    fn deletion_asked(&mut self) -> Result<(), String> {
+    fn deletion_asked(&mut self, table: u32) -> Result<(), String> {
         Ok(())
     }
 
