@@ -113,8 +113,23 @@ const SIMULATOR_MAX: Duration = Duration::from_secs(3 * 3600);
 /// For how long the API server stands still in one cycle.
 const API_SERVER_AWAY: Duration = Duration::from_secs(600);
 
-/// A step, and the counts of what it ran, for the report.
-type Step<'a> = (&'static str, Box<dyn Fn() -> anyhow::Result<Value> + 'a>);
+/// A step, and what it ran.
+type Step<'a> = (&'static str, Box<dyn Fn() -> anyhow::Result<Ran> + 'a>);
+
+/// What a step ran, for the report, also of one that has found something.
+struct Ran {
+    counts: Value,
+    found: Option<anyhow::Error>,
+}
+
+impl From<Value> for Ran {
+    fn from(counts: Value) -> Self {
+        Self {
+            counts,
+            found: None,
+        }
+    }
+}
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
@@ -127,11 +142,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         None => context.root().join("target/soak.jsonl"),
     };
     let commit = programs::revision(context.root());
-    let step = |name: &str, step: &dyn Fn() -> anyhow::Result<Value>| {
+    let step = |name: &str, step: &dyn Fn() -> anyhow::Result<Ran>| {
         let at = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let started = Instant::now();
-        let result = step();
-        if let Err(error) = &result {
+        let (ran, failed) = match step() {
+            Ok(Ran { counts, found }) => (Some(counts), found),
+            Err(error) => (None, Some(error)),
+        };
+        if let Some(error) = &failed {
             println!("FAILED: {error:#}");
         }
         let line = json!({
@@ -139,11 +157,11 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
             "step": name,
             "began": at.as_secs(),
             "seconds": started.elapsed().as_secs(),
-            "ran": result.as_ref().ok(),
-            "failed": result.as_ref().err().map(|error| format!("{error:#}")),
+            "ran": ran,
+            "failed": failed.as_ref().map(|error| format!("{error:#}")),
         });
         note(&report, &line.to_string())?;
-        anyhow::Ok(result.is_ok())
+        anyhow::Ok(failed.is_none())
     };
     if let Some((name, instead)) = alone(context, args) {
         return Ok(exit_code(step(name, &instead)?));
@@ -158,7 +176,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
             (&rounds, &E2eArgs::default()),
             &mut Report::default(),
         )?;
-        Ok(json!({"rounds": ROUNDS, "ran": ran}))
+        Ok(json!({"rounds": ROUNDS, "ran": ran}).into())
     };
     let of_kubernetes =
         |name, release| -> Step<'_> { (name, Box::new(move || e2e(context, release))) };
@@ -193,27 +211,30 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
 /// A step in place of the cycle, which goes into the report as the others do.
 fn alone<'a>(context: &'a Context, args: &'a Args) -> Option<Step<'a>> {
     if let Some(files) = &args.mutate {
-        let mutate = || code_mutants::run(context, files, args.shard.as_deref());
+        let mutate = || Ok(code_mutants::run(context, files, args.shard.as_deref())?.into());
         return Some(("code-mutants", Box::new(mutate)));
     }
     if let Some(folder) = &args.patches {
-        let patches = || patches::run(context, folder);
+        let patches = || Ok(patches::run(context, folder)?.into());
         return Some(("patches", Box::new(patches)));
     }
     if let Some(takeovers) = args.takeovers {
-        let run = move || takeovers::run(&programs_of(context, args)?, takeovers);
+        let run = move || Ok(takeovers::run(&programs_of(context, args)?, takeovers)?.into());
         return Some(("takeovers", Box::new(run)));
     }
     if let Some(moves) = args.moves {
-        let run = move || moves::run(&programs_of(context, args)?, moves);
+        let run = move || Ok(moves::run(&programs_of(context, args)?, moves)?.into());
         return Some(("moves", Box::new(run)));
     }
     if let Some(documents) = args.documents {
-        let run = move || documents::run(&programs_of(context, args)?, documents);
+        let run = move || Ok(documents::run(&programs_of(context, args)?, documents)?.into());
         return Some(("documents", Box::new(run)));
     }
     let commit = args.upgrade_from.as_ref()?;
-    Some(("upgrade", Box::new(|| upgrade::run(context, commit))))
+    Some((
+        "upgrade",
+        Box::new(|| Ok(upgrade::run(context, commit)?.into())),
+    ))
 }
 
 fn exit_code(is_well: bool) -> ExitCode {
@@ -259,27 +280,25 @@ fn fresh_seeds(count: u64) -> anyhow::Result<String> {
 }
 
 /// The simulator, with seeds that nobody has run yet.
-fn seeds(context: &Context, time: Duration) -> anyhow::Result<Value> {
+fn seeds(context: &Context, time: Duration) -> anyhow::Result<Ran> {
     let (seeds, seconds) = (fresh_seeds(1_000_000)?, time.as_secs().max(1));
     let seconds = seconds.to_string();
-    let ran = simulator(context, &["--seeds", &seeds, "--seconds", &seconds])?;
-    Ok(json!({
+    let (ran, found) = simulator(context, &["--seeds", &seeds, "--seconds", &seconds])?;
+    let counts = json!({
         "seeds_of": seeds,
         "seeds": number_before(&ran, "seeds in"),
         "a_second": number_before(&ran, "seeds a second"),
         "transactions": number_before(&ran, "transactions"),
-    }))
+    });
+    Ok(Ran { counts, found })
 }
 
-/// Runs it, and gives the last line in which it says what it ran.
-///
-/// # Errors
-/// It found something: what, and how to repeat it.
-fn simulator(context: &Context, args: &[&str]) -> anyhow::Result<String> {
+/// Runs it. The last line in which it says what it ran; and if it has found something what, and how to repeat it.
+fn simulator(context: &Context, args: &[&str]) -> anyhow::Result<(String, Option<anyhow::Error>)> {
     let (mut ran, mut found) = (String::new(), Vec::new());
     let program = context.built()?.programs.join("percolator-sim");
     let run = Cmd::new(program).args(args);
-    run.lines(SIMULATOR_MAX, |line| {
+    let ended = run.lines(SIMULATOR_MAX, |line| {
         println!("{line}");
         if line.contains(" in ") && line.contains(" s on ") || line.contains(" missed") {
             line.clone_into(&mut ran);
@@ -287,9 +306,9 @@ fn simulator(context: &Context, args: &[&str]) -> anyhow::Result<String> {
         if FOUND.iter().any(|words| line.contains(words)) {
             found.push(line.to_owned());
         }
-    })
-    .with_context(|| format!("{ran}: {}", found.join("; ")))?;
-    Ok(ran)
+    });
+    let ended = ended.with_context(|| found.join("; "));
+    Ok((ran, ended.err()))
 }
 
 /// The number that stands before these words: `null` where the simulator says it in other words.
@@ -303,28 +322,29 @@ fn number_before(line: &str, words: &str) -> Value {
 }
 
 /// The tests on a real Kubernetes, with long faults.
-fn e2e(context: &Context, kubernetes: Release) -> anyhow::Result<Value> {
+fn e2e(context: &Context, kubernetes: Release) -> anyhow::Result<Ran> {
     let args = E2eArgs {
         kubernetes,
         api_server_away: Some(API_SERVER_AWAY),
         ..E2eArgs::default()
     };
     let ran = e2e::run(context, &args, &mut Report::default())?;
-    Ok(json!({"ran": ran}))
+    Ok(json!({"ran": ran}).into())
 }
 
 /// Every mutant, with other seeds than last time.
-fn mutants(context: &Context) -> anyhow::Result<Value> {
+fn mutants(context: &Context) -> anyhow::Result<Ran> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let first = now.as_secs();
     let seeds = format!("{first}..{}", first + 1000);
-    let ran = simulator(context, &["--mutants", "--seeds", &seeds])?;
-    Ok(json!({
+    let (ran, found) = simulator(context, &["--mutants", "--seeds", &seeds])?;
+    let counts = json!({
         "seeds_of": seeds,
         "mutants": number_before(&ran, "mutants"),
         "missed": number_before(&ran, "missed"),
         "killed_a_minute": number_before(&ran, "killed a minute"),
-    }))
+    });
+    Ok(Ran { counts, found })
 }
 
 #[cfg(test)]

@@ -41,9 +41,12 @@ pub(super) fn run(context: &Context, folder: &Path) -> anyhow::Result<Value> {
         println!("  {}", line(name, noticed));
     }
     control(&tree, &packages)?;
+    let names = found.iter().map(|(name, noticed)| line(name, noticed));
+    let bugs: Vec<String> = names.collect();
     let noticed: Vec<Noticed> = found.into_iter().map(|(_, noticed)| noticed).collect();
-    let summary = summary(&noticed);
+    let mut summary = summary(&noticed);
     println!("{summary}");
+    summary["bugs"] = json!(bugs);
     Ok(summary)
 }
 
