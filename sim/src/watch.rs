@@ -148,11 +148,7 @@ impl Watch {
                 engine,
                 maybe,
             } => self.reopened(server, *engine, maybe),
-            Seen::Removed { server } => {
-                self.contents.remove(*server);
-                self.points.remove(*server);
-                self.tell(|invariant| invariant.removed(server))
-            }
+            Seen::Removed { server } => self.server_removed(server),
             Seen::Owns { server, tablets } => {
                 self.owned.insert((*server).to_owned(), Owned::of(tablets));
                 self.tell(|invariant| invariant.owns(server, tablets))
@@ -294,6 +290,12 @@ impl Watch {
             tell(&mut **invariant).map_err(|why| (invariant.name(), why))?;
         }
         Ok(())
+    }
+
+    fn server_removed(&mut self, server: &str) -> Result<(), Broken> {
+        self.contents.remove(server);
+        self.points.remove(server);
+        self.tell(|invariant| invariant.removed(server))
     }
 
     fn durable(&mut self, server: &str, group: &[Batch]) -> Result<(), Broken> {
