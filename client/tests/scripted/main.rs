@@ -7,6 +7,7 @@ mod commit;
 mod faults;
 mod interference;
 mod large;
+mod metrics;
 mod monitor;
 mod network;
 mod observe;
