@@ -65,12 +65,11 @@ pub(crate) fn replaced(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         return false;
     }
     world.run(world.now() + BESIDE, || false);
-    // Of a transaction that was under way it may be told that its outcome is unknown, and then why.
-    let last = told.lock().take().map(|error| error.to_string());
-    if !last
-        .as_ref()
-        .is_some_and(|last| last.contains("was replaced"))
-    {
+    // Of a transaction that was under way it may be told that its outcome is unknown, as late as its patience lasts, and then why.
+    let last = || told.lock().as_ref().map(Error::to_string);
+    let is_told = || last().is_some_and(|last| last.contains("was replaced"));
+    if !world.run(world.now() + cluster.plan.patience + BESIDE, is_told) {
+        let last = last();
         world.fail(
             NAME,
             format!("a client of another cluster was told {last:?}"),
