@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 
 use crate::support::server::{Place, free_addresses, log_file, start};
 use crate::support::{
-    self, Cluster, PERCOLATOR, block_on, end_bank, signal, start_bank, wait_for, wait_for_transfers,
+    Cluster, PERCOLATOR, block_on, end_bank, signal, start_bank, wait_for, wait_for_transfers,
 };
 use percolator_client::{Client, Error};
 
@@ -265,12 +265,9 @@ const BANK: [&str; 4] = ["--accounts", "100", "--clients", "4"];
 #[test]
 fn of_swapped_folders_no_server_begins_and_nothing_is_lost() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = |name: &str| folder.path().join(name);
-    let (data, ledger) = (path("data"), path("ledger.jsonl").display().to_string());
-    let manifest = path("cluster.yaml").display().to_string();
-    std::fs::write(&manifest, support::THREE).expect("written");
-    let arguments = ["--processes", "-f", &manifest];
-    let cluster = Cluster::start_by(&data, &arguments, &[]);
+    let ledger = folder.path().join("ledger.jsonl").display().to_string();
+    let cluster = Cluster::of_three_in(folder.path());
+    let data = cluster.data_dir.clone();
     let bank = start_bank(&cluster, &BANK, &ledger);
     wait_for_transfers(&ledger, 200);
     end_bank(bank);
@@ -296,7 +293,7 @@ fn of_swapped_folders_no_server_begins_and_nothing_is_lost() {
         assert!(said.contains(part), "{said}");
     }
     swap();
-    let cluster = Cluster::start_by(&data, &arguments, &[]);
+    let cluster = Cluster::of_three_in(folder.path());
     let found = cluster.bank_holds(&BANK, &ledger);
     // The rest of what was answered is of transfers that found no money.
     assert!(found["committed"].as_u64() >= Some(100), "{found}");

@@ -17,13 +17,19 @@ fn at(ms: u64) -> Timestamp {
 /// A cluster whose master waits for no session of before its start.
 fn world() -> World {
     let mut world = World::new(1);
+    keep_for(&mut world, 10);
+    world.now = Duration::from_secs(100);
+    world
+}
+
+/// Sets the retention, in seconds; how long leases are then.
+fn keep_for(world: &mut World, seconds: u64) -> Duration {
     let change = Change {
-        retention: Some(Duration::from_secs(10)),
+        retention: Some(Duration::from_secs(seconds)),
         ..Change::default()
     };
     world.directory.set_collection(change).unwrap();
-    world.now = Duration::from_secs(100);
-    world
+    world.directory.lease()
 }
 
 fn renew(world: &mut World, session: u64, floor: u64, transactions: &[u64]) -> u64 {
@@ -182,11 +188,7 @@ fn a_lease_of_before_the_retention_was_shortened_is_waited_for_by_a_master_that_
     // For a minute, as versions are kept for longer.
     let told = world.directory.session(world.now, request).unwrap();
     assert_eq!(told.lease_ms, 60_000);
-    let change = Change {
-        retention: Some(Duration::from_secs(1)),
-        ..Change::default()
-    };
-    world.directory.set_collection(change).unwrap();
+    keep_for(&mut world, 1);
     world.carry_out();
     world.restart();
     world.now = Duration::from_secs(30);
@@ -213,16 +215,6 @@ fn shortened() -> World {
     assert_eq!(keep_for(&mut world, 1), Duration::from_secs(1));
     barrier(&mut world);
     world
-}
-
-/// Sets the retention, in seconds; how long leases are then.
-fn keep_for(world: &mut World, seconds: u64) -> Duration {
-    let change = Change {
-        retention: Some(Duration::from_secs(seconds)),
-        ..Change::default()
-    };
-    world.directory.set_collection(change).unwrap();
-    world.directory.lease()
 }
 
 /// Whether a master that starts now waits so many seconds for leases of before.

@@ -571,7 +571,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.timer {
-            self.world.inner.lock().timers.remove(&key);
+            self.world.call_off(key);
         }
     }
 }

@@ -114,7 +114,8 @@ const SIMULATOR_MAX: Duration = Duration::from_secs(3 * 3600);
 const API_SERVER_AWAY: Duration = Duration::from_secs(600);
 
 /// A step, and what it ran.
-type Step<'a> = (&'static str, Box<dyn Fn() -> anyhow::Result<Ran> + 'a>);
+type Step<'a> = (&'static str, Run<'a>);
+type Run<'a> = Box<dyn Fn() -> anyhow::Result<Ran> + 'a>;
 
 /// What a step ran, for the report, also of one that has found something.
 struct Ran {
@@ -122,13 +123,15 @@ struct Ran {
     found: Option<anyhow::Error>,
 }
 
-impl From<Value> for Ran {
-    fn from(counts: Value) -> Self {
-        Self {
+/// A run that has counts where it found nothing alone.
+fn counted<'a>(run: impl Fn() -> anyhow::Result<Value> + 'a) -> Run<'a> {
+    Box::new(move || {
+        let counts = run()?;
+        Ok(Ran {
             counts,
             found: None,
-        }
-    }
+        })
+    })
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
@@ -176,14 +179,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
             (&rounds, &E2eArgs::default()),
             &mut Report::default(),
         )?;
-        Ok(json!({"rounds": ROUNDS, "ran": ran}).into())
+        Ok(json!({"rounds": ROUNDS, "ran": ran}))
     };
     let of_kubernetes =
-        |name, release| -> Step<'_> { (name, Box::new(move || e2e(context, release))) };
+        |name, release| -> Step<'_> { (name, counted(move || e2e(context, release))) };
     let mut steps: Vec<Step<'_>> = vec![
         ("seeds", Box::new(|| seeds(context, left().min(SEEDS_TIME)))),
         ("mutants", Box::new(|| mutants(context))),
-        ("crash", Box::new(|| part(Part::Crash))),
+        ("crash", counted(|| part(Part::Crash))),
     ];
     if !args.no_e2e {
         steps.extend([
@@ -211,30 +214,27 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
 /// A step in place of the cycle, which goes into the report as the others do.
 fn alone<'a>(context: &'a Context, args: &'a Args) -> Option<Step<'a>> {
     if let Some(files) = &args.mutate {
-        let mutate = || Ok(code_mutants::run(context, files, args.shard.as_deref())?.into());
-        return Some(("code-mutants", Box::new(mutate)));
+        let mutate = || code_mutants::run(context, files, args.shard.as_deref());
+        return Some(("code-mutants", counted(mutate)));
     }
     if let Some(folder) = &args.patches {
-        let patches = || Ok(patches::run(context, folder)?.into());
-        return Some(("patches", Box::new(patches)));
+        let patches = || patches::run(context, folder);
+        return Some(("patches", counted(patches)));
     }
     if let Some(takeovers) = args.takeovers {
-        let run = move || Ok(takeovers::run(&programs_of(context, args)?, takeovers)?.into());
-        return Some(("takeovers", Box::new(run)));
+        let run = move || takeovers::run(&programs_of(context, args)?, takeovers);
+        return Some(("takeovers", counted(run)));
     }
     if let Some(moves) = args.moves {
-        let run = move || Ok(moves::run(&programs_of(context, args)?, moves)?.into());
-        return Some(("moves", Box::new(run)));
+        let run = move || moves::run(&programs_of(context, args)?, moves);
+        return Some(("moves", counted(run)));
     }
     if let Some(documents) = args.documents {
-        let run = move || Ok(documents::run(&programs_of(context, args)?, documents)?.into());
-        return Some(("documents", Box::new(run)));
+        let run = move || documents::run(&programs_of(context, args)?, documents);
+        return Some(("documents", counted(run)));
     }
     let commit = args.upgrade_from.as_ref()?;
-    Some((
-        "upgrade",
-        Box::new(|| Ok(upgrade::run(context, commit)?.into())),
-    ))
+    Some(("upgrade", counted(|| upgrade::run(context, commit))))
 }
 
 fn exit_code(is_well: bool) -> ExitCode {
@@ -322,14 +322,14 @@ fn number_before(line: &str, words: &str) -> Value {
 }
 
 /// The tests on a real Kubernetes, with long faults.
-fn e2e(context: &Context, kubernetes: Release) -> anyhow::Result<Ran> {
+fn e2e(context: &Context, kubernetes: Release) -> anyhow::Result<Value> {
     let args = E2eArgs {
         kubernetes,
         api_server_away: Some(API_SERVER_AWAY),
         ..E2eArgs::default()
     };
     let ran = e2e::run(context, &args, &mut Report::default())?;
-    Ok(json!({"ran": ran}).into())
+    Ok(json!({"ran": ran}))
 }
 
 /// Every mutant, with other seeds than last time.

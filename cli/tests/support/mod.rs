@@ -85,10 +85,6 @@ pub(crate) fn percolator_with(arguments: &[&str], input: &str) -> CommandOutput 
     }
 }
 
-/// A cluster of three tablet servers.
-pub(crate) const THREE: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: three}\n\
-                                spec: {tablets: {replicas: 3}}\n";
-
 /// A cluster under `percolator up`, stopped when it is dropped.
 pub(crate) struct Cluster {
     child: Child,
@@ -127,12 +123,19 @@ impl Cluster {
     /// Three tablet servers and the others, each a process of its own.
     pub(crate) fn of_three() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let manifest = folder.path().join("cluster.yaml");
-        std::fs::write(&manifest, THREE).expect("written");
-        let up = ["--processes", "-f", manifest.to_str().expect("text")];
-        let mut cluster = Self::start_by(&folder.path().join("data"), &up, &[]);
+        let mut cluster = Self::of_three_in(folder.path());
         cluster.folder = Some(folder);
         cluster
+    }
+
+    /// The same in a folder that the caller keeps.
+    pub(crate) fn of_three_in(folder: &Path) -> Self {
+        const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: three}\n\
+                                spec: {tablets: {replicas: 3}}\n";
+        let manifest = folder.join("cluster.yaml");
+        std::fs::write(&manifest, MANIFEST).expect("written");
+        let up = ["--processes", "-f", manifest.to_str().expect("text")];
+        Self::start_by(&folder.join("data"), &up, &[])
     }
 
     /// The tablets of a table: their numbers and their servers.
@@ -347,10 +350,15 @@ impl Cluster {
         self.child.wait().expect("up ends");
     }
 
+    /// What it says until it ends.
+    fn said(&self) -> String {
+        self.errors.iter().collect::<Vec<_>>().join("\n")
+    }
+
     /// Waits until it ends by itself, with a failure. Returns what it said.
     pub(crate) fn ended(mut self) -> String {
         let status = wait_for("up to end", || self.child.try_wait().expect("a child"));
-        let said = self.errors.iter().collect::<Vec<_>>().join("\n");
+        let said = self.said();
         assert!(!status.success(), "{said}");
         said
     }
@@ -359,7 +367,7 @@ impl Cluster {
     pub(crate) fn stop(mut self) -> (i32, String) {
         signal(self.child.id(), "TERM");
         let status = self.child.wait().expect("up ends");
-        let said = self.errors.iter().collect::<Vec<_>>().join("\n");
+        let said = self.said();
         (status.code().unwrap_or(-1), said)
     }
 }

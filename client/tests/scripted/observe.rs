@@ -1,11 +1,12 @@
 //! Observers: what a worker says of the changes that it has, and when.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use percolator_client::{Change, Observer, ObserverOptions, OpenTxn};
+use percolator_client::{Change, Client, Observer, ObserverOptions, ObserverWorker, OpenTxn};
 use percolator_wire::v1::request::Body as Ask;
 use tokio::sync::{mpsc, watch};
 
@@ -21,6 +22,28 @@ const LEASE: Duration = Duration::from_secs(9);
 /// Whether the worker says that it still has the row's change.
 fn renews(sent: &Sent) -> bool {
     matches!(&sent.body, Some(Ask::Notifications(asked)) if !asked.renewed.is_empty())
+}
+
+/// A worker of the column.
+async fn worker<Fut>(
+    client: &Client,
+    handler: impl Fn(Change, OpenTxn) -> Fut + Send + Sync + 'static,
+) -> ObserverWorker
+where
+    Fut: Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send + 'static,
+{
+    client.observe(TABLE, COLUMN).await.expect("observed");
+    let options = ObserverOptions {
+        lease: LEASE,
+        ..ObserverOptions::default()
+    };
+    let observer = Observer::new(TABLE, COLUMN, handler).with_options(options);
+    observer.start(client).await.expect("a worker")
+}
+
+async fn write(client: &Client, value: &'static str) {
+    let written = client.transact(move |txn| async move { txn.put(TABLE, ROW, COLUMN, value) });
+    written.await.expect("written");
 }
 
 /// A run commits while the worker's word that it still has the change is on its way: the row's next change is run for at once.
@@ -48,18 +71,9 @@ fn a_lease_that_is_begun_anew_too_late_delays_nothing() {
             Ok(())
         }
     };
-    let options = ObserverOptions {
-        lease: LEASE,
-        ..ObserverOptions::default()
-    };
     world.clone().run(async move {
-        client.observe(TABLE, COLUMN).await.expect("observed");
-        let observer = Observer::new(TABLE, COLUMN, handler).with_options(options);
-        let worker = observer.start(&client).await.expect("a worker");
-        let write = |value: &'static str| {
-            client.transact(move |txn| async move { txn.put(TABLE, ROW, COLUMN, value) })
-        };
-        write("first").await.expect("written");
+        let worker = worker(&client, handler).await;
+        write(&client, "first").await;
         assert_eq!(runs.recv().await, Some(Some("first".into())));
         renewed
             .subscribe()
@@ -70,7 +84,7 @@ fn a_lease_that_is_begun_anew_too_late_delays_nothing() {
         world.sleep(Duration::from_millis(500)).await;
         assert_eq!(worker.counts().committed, 1);
         let before = world.now();
-        write("second").await.expect("written");
+        write(&client, "second").await;
         assert_eq!(runs.recv().await, Some(Some("second".into())));
         let waited = world.now() - before;
         assert!(waited < Duration::from_secs(1), "{waited:?}");
@@ -97,24 +111,15 @@ fn what_came_for_a_row_before_its_run_had_ended_is_run_for_behind_it() {
         let began = began.clone();
         async move { Ok(began.send(change.value)?) }
     };
-    let options = ObserverOptions {
-        lease: LEASE,
-        ..ObserverOptions::default()
-    };
     world.clone().run(async move {
-        client.observe(TABLE, COLUMN).await.expect("observed");
-        let observer = Observer::new(TABLE, COLUMN, handler).with_options(options);
-        let worker = observer.start(&client).await.expect("a worker");
-        let write = |value: &'static str| {
-            client.transact(move |txn| async move { txn.put(TABLE, ROW, COLUMN, value) })
-        };
-        write("first").await.expect("written");
+        let worker = worker(&client, handler).await;
+        write(&client, "first").await;
         assert_eq!(runs.recv().await, Some(Some("first".into())));
         // Committed, and the worker hasn't heard of it.
         world.sleep(Duration::from_millis(300)).await;
         assert_eq!(worker.counts().committed, 0);
         let before = world.now();
-        write("second").await.expect("written");
+        write(&client, "second").await;
         assert_eq!(runs.recv().await, Some(Some("second".into())));
         let waited = world.now() - before;
         assert!(waited > Duration::from_millis(500), "{waited:?}");

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
-
 use percolator_wire::v1;
 
 use super::{Invariant, last_of};

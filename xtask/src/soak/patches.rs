@@ -36,13 +36,12 @@ pub(super) fn run(context: &Context, folder: &Path) -> anyhow::Result<Value> {
         println!("{}", line(&name, &noticed));
         found.push((name, noticed));
     }
-    println!("\nnoticed by:");
-    for (name, noticed) in &found {
-        println!("  {}", line(name, noticed));
-    }
+    let bugs: Vec<String> = found
+        .iter()
+        .map(|(name, noticed)| line(name, noticed))
+        .collect();
+    println!("\nnoticed by:\n  {}", bugs.join("\n  "));
     control(&tree, &packages)?;
-    let names = found.iter().map(|(name, noticed)| line(name, noticed));
-    let bugs: Vec<String> = names.collect();
     let noticed: Vec<Noticed> = found.into_iter().map(|(_, noticed)| noticed).collect();
     let mut summary = summary(&noticed);
     println!("{summary}");
