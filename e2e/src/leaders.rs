@@ -133,6 +133,17 @@ pub fn evict(space: &Namespace, pod: &str) -> Result<(), String> {
     .map(drop)
 }
 
+/// Evicts the leader of two, which hands over; nobody can evict the other one meanwhile.
+pub fn evict_leader(space: &Namespace, role: &str, servers: [&str; 2]) {
+    let (evicted, term) = wait("a leader", || leader(space, role));
+    let other = servers.into_iter().find(|it| *it != evicted);
+    wait("an eviction", || evict(space, &evicted));
+    let refused = evict(space, other.expect("a standby"));
+    let refused = refused.expect_err("one of two at a time");
+    assert!(refused.contains("disruption budget"), "{refused}");
+    wait_for_another_term(space, role, term);
+}
+
 /// Waits until the leader could go on without its register: all that could take over promise not to. `metric` says so.
 pub fn wait_until_promised(space: &Namespace, leader: &str, metric: &str) {
     let namespace = space.name();

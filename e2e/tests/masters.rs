@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::leaders::{
-    Cordon, OWN_DISK, cut_off, evict, hang_disk_and_kill, kill_at_once, leader, stand_still,
+    Cordon, OWN_DISK, cut_off, evict_leader, hang_disk_and_kill, kill_at_once, leader, stand_still,
     wait_for_another_leader, wait_for_another_term,
 };
 use percolator_e2e::{Kube, Namespace, PROGRAM, kubectl, say, server_of, small, wait};
@@ -196,18 +196,10 @@ fn leaders_are_lost(
     });
 }
 
-/// The leader is evicted, and hands over; nobody can evict the other one meanwhile.
 fn the_leader_is_evicted(space: &Namespace, tables: &Tables, application: &Application<'_>) {
     say("the leader is evicted");
-    let (evicted, term) = wait("a leader", || leader(space, ROLE));
-    let masters = ["demo-gc-master-0", "demo-gc-master-1"];
-    let other = masters.into_iter().find(|it| *it != evicted);
     stall("leader evicted", tables, application, || {
-        wait("an eviction", || evict(space, &evicted));
-        let refused = evict(space, other.expect("a standby"));
-        let refused = refused.expect_err("one of two at a time");
-        assert!(refused.contains("disruption budget"), "{refused}");
-        wait_for_another_term(space, ROLE, term);
+        evict_leader(space, ROLE, ["demo-gc-master-0", "demo-gc-master-1"]);
         space.wait_until_up_to_date("demo");
     });
 }
