@@ -12,6 +12,7 @@ use percolator_server::boot_time;
 use percolator_server::leadership::RegisterOutage;
 use percolator_server::promises::{IntroducedStandby, PromiseRefusal, send_copy};
 use percolator_wire::v1;
+use tokio::sync::watch;
 use tonic::Status;
 
 use crate::candidate::{Candidate, Host, NotLeading};
@@ -22,6 +23,8 @@ use crate::standbys::Standbys;
 
 /// A copy that takes longer is sent again.
 const COPY_TIMEOUT: Duration = Duration::from_secs(2);
+/// A planned end waits so long for requests that wait for tablet servers: well below the request timeout of those who are refused meanwhile.
+const DRAINED_WITHIN: Duration = Duration::from_secs(2);
 
 /// One of several masters, over a network.
 pub(crate) type Replica = Candidate<NetworkHost>;
@@ -31,22 +34,51 @@ pub(crate) struct Serving {
     /// None if this master is alone.
     candidate: Option<Arc<Replica>>,
     current: RwLock<Option<Arc<Runner>>>,
+    admits: Mutex<Admission>,
+    /// How many requests wait for tablet servers.
+    waiting: watch::Sender<usize>,
+}
+
+/// Which requests a master takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// All.
+    All,
+    /// It is about to end: those alone that wait for nobody.
+    Immediate,
+    /// None: those before are being made durable.
+    Nothing,
+}
+
+/// A request that may wait for tablet servers, for as long as the value lives.
+pub(crate) struct WaitingRequest<'a>(&'a watch::Sender<usize>);
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|waiting| *waiting -= 1);
+    }
 }
 
 impl Serving {
     /// Of a master that is alone, and serves this directory.
     pub(crate) fn alone(runner: Arc<Runner>) -> Self {
         Self {
-            candidate: None,
             current: RwLock::new(Some(runner)),
+            ..Self::new(None)
         }
     }
 
     /// Of one of several masters.
     pub(crate) fn elected(candidate: Arc<Replica>) -> Self {
+        Self::new(Some(candidate))
+    }
+
+    fn new(candidate: Option<Arc<Replica>>) -> Self {
         Self {
-            candidate: Some(candidate),
+            candidate,
             current: RwLock::default(),
+            admits: Mutex::new(Admission::All),
+            waiting: watch::Sender::default(),
         }
     }
 
@@ -64,10 +96,42 @@ impl Serving {
             return current().ok_or_else(|| Status::unavailable("the master is stopping"));
         };
         let term = candidate.leading_term().map_err(refused)?;
+        if *self.admits.lock() == Admission::Nothing {
+            return Err(percolator_wire::not_leader("master", None));
+        }
         // A leader that still reads the state answers as one that doesn't lead yet.
         current()
             .filter(|runner| runner.term() == term)
             .ok_or_else(|| percolator_wire::not_leader("master", None))
+    }
+
+    /// As [`Self::runner`], for a request that may wait for tablet servers.
+    ///
+    /// # Errors
+    /// Also when this master is about to end: the next leader is to be asked.
+    pub(crate) fn runner_to_wait(&self) -> Result<(Arc<Runner>, WaitingRequest<'_>), Status> {
+        let runner = self.runner()?;
+        if *self.admits.lock() != Admission::All {
+            return Err(percolator_wire::not_leader("master", None));
+        }
+        self.waiting.send_modify(|waiting| *waiting += 1);
+        Ok((runner, WaitingRequest(&self.waiting)))
+    }
+
+    /// Before a planned end of one of several masters: requests that wait for tablet servers are done, unless that takes long, and all
+    /// that was changed is durable. Others are answered as long as nobody else could, and are sent to the next leader then.
+    pub(crate) async fn drain(&self) {
+        let Some((candidate, runner)) = self.candidate.as_ref().zip(self.current()) else {
+            return;
+        };
+        *self.admits.lock() = Admission::Immediate;
+        let mut waiting = self.waiting.subscribe();
+        let none_waits = waiting.wait_for(|waiting| *waiting == 0);
+        let _ = tokio::time::timeout(DRAINED_WITHIN, none_waits).await;
+        *self.admits.lock() = Admission::Nothing;
+        // What isn't durable by then is answered as unknown.
+        let right = Duration::from_millis(candidate.timing().right_ms);
+        let _ = tokio::time::timeout(right, runner.settled()).await;
     }
 
     /// The directory, whether or not it may be asked.

@@ -134,6 +134,12 @@ impl Runner {
         Ok(self.served.look(look).0)
     }
 
+    /// Waits until all that was changed so far is durable, or never will be.
+    pub(crate) async fn settled(&self) {
+        let durability = self.served.durability();
+        let _ = durability.shown(durability.changes()).await;
+    }
+
     /// Ends with the next change after this call that is durable, or of what needs not be.
     pub(crate) fn progressed(&self) -> Notified<'_> {
         self.served.durability().progressed()

@@ -297,9 +297,13 @@ impl Server {
             }
             None => {
                 let mut failure = None;
+                let ends = async {
+                    shutdown.await;
+                    terms.serving.drain().await;
+                };
                 let stop = async {
                     tokio::select! {
-                        () = shutdown => {}
+                        () = ends => {}
                         error = terms.take_part() => failure = Some(error),
                     }
                     terms.leave().await;

@@ -58,7 +58,7 @@ impl Service {
         &self,
         mut go_on: impl FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal>,
     ) -> Result<Response<R>, Status> {
-        let runner = self.runner()?;
+        let (runner, _waiting) = self.serving.runner_to_wait()?;
         loop {
             let progressed = runner.progressed();
             match runner.step(&mut go_on).await?? {

@@ -11,6 +11,8 @@ use percolator_client::{Admin, Client, GcChange, Options};
 use percolator_wire::{leader_of, v1};
 
 const MASTERS: usize = 3;
+/// So many leaders end as planned while tables are created and settings changed.
+const PLANNED_ENDS: u64 = 8;
 /// How leaders end, again and again.
 const FAULTS: [Fault; 8] = [
     Fault::HandOver,
@@ -175,6 +177,62 @@ async fn tables_and_points_are_kept_over_takeovers() {
     eprintln!("{} tables; takeovers in ms: {took:?}", created.len());
 }
 
+/// Rolls, drains and evictions end the leader with SIGTERM.
+#[tokio::test]
+async fn planned_ends_fail_no_request() {
+    let mut masters = Masters::start(MASTERS).await;
+    let list = masters.addresses.join(",");
+    let _oracle = FakeServer::start(v1::Role::Oracle, "tso-0", list.clone());
+    let _tablet = FakeServer::start(v1::Role::Tablet, "tablet-0", list.clone());
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = Options {
+        request_timeout: BOUND,
+        ..Options::default()
+    };
+    let mut askers = Vec::new();
+    for which in 0..3 {
+        let client = Client::connect_with(&list, options).await.unwrap();
+        let stop = stop.clone();
+        askers.push(tokio::spawn(async move {
+            let mut created = 0;
+            while !stop.load(Ordering::SeqCst) {
+                let name = format!("t{which}-{created}");
+                let asked = client.create_table(&name, &[]).await;
+                asked.unwrap_or_else(|error| panic!("{name}: {error}"));
+                created += 1;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            created
+        }));
+    }
+    let (admin, stop2) = (Admin::connect(&list).unwrap(), stop.clone());
+    askers.push(tokio::spawn(async move {
+        let mut set = 0;
+        while !stop2.load(Ordering::SeqCst) {
+            let change = GcChange {
+                retention: Some(Duration::from_secs(60 + set)),
+                ..GcChange::default()
+            };
+            let asked = admin.set_gc(change).await;
+            asked.unwrap_or_else(|error| panic!("retention {set}: {error}"));
+            set += 1;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        set
+    }));
+    for _ in 0..PLANNED_ENDS {
+        let leader = masters.leader(None).await;
+        masters.signal(leader, "TERM");
+        masters.leader(Some(leader)).await;
+        masters.restart(leader).await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    for asker in askers {
+        let answered = asker.await.expect("each request is answered");
+        assert!(answered > PLANNED_ENDS, "{answered} requests");
+    }
+}
+
 /// A master that has a register, and is the only one, doesn't wait for its own dead process.
 #[tokio::test]
 async fn a_master_takes_over_from_its_own_dead_process() {
@@ -271,7 +329,7 @@ async fn a_request_to_a_leader_that_stands_still_goes_to_the_next_one() {
     let _tablet = FakeServer::start(v1::Role::Tablet, "tablet-0", list.clone());
     let leader = masters.leader(None).await;
     let options = Options {
-        patience: BOUND,
+        request_timeout: BOUND,
         ..Options::default()
     };
     let client = Client::connect_with(&list, options).await.unwrap();

@@ -30,10 +30,13 @@ impl Failure {
         };
         let reason = format!("{} ({})", status.message, status.code);
         match status.code {
-            401 => Self::Refused(format!(
+            // For now: an API server that has just started says so until it knows its roles and service accounts
+            // (kubernetes/kubernetes#121635), and a missing role may come. A server that took it for good would end, and leave the
+            // leader without a promise.
+            401 => Self::Unavailable(format!(
                 "{reason}; the API server doesn't take the token of this pod's service account"
             )),
-            403 => Self::Refused(format!(
+            403 => Self::Unavailable(format!(
                 "{reason}; a role has to allow get and patch of this ConfigMap to the pod's service account"
             )),
             404 => Self::Missing(reason),
