@@ -29,6 +29,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 /// and given up if there is no answer for so long: its process stands still, or its network is cut. A master that is only busy
 /// answers these.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// A caller that waited for so long and gives up has met silence, too. A master that can be reached says within that it leads, or not.
+const SILENT: Duration = Duration::from_millis(500);
 /// The pause when all masters were asked, and none leads.
 const NO_LEADER_PAUSE: Duration = Duration::from_millis(50);
 /// A directory may be this large: some hundred thousand tablets.
@@ -126,12 +128,12 @@ impl Master {
                 let addresses = self.addresses.lock();
                 (addresses.count(), addresses.have_standbys())
             };
-            let patience = if has_standbys {
+            let limit = if has_standbys {
                 TAKES_OVER
             } else {
                 MASTER_TIMEOUT
             };
-            if masters == 1 || began.elapsed() >= patience {
+            if masters == 1 || began.elapsed() >= limit {
                 return Err(error);
             }
             asked += 1;
@@ -159,7 +161,13 @@ impl Master {
             Repetition::Harmless | Repetition::Matters => 2 * MASTER_TIMEOUT,
         };
         let client = self.client(address).map_err(NoAnswer::Final)?;
+        let given_up = GivenUp {
+            addresses: (repetition == Repetition::Harmless).then_some(&self.addresses),
+            address,
+            began,
+        };
         let asked = tokio::time::timeout(timeout, ask((*client).clone())).await;
+        given_up.answered();
         let silent = |error, was_sent| {
             let now = Instant::now();
             self.addresses.lock().no_answer(address, began, now);
@@ -224,6 +232,32 @@ impl Master {
         let located = asked.await?;
         self.cluster.check(&located.cluster_id)?;
         Ok(located)
+    }
+}
+
+/// A request under way, whose caller may give it up before the time of this one is over: the next request goes to the next master
+/// then.
+struct GivenUp<'a> {
+    /// None: it doesn't count.
+    addresses: Option<&'a Mutex<MasterAddresses>>,
+    address: &'a str,
+    began: Instant,
+}
+
+impl GivenUp<'_> {
+    fn answered(mut self) {
+        self.addresses = None;
+    }
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if let Some(addresses) = self.addresses
+            && self.began.elapsed() >= SILENT
+        {
+            let now = Instant::now();
+            addresses.lock().no_answer(self.address, self.began, now);
+        }
     }
 }
 
@@ -292,5 +326,27 @@ impl MasterError {
                 Self::Unavailable(failed("master", address, &why))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A client that looks for an oracle waits a second for a master that stands still.
+    #[tokio::test]
+    async fn a_master_that_was_given_up_is_not_asked_again() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap().to_string();
+        let master = Master::new(&format!("{address},127.0.0.1:1")).unwrap();
+        let ask = || master.directory(v1::DirectoryRequest::default(), None);
+        let soon = tokio::time::timeout(SILENT / 10, ask()).await;
+        assert!(soon.is_err());
+        assert_eq!(master.address(), address, "nobody has waited for it");
+        let later = tokio::time::timeout(2 * SILENT, ask()).await;
+        assert!(later.is_err());
+        assert_eq!(master.address(), "127.0.0.1:1");
     }
 }

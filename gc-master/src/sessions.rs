@@ -11,8 +11,9 @@ use percolator_wire::v1;
 use crate::core::Directory;
 use crate::refusal::Refusal;
 
-/// Sessions at a time.
-pub(crate) const SESSIONS_MAX: usize = 100_000;
+/// Sessions at a time, of some 500 bytes each. When all clients of a large cluster restart, those of the killed ones are there too for as
+/// long as a lease lasts.
+pub(crate) const SESSIONS_MAX: usize = 1_000_000;
 /// Transactions that one session names.
 pub(crate) const TRANSACTIONS_MAX: usize = 1_000;
 

@@ -19,7 +19,7 @@ const TABLETS_EACH: usize = 100;
 /// Servers for each table.
 const SERVERS_A_TABLE: usize = 2;
 /// Sessions for each server.
-const SESSIONS_EACH: usize = 10;
+const SESSIONS_EACH: usize = 20;
 /// Bytes of a heartbeat that says nothing new, and of its answer.
 const UNCHANGED_BYTES_MAX: usize = 200;
 /// The most bytes of durable state for a server, with a table for two servers: what 10,000 may have in the smallest register, whose last
