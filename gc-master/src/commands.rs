@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::events::{Action, Command, Done};
 
 /// A tablet server must answer a command within this, or it is asked again.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connections to tablet servers, by address.

@@ -61,6 +61,7 @@ mod tables_by_id;
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
 pub use balancer::{SPLIT_BYTES, SPLIT_LOAD};
 pub use candidate::{Candidate, Host, NotLeading};
+pub use commands::COMMAND_TIMEOUT;
 pub use convert::{
     directory as directory_response, drain_servers, gc_status, server as server_info, set_gc,
 };

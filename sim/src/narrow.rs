@@ -21,7 +21,7 @@ pub(crate) fn narrow(plan: &mut Plan) -> bool {
     let ms = Duration::from_millis;
     plan.faults.clear();
     for _ in 0..1 + rng.below(3) {
-        plan.faults.insert(*rng.pick(Fault::of_one_each()));
+        plan.faults.insert(*rng.pick(&Fault::of_one_each()));
     }
     plan.workloads = vec![rng.pick(&workloads::all()).name()];
     plan.few_keys = rng.below(2) == 0;
@@ -41,4 +41,37 @@ pub(crate) fn narrow(plan: &mut Plan) -> bool {
         ..plan.limits
     };
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::plan::{Fault, Plan};
+    use crate::replicas;
+
+    /// So many seeds that each kind of fault comes many times.
+    const SEEDS: u64 = 2_000;
+
+    #[test]
+    fn narrow_seeds_have_every_kind_of_fault_that_can_happen_there() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..SEEDS {
+            let mut plan = Plan::new(seed);
+            if !super::narrow(&mut plan) {
+                continue;
+            }
+            assert!(
+                (1..=3).contains(&plan.faults.len()),
+                "seed {seed}: {:?}",
+                plan.faults
+            );
+            seen.extend(plan.faults);
+        }
+        let expected: BTreeSet<Fault> = Fault::ALL
+            .into_iter()
+            .filter(|fault| !replicas::FAULTS.contains(fault))
+            .collect();
+        assert_eq!(seen, expected);
+    }
 }

@@ -104,8 +104,10 @@ impl Fault {
     }
 
     /// Those that need no replicas of servers.
-    pub fn of_one_each() -> &'static [Self] {
-        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len()]
+    pub fn of_one_each() -> Vec<Self> {
+        let mut all = Self::ALL.to_vec();
+        all.retain(|fault| !replicas::FAULTS.contains(fault));
+        all
     }
 
     /// Its name on the command line.
@@ -240,7 +242,7 @@ pub struct Plan {
     /// Retention of locks.
     pub lock_ttl: Duration,
     /// How long the client library tries.
-    pub patience: Duration,
+    pub request_timeout: Duration,
     /// How long the transport waits for an answer.
     pub timeout: Duration,
     /// How long a worker pauses between two transactions, about.
@@ -305,7 +307,7 @@ impl Plan {
             clients: 2 + rng.below(3) as usize,
             workers: 1 + rng.below(3) as usize,
             lock_ttl: ms(rng.between(100, 3_000)),
-            patience: patience(seed, ms(rng.between(500, 8_000))),
+            request_timeout: request_timeout(seed, ms(rng.between(500, 8_000))),
             timeout: ms(rng.between(100, 3_000)),
             think: ms(rng.between(1, 40)),
             buffer_bytes: buffer_bytes(seed),
@@ -369,7 +371,7 @@ impl Plan {
                 shown(self.lock_ttl),
                 shown(self.retention),
                 shown(self.timeout),
-                shown(self.patience)
+                shown(self.request_timeout)
             ),
         ];
         if self.replicas.are_several() {
@@ -416,11 +418,11 @@ fn drawn_apart(seed: u64) -> impl Iterator<Item = Fault> {
 }
 
 /// Below this a client gives up before an answer that was lost has come by another way.
-pub const SHORT_PATIENCE: Duration = Duration::from_millis(100);
+pub const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How long the client library tries: in some runs so short that, where answers get lost, many stay unknown.
-fn patience(seed: u64, usual: Duration) -> Duration {
-    let mut rng = Rng::new(seed, "patience");
+fn request_timeout(seed: u64, usual: Duration) -> Duration {
+    let mut rng = Rng::new(seed, "request timeout");
     match rng.below(3) {
         0 => Duration::from_millis(rng.between(8, 60)),
         _ => usual,

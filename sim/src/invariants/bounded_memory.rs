@@ -27,7 +27,7 @@ impl Invariant for BoundedMemory {
         at_most("reads", held.reads.count, limits.waiting)?;
         at_most(
             "requests of large transactions",
-            held.bulk.count,
+            held.flushes.count,
             limits.waiting,
         )?;
         let waiting = [held.queued, held.reads];
@@ -42,7 +42,7 @@ impl Invariant for BoundedMemory {
         };
         one_above("bytes of requests that wait", queued, limits.queued_bytes)?;
         let turn = "bytes of requests of large transactions";
-        one_above(turn, held.bulk, limits.queued_bytes)?;
+        one_above(turn, held.flushes, limits.queued_bytes)?;
         // Besides, a full disk hands back what it refused for others' sake.
         let decided = limits.decided_bytes + limits.group_bytes;
         one_above("bytes of decided batches", held.decided, decided)?;

@@ -14,7 +14,7 @@ use crate::plan::Fault;
 use crate::trace::shown;
 use crate::world::World;
 
-/// After the faults have stopped every worker commits something that it wrote within this and the client's patience; and
+/// After the faults have stopped every worker commits something that it wrote within this and the client's request timeout; and
 /// so do the other things that have to happen then.
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -46,7 +46,7 @@ const OUTAGE_TAKEOVERS: u32 = 2;
 const LOOK: Duration = Duration::from_millis(10);
 
 fn bound(cluster: &Cluster) -> Duration {
-    BOUND + cluster.plan.patience
+    BOUND + cluster.plan.request_timeout
 }
 
 /// Of several oracles one leads, and of several masters. Whether the run goes on, as of [`ends`].

@@ -139,6 +139,11 @@ pub trait Invariant: Send {
         Ok(())
     }
 
+    /// A client was told that what began at this timestamp is too old.
+    fn told_too_old(&mut self, start_ts: Timestamp) -> Result<(), String> {
+        Ok(())
+    }
+
     /// A client asks for a lease, or gives its lease back.
     fn lease_asked(&mut self, session: u64, floor: Timestamp) -> Result<(), String> {
         Ok(())

@@ -1,4 +1,4 @@
-//! Within the retention nothing is too old: no tablet server refuses what began less than a retention before the highest
+//! Within the retention nothing is too old: no client is told so, and no tablet server refuses what began less than a retention before the highest
 //! timestamp that the oracle has granted (`protocol::safe_point::barrier`). Where the retention grows, what was too old before
 //! stays so. This is judged by the oracle's time and by what administrators asked for and were answered, and neither by a client's
 //! session, which would not complain if it believed itself refused rightly, nor by what a master holds for set.
@@ -63,6 +63,18 @@ impl Invariant for RetentionHolds {
         Ok(())
     }
 
+    fn told_too_old(&mut self, start_ts: Timestamp) -> Result<(), String> {
+        let start_ms = start_ts.physical_ms();
+        if start_ms > self.allowed_ms {
+            return Err(format!(
+                "a client is told that {start_ts}, of {} ms ago, is too old, and versions are kept for {:?}",
+                self.highest.physical_ms().saturating_sub(start_ms),
+                self.shortest()
+            ));
+        }
+        Ok(())
+    }
+
     fn points(&mut self, server: &str, points: Points, _: Option<Duration>) -> Result<(), String> {
         let barrier_ms = points.barrier.physical_ms();
         if barrier_ms > self.allowed_ms {
@@ -121,6 +133,14 @@ mod tests {
         assert_eq!(reaches(15_000, at(5_000)), Ok(()));
         assert_broken(reaches(15_000, at(5_001)), "of 9999 ms ago");
         assert_eq!(reaches(16_000, at(5_001)), Ok(()));
+    }
+
+    #[test]
+    fn a_client_is_told_so_only_beyond_one_retention() {
+        let mut invariant = of(10);
+        assert_eq!(reaches(&mut invariant, 15_000, Timestamp::ZERO), Ok(()));
+        assert_eq!(invariant.told_too_old(at(4_999)), Ok(()));
+        assert_broken(invariant.told_too_old(at(5_001)), "of 9999 ms ago");
     }
 
     #[test]

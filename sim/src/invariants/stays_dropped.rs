@@ -1,5 +1,5 @@
 //! A tablet that its server has dropped never comes back there: its table is deleted, and the fate of its
-//! transactions is known to nobody any more (a late order to make it did that once). One that was handed over comes back
+//! transactions is known to nobody any more (a late command to make it did that once). One that was handed over comes back
 //! only at a later epoch.
 
 use std::collections::BTreeMap;

@@ -2,18 +2,20 @@
 //! service of `gc-master` do over a network. One that is alone has its state in its folder (`alone`), one of several in a register
 //! (`elected_master`).
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::select;
 use parking_lot::Mutex;
 use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Acted, Command, Creation, Directory, Heartbeat, Merging, Moving, Pending, Refusal, Removal,
-    Settings, Splitting, Start, StoredState, directory_response, drain_servers, drive, locate,
-    set_gc,
+    Acted, COMMAND_TIMEOUT, Command, Creation, Directory, Heartbeat, Merging, Moving, Pending,
+    Refusal, Removal, Settings, Splitting, Start, StoredState, directory_response, drain_servers,
+    drive, locate, set_gc,
 };
 use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
@@ -30,11 +32,6 @@ use crate::servers::served::{ServedDirectory, Shared};
 use crate::servers::{alone, exit};
 use crate::transport::{Highest, SimTransport};
 use crate::world::{NodeId, World};
-
-/// A tablet server must answer a command within this (`gc-master/src/runner.rs`).
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
-/// How soon a request that waits for a table is gone on with.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// Where the others reach a master.
 pub fn address(number: usize) -> String {
@@ -192,7 +189,7 @@ impl Master {
     }
 
     fn dispatch(self: &Arc<Self>, world: &Arc<World>, running: &Shared, command: Command) {
-        let order = command_of(&command.action);
+        let tablet_command = command_of(&command.action);
         let meant = v1::Addressee {
             server: command.server.clone(),
             incarnation: command.incarnation,
@@ -212,19 +209,19 @@ impl Master {
             };
             let node = world.network.lock().at(&super::tablet::address(other));
             if let Some(node) = node {
-                let ask = Ask::Order(MasterCommand {
+                let ask = Ask::Command(MasterCommand {
                     cluster_id: command.cluster_id.clone(),
                     to: Some(meant),
-                    order: order.clone(),
+                    command: tablet_command.clone(),
                 });
                 let asked = world.call(self.node, node, ask, COMMAND_TIMEOUT);
                 world.spawn(self.node, asked.map(drop).boxed());
             }
         }
-        let ask = Ask::Order(MasterCommand {
+        let ask = Ask::Command(MasterCommand {
             cluster_id: command.cluster_id.clone(),
             to: Some(meant),
-            order,
+            command: tablet_command,
         });
         let asked = world.call(self.node, to, ask, COMMAND_TIMEOUT);
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
@@ -287,7 +284,7 @@ impl Master {
                 });
                 Some(set.await?.map_or_else(refused, Answer::GcSet))
             }
-            Ask::Order(_)
+            Ask::Command(_)
             | Ask::Tablet(_)
             | Ask::Timestamps(_)
             | Ask::Promise(_)
@@ -402,9 +399,15 @@ impl Master {
         mut go_on: impl FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal>,
     ) -> Option<Result<R, Refusal>> {
         loop {
+            // It is woken by what has happened since, as at the service of the server.
+            let progressed = pin!(running.served.durability().progressed());
             match self.step(world, running, early, &mut go_on).await? {
                 Ok(Pending::Done(response)) => return Some(Ok(response)),
-                Ok(Pending::Wait { .. }) => world.sleep(LOOK).await,
+                Ok(Pending::Wait { until }) => {
+                    let now = world.mono(self.node).saturating_sub(running.started);
+                    let over = pin!(world.sleep(until.saturating_sub(now)));
+                    select(progressed, over).await;
+                }
                 Err(refusal) => return Some(Err(refusal)),
             }
         }
