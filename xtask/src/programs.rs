@@ -90,9 +90,15 @@ pub(crate) struct Built {
     pub(crate) tests: Vec<TestProgram>,
 }
 
-/// The features of builds for tests: with mutants, which nothing but the simulator turns on, and which no release has. They are the
-/// same for all, so that each crate is built once.
-pub(crate) const FEATURES: [&str; 2] = ["--features", "percolator-sim/mutants"];
+/// Mutants, which nothing but the simulator turns on.
+pub(crate) const MUTANTS: [&str; 2] = ["--features", "percolator-sim/mutants"];
+
+/// The features of builds for tests, which no release has: mutants, and operators that hear of everything late. They are the same for all,
+/// so that each crate is built once.
+pub(crate) const FEATURES: [&str; 2] = [
+    "--features",
+    "percolator-sim/mutants,percolator-operator/late-watches",
+];
 
 /// Builds programs and tests of the whole workspace in one go. One set of packages, features and
 /// profile: with `-p` a dependency's features can differ, and it would be built again.

@@ -26,7 +26,7 @@ pub(crate) struct Args {
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     context
         .cargo(["build", "-p", "percolator-sim", "--profile", "sim"])
-        .args(programs::FEATURES)
+        .args(programs::MUTANTS)
         .run()?;
     let program = context.metadata()?.target.join("sim/percolator-sim");
     let arguments = args

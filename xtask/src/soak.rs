@@ -41,10 +41,11 @@ Examples:
   cargo xtask soak --takeovers 100     takeovers of oracles and masters alone, on clusters of this machine
   cargo xtask soak --moves 1000        moves of tablets alone, with their servers killed
   cargo xtask soak --documents 100000  observers alone, with their workers and servers killed
-  cargo xtask soak --mutate 'protocol/src/**' --shard 0/8
-                                       small bugs in this code, an eighth of them: what notices them?
-  cargo xtask soak --mutate all --shard 7/250
-                                       some of each package of the protocol and the servers
+  cargo xtask soak mutants --shard 7/250
+                                       small bugs in the code, some of each package of the protocol and the servers: what
+                                       notices them?
+  cargo xtask soak mutants 'protocol/src/**' --shard 0/8
+                                       an eighth of those in this code
   cargo xtask soak --patches bugs/     bugs that you have written, a patch each: what notices them?
   cargo xtask soak --upgrade-from HEAD~100
                                        the operator and a cluster of this commit become those of this checkout
@@ -72,21 +73,13 @@ pub(crate) struct Args {
     /// split and moved; what they make is compared with what one pass makes.
     #[arg(long, value_name = "N", conflicts_with_all = ["takeovers", "moves"], value_parser = clap::value_parser!(u32).range(4..))]
     documents: Option<u32>,
-    /// In place of all that: small bugs in the code of these files, as 'protocol/src/**', or of all packages of the protocol and the
-    /// servers ("all"), one after the other, and whether the tests of their package or the simulator notice them. Fails if neither does,
-    /// and nobody has written down why that is no gap.
-    #[arg(long, value_name = "FILES", conflicts_with_all = ["takeovers", "moves", "documents"])]
-    mutate: Option<String>,
-    /// With --mutate: one of N parts of them, from 0.
-    #[arg(long, value_name = "K/N", requires = "mutate")]
-    shard: Option<String>,
     /// In place of all that: bugs that somebody has written, as FOLDER/*.patch of this commit, one after the other, and whether the
     /// tests of their package, and whether the simulator notices them.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["takeovers", "moves", "documents", "mutate"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["takeovers", "moves", "documents"])]
     patches: Option<PathBuf>,
     /// In place of all that: the operator, the chart and the image of this commit, built from the history, on a real Kubernetes, with
     /// a cluster that is brought up to date while money moves. Its operator has to say Ready (since 2026-11-23).
-    #[arg(long, value_name = "COMMIT", conflicts_with_all = ["takeovers", "moves", "documents", "mutate", "patches"])]
+    #[arg(long, value_name = "COMMIT", conflicts_with_all = ["takeovers", "moves", "documents", "patches"])]
     upgrade_from: Option<String>,
     /// Folder of the programs for --takeovers, --moves and --documents. Default: they are built for release.
     #[arg(long, value_name = "FOLDER")]
@@ -94,10 +87,29 @@ pub(crate) struct Args {
     /// Where the report goes. Default: soak.jsonl in the folder of builds.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    #[command(subcommand)]
+    instead: Option<Instead>,
+}
+
+/// In place of all that.
+#[derive(Debug, clap::Subcommand)]
+enum Instead {
+    /// Small bugs in the code, one after the other, and whether the tests of their package or the simulator notice them. Fails if
+    /// neither does, and nobody has written down why that is no gap
+    Mutants {
+        /// Of these files alone, as 'protocol/src/**'. Default: all of the protocol and the servers.
+        #[arg(value_name = "FILES", default_value = code_mutants::ALL)]
+        files: String,
+        /// One of N parts of them, from 0.
+        #[arg(long, value_name = "K/N")]
+        shard: Option<String>,
+    },
 }
 
 /// Rounds of each crash test in one cycle.
 const ROUNDS: u64 = 20;
+/// In one cycle one mutant of so many is tried.
+const MUTANTS_OF: u64 = 500;
 /// How long the simulator runs fresh seeds in one cycle.
 const SEEDS_TIME: Duration = Duration::from_secs(900);
 /// What the simulator says of what it has found: in seeds, and of mutants.
@@ -187,6 +199,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         ("seeds", Box::new(|| seeds(context, left().min(SEEDS_TIME)))),
         ("mutants", Box::new(|| mutants(context))),
         ("crash", counted(|| part(Part::Crash))),
+        ("code-mutants", counted(|| some_code_mutants(context))),
     ];
     if !args.no_e2e {
         steps.extend([
@@ -213,8 +226,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
 
 /// A step in place of the cycle, which goes into the report as the others do.
 fn alone<'a>(context: &'a Context, args: &'a Args) -> Option<Step<'a>> {
-    if let Some(files) = &args.mutate {
-        let mutate = || code_mutants::run(context, files, args.shard.as_deref());
+    if let Some(Instead::Mutants { files, shard }) = &args.instead {
+        let mutate = || code_mutants::run(context, files, shard.as_deref());
         return Some(("code-mutants", counted(mutate)));
     }
     if let Some(folder) = &args.patches {
@@ -291,6 +304,13 @@ fn seeds(context: &Context, time: Duration) -> anyhow::Result<Ran> {
         "transactions": number_before(&ran, "transactions"),
     });
     Ok(Ran { counts, found })
+}
+
+/// Small bugs of each package, others each time.
+fn some_code_mutants(context: &Context) -> anyhow::Result<Value> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    let shard = format!("{}/{MUTANTS_OF}", now % MUTANTS_OF);
+    code_mutants::run(context, code_mutants::ALL, Some(&shard))
 }
 
 /// Runs it. The last line in which it says what it ran; and if it has found something what, and how to repeat it.

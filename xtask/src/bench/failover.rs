@@ -28,7 +28,7 @@ const BEFORE: Duration = Duration::from_secs(1);
 /// A leader has a disk that hangs for so long before it is killed: a write waits for it then.
 const DISK_HANGS: Duration = Duration::from_secs(1);
 /// All servers are there again within this, or something is wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What becomes of a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -356,8 +356,8 @@ impl<'a> Bench<'a> {
             if let Some(found) = find(&status) {
                 return Ok(found);
             }
-            if began.elapsed() > PATIENCE {
-                bail!("after {PATIENCE:?} the status doesn't show {what}: {status}");
+            if began.elapsed() > TIMEOUT {
+                bail!("after {TIMEOUT:?} the status doesn't show {what}: {status}");
             }
             sleep(Duration::from_millis(100));
         }

@@ -50,7 +50,7 @@ const NAMES: [&str; 3] = ["gc-master-0", "tso-0", "tablet-0"];
 /// Rows that are there.
 const ROWS: u32 = 100_000;
 /// Long enough for any of these, and short enough to wait for.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(super) fn run(programs: &Path, args: &Args) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
@@ -133,11 +133,11 @@ impl<'a> Servers<'a> {
     fn until(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let began = Instant::now();
         while !self.percolator(arguments)? {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > TIMEOUT {
                 bail!(
                     "`percolator {}` fails for {} s",
                     arguments.join(" "),
-                    PATIENCE.as_secs()
+                    TIMEOUT.as_secs()
                 );
             }
         }

@@ -18,7 +18,7 @@ use crate::context::Context;
 
 const LISTEN: &str = "127.0.0.1:18080";
 const NAMESPACE: &str = "crowd";
-const PATIENCE: Duration = Duration::from_secs(1_200);
+const TIMEOUT: Duration = Duration::from_secs(1_200);
 /// What the operator may take of memory for one cluster, and for as many as it is made for.
 const RESIDENT_MIB_MAX: [f64; 2] = [20.0, 40.0];
 /// A file with more clusters than this takes kubectl long to read.
@@ -150,7 +150,7 @@ spec:
 
 /// Waits until the status of so many is of their newest spec.
 fn looked_at(kube: &Kube, clusters: u32) -> anyhow::Result<()> {
-    wait(PATIENCE, || {
+    wait(TIMEOUT, || {
         let generations = kube
             .kubectl([
                 "get",

@@ -34,11 +34,11 @@ impl Drop for Lock {
 ///
 /// # Errors
 /// Another process has it still; or nobody may write there.
-pub(crate) fn take(what: &str, patience: Duration) -> anyhow::Result<Lock> {
-    take_at(Path::new(FILE), what, patience)
+pub(crate) fn take(what: &str, wait_max: Duration) -> anyhow::Result<Lock> {
+    take_at(Path::new(FILE), what, wait_max)
 }
 
-fn take_at(path: &Path, what: &str, patience: Duration) -> anyhow::Result<Lock> {
+fn take_at(path: &Path, what: &str, wait_max: Duration) -> anyhow::Result<Lock> {
     let started = Instant::now();
     let mut told = String::new();
     loop {
@@ -72,7 +72,7 @@ fn take_at(path: &Path, what: &str, patience: Duration) -> anyhow::Result<Lock> 
         let mut holder = String::new();
         // It may not have said yet.
         let _ = file.read_to_string(&mut holder);
-        if started.elapsed() >= patience {
+        if started.elapsed() >= wait_max {
             bail!(
                 "another run uses the Kubernetes for tests of this machine, and there is one: {holder}; wait until it has \
                  ended"

@@ -13,7 +13,7 @@ use super::machine::{self, NAMESPACES};
 use super::{FOLDER, network, network::Family, nodes, sh};
 
 /// The kernel takes its time to remove what nobody uses any more.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Below the folders that nodes' programs use, so many levels are looked at.
 const DEPTH: u32 = 4;
 /// What is in the names of all that a cluster has on a machine, and of a kube-proxy's chains.
@@ -133,7 +133,7 @@ impl Traces {
         let started = Instant::now();
         loop {
             let differences = Self::now().differences(self);
-            if differences.ours.is_empty() || started.elapsed() > PATIENCE {
+            if differences.ours.is_empty() || started.elapsed() > TIMEOUT {
                 return differences;
             }
             thread::sleep(Duration::from_millis(500));

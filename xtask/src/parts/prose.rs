@@ -29,6 +29,10 @@ const PRIVATE_FOLDERS: [&str; 5] = [
 /// Written by cargo, with the registry in each line.
 const LOCK_FILE: &str = "Cargo.lock";
 
+/// Subjects of later commits are checked, if this one is known: a clone may be shallow.
+const SUBJECTS_SINCE: &str = "f3f61ba251e3a2ffd1541184b4fdafecb12a82f8";
+const SUBJECT_CHARS_MAX: usize = 72;
+
 /// Past this a file holds a second thing.
 const RUST_LINES_MAX: usize = 600;
 /// Past this it belongs somewhere else.
@@ -59,10 +63,39 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
         check_file(name, &path, &mut wrong).with_context(|| name.to_owned())?;
         count += 1;
     }
+    let subjects = subjects(root)?;
+    wrong.extend(subjects.lines().filter_map(check_subject));
     if !wrong.is_empty() {
         bail!("{}", wrong.join("\n"));
     }
-    Ok(format!("{count} files"))
+    let subjects = subjects.lines().count();
+    Ok(format!("{count} files, {subjects} subjects of commits"))
+}
+
+/// The first lines of the newest commits, merges left out.
+fn subjects(root: &Path) -> anyhow::Result<String> {
+    let git = |arguments: &[&str]| Cmd::new("git").args(arguments).dir(root);
+    let is_there = git(&["cat-file", "-e", SUBJECTS_SINCE]);
+    if !is_there.works() {
+        return Ok(String::new());
+    }
+    let since = format!("{SUBJECTS_SINCE}..HEAD");
+    git(&["log", "--no-merges", "--format=%s", &since]).output()
+}
+
+/// What is wrong with a commit's subject: it is `area: what changes`, and short.
+fn check_subject(subject: &str) -> Option<String> {
+    let chars = subject.chars().count();
+    if chars > SUBJECT_CHARS_MAX {
+        return Some(format!(
+            "a commit's subject has {chars} characters, more than {SUBJECT_CHARS_MAX}: {subject}"
+        ));
+    }
+    let is_lower = |text: &str| text.starts_with(|c: char| c.is_ascii_lowercase());
+    let has_area = subject
+        .split_once(": ")
+        .is_some_and(|(area, change)| is_lower(area) && is_lower(change));
+    (!has_area).then(|| format!("a commit's subject isn't `area: what changes`: {subject}"))
 }
 
 fn check_file(name: &str, path: &Path, wrong: &mut Vec<String>) -> anyhow::Result<()> {
@@ -116,6 +149,19 @@ mod tests {
         let line = format!("source = \"https://{}/\"", REGISTRY_HOSTS[0]);
         assert_eq!(check_text("README.md", &line).len(), 1);
         assert_eq!(check_text("Cargo.lock", &line), Vec::<String>::new());
+    }
+
+    #[test]
+    fn subjects_name_their_area_and_are_short() {
+        assert_eq!(
+            check_subject("xtask, docs: check subjects of commits"),
+            None
+        );
+        let long = format!("docs: {}", "a".repeat(67));
+        for wrong in ["Check subjects", "docs: Check subjects", &long] {
+            assert!(check_subject(wrong).is_some(), "{wrong}");
+        }
+        assert_eq!(check_subject(&long[..72]), None);
     }
 
     #[test]

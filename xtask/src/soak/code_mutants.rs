@@ -29,7 +29,7 @@ struct Missed {
 }
 
 /// What a pattern says for the files of all of [`FOLDERS`].
-const ALL: &str = "all";
+pub(super) const ALL: &str = "all";
 /// Where wrong answers come from.
 const FOLDERS: [&str; 6] = ["protocol", "tablet", "client", "gc-master", "tso", "engine"];
 
@@ -86,7 +86,11 @@ fn mutate(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result
         "cargo-mutants failed: {status}"
     );
     let folder = out.join("mutants.out");
-    let (missed, all) = outcomes(&folder)?;
+    let Outcomes {
+        missed,
+        timed_out,
+        all,
+    } = outcomes(&folder)?;
     let known = known(context)?;
     let tree = Tree::new(context, &out)?;
     if missed
@@ -113,9 +117,11 @@ fn mutate(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result
         }
     }
     let said = format!(
-        "{files}: {all} mutants, {} noticed by tests, {by_simulator} more by {SEEDS} seeds, {listed} listed, {} survive",
+        "{files}: {all} mutants, {} noticed by tests ({timed_out} of them by a time-out), {by_simulator} more by {SEEDS} seeds, \
+         {listed} listed, {} survive: not noticed are {:.0} %",
         all - missed.len(),
-        survivors.len()
+        survivors.len(),
+        100.0 * (listed + survivors.len()) as f64 / all.max(1) as f64,
     );
     println!("{said}");
     ensure!(
@@ -128,6 +134,7 @@ fn mutate(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result
         "shard": shard,
         "mutants": all,
         "noticed_by_tests": all - missed.len(),
+        "timed_out": timed_out,
         "noticed_by_seeds": by_simulator,
         "listed": listed,
         "survivors": survivors,
@@ -159,14 +166,23 @@ fn install(context: &Context) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Those that the tests missed, and how many there are in all that compile.
-fn outcomes(folder: &Path) -> anyhow::Result<(Vec<Missed>, usize)> {
+/// What became of the mutants that compile.
+struct Outcomes {
+    /// The tests missed these.
+    missed: Vec<Missed>,
+    /// So many had the tests run into the time limit.
+    timed_out: usize,
+    /// How many there are.
+    all: usize,
+}
+
+fn outcomes(folder: &Path) -> anyhow::Result<Outcomes> {
     let file = folder.join("outcomes.json");
     let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let outcomes: Value = serde_json::from_slice(&text)?;
     let outcomes = outcomes["outcomes"].as_array();
     let outcomes = outcomes.context("outcomes.json has no outcomes")?;
-    let (mut missed, mut all) = (Vec::new(), 0);
+    let (mut missed, mut timed_out, mut all) = (Vec::new(), 0, 0);
     for outcome in outcomes {
         let Some(name) = outcome.pointer("/scenario/Mutant/name") else {
             continue;
@@ -182,11 +198,16 @@ fn outcomes(folder: &Path) -> anyhow::Result<(Vec<Missed>, usize)> {
                     diff: folder.join(diff),
                 });
             }
+            Some("Timeout") => timed_out += 1,
             _ => {}
         }
         all += 1;
     }
-    Ok((missed, all))
+    Ok(Outcomes {
+        missed,
+        timed_out,
+        all,
+    })
 }
 
 /// `FILE:LINE:COLUMN: what` as `FILE: what`: lines move.
@@ -305,8 +326,8 @@ mod tests {
         ];
         let text = format!(r#"{{"outcomes":[{}]}}"#, outcomes.join(","));
         fs::write(folder.path().join("outcomes.json"), text).expect("written");
-        let (missed, all) = super::outcomes(folder.path()).expect("outcomes");
-        assert_eq!((missed.len(), all), (1, 3));
-        assert_eq!(missed[0].name, "a.rs: y");
+        let found = super::outcomes(folder.path()).expect("outcomes");
+        assert_eq!((found.missed.len(), found.timed_out, found.all), (1, 1, 3));
+        assert_eq!(found.missed[0].name, "a.rs: y");
     }
 }

@@ -157,8 +157,14 @@ impl Soak<'_> {
         let at = usize::try_from(self.servers.below(letters.len() as u64))?;
         let row = char::from(letters[at]).to_string();
         if tablets.len() < TABLETS_MAX && tablets.iter().all(|it| it.start != row) {
-            self.servers
-                .done(&["tablet", "split", table, &row, "--patience", ANSWERED])?;
+            self.servers.done(&[
+                "tablet",
+                "split",
+                table,
+                &row,
+                "--request-timeout",
+                ANSWERED,
+            ])?;
             self.counts.splits += 1;
         }
         Ok(())

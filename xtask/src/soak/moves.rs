@@ -167,8 +167,14 @@ impl Soak<'_> {
         if tablets.len() < TABLETS_MAX {
             let account = self.servers.below(ACCOUNTS);
             let row = format!("{account:08}");
-            self.servers
-                .done(&["tablet", "split", TABLE, &row, "--patience", ANSWERED])?;
+            self.servers.done(&[
+                "tablet",
+                "split",
+                TABLE,
+                &row,
+                "--request-timeout",
+                ANSWERED,
+            ])?;
         } else {
             let second = 1 + self.servers.below(tablets.len() as u64 - 1);
             let second = &tablets[usize::try_from(second)?];
@@ -177,7 +183,7 @@ impl Soak<'_> {
                 "merge",
                 TABLE,
                 &second.start,
-                "--patience",
+                "--request-timeout",
                 ANSWERED,
             ])?;
         }
@@ -188,7 +194,7 @@ impl Soak<'_> {
     fn drain(&mut self) -> anyhow::Result<()> {
         let server = SERVERS[usize::try_from(self.servers.below(3))?];
         self.servers
-            .done(&["server", "drain", server, "--patience", ANSWERED])?;
+            .done(&["server", "drain", server, "--request-timeout", ANSWERED])?;
         self.servers.done(&["server", "undrain", server])?;
         self.counts.drains += 1;
         Ok(())

@@ -22,7 +22,7 @@ pub(super) const SERVERS: [&str; 3] = ["tablet-0", "tablet-1", "tablet-2"];
 /// A server is killed so long after a move began, at the most: most moves take less.
 const KILLED_WITHIN: u64 = 60_000;
 /// A server that was killed is there again within this, or something is wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Whatever is asked for is answered within this.
 pub(super) const ANSWERED: &str = "2m";
 
@@ -113,7 +113,7 @@ impl<'a> Servers<'a> {
     pub(super) fn kill(&self, server: &str) -> anyhow::Result<()> {
         let began = Instant::now();
         let mut killed = None;
-        while began.elapsed() < PATIENCE {
+        while began.elapsed() < TIMEOUT {
             let pid = pid(&self.data, server)?;
             match (&killed, pid) {
                 (None, Some(pid)) => {
@@ -124,7 +124,7 @@ impl<'a> Servers<'a> {
                 _ => sleep(Duration::from_millis(5)),
             }
         }
-        bail!("{server} is not started again within {PATIENCE:?}")
+        bail!("{server} is not started again within {TIMEOUT:?}")
     }
 
     /// Moves a tablet of the table to another server. In the middle of every second move, one of the two servers is killed.
@@ -136,7 +136,14 @@ impl<'a> Servers<'a> {
         let others: Vec<&str> = others.copied().collect();
         let to = others[usize::try_from(self.below(others.len() as u64))?];
         let mut command = self.percolator();
-        command.args(["tablet", "move", &tablet.id, to, "--patience", ANSWERED]);
+        command.args([
+            "tablet",
+            "move",
+            &tablet.id,
+            to,
+            "--request-timeout",
+            ANSWERED,
+        ]);
         let moving = command.stdout(Stdio::null()).spawn()?;
         let killed = match self.below(4) {
             0 => Some(tablet.server.as_str()),
