@@ -8,11 +8,12 @@ mod controller;
 mod deadlines;
 mod definitions;
 mod known;
+#[cfg(feature = "late-watches")]
 mod late;
 mod lease;
-mod looks;
 mod masters;
 mod metrics;
+mod reconciles;
 mod rolls;
 mod watches;
 
@@ -32,7 +33,6 @@ use calls::Calls;
 use cluster::Settings;
 use controller::Shared;
 use deadlines::Deadlines;
-use late::LateWatches;
 use lease::{Election, Term};
 use metrics::Metrics;
 use percolator_telemetry::who::ServerIdentity;
@@ -137,6 +137,7 @@ struct Flags {
         value_name = "SECONDS",
         env = "PERCOLATOR_OPERATOR_TEST_WATCH_DELAY"
     )]
+    #[cfg(feature = "late-watches")]
     test_watch_delay: Option<u64>,
 }
 
@@ -197,9 +198,14 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     }
     let shutdown = shutdown()?.shared();
     let metrics = Metrics::new()?;
-    let watch_delay = flags.test_watch_delay.map(Duration::from_secs);
     let (watches, term) = (Watches::default(), Term::default());
-    let client = client(&metrics, &watches, &term, watch_delay);
+    let client = client(
+        #[cfg(feature = "late-watches")]
+        &flags,
+        &metrics,
+        &watches,
+        &term,
+    );
     let client = client.await.context(
         "cannot find the Kubernetes API: neither a pod's service account nor a kubeconfig",
     )?;
@@ -271,10 +277,10 @@ async fn give_back(election: &Election) {
 
 /// The API server of the pod's service account, or of a kubeconfig. Every request is counted.
 async fn client(
+    #[cfg(feature = "late-watches")] flags: &Flags,
     metrics: &Metrics,
     watches: &Watches,
     term: &Term,
-    watch_delay: Option<Duration>,
 ) -> anyhow::Result<Client> {
     let config = kube::Config::infer().await?;
     let builder = ClientBuilder::try_from(config)?;
@@ -283,16 +289,16 @@ async fn client(
         .with_layer(&Calls(metrics.requests.clone()))
         .with_layer(watches)
         .with_layer(term);
-    Ok(match watch_delay {
-        Some(delay) => {
-            tracing::warn!(
-                ?delay,
-                "a test's switch is on: watches tell of changes late"
-            );
-            builder.with_layer(&LateWatches { delay }).build()
-        }
-        None => builder.build(),
-    })
+    #[cfg(feature = "late-watches")]
+    if let Some(seconds) = flags.test_watch_delay {
+        let delay = Duration::from_secs(seconds);
+        tracing::warn!(
+            ?delay,
+            "a test's switch is on: watches tell of changes late"
+        );
+        return Ok(builder.with_layer(&late::LateWatches { delay }).build());
+    }
+    Ok(builder.build())
 }
 
 /// Ends when the process is asked to stop.
