@@ -45,9 +45,9 @@ const (
 	pauseFirst = 2 * time.Millisecond
 	pauseMax   = 200 * time.Millisecond
 	// How long a transaction is tried again, and a commit asked for whose answer was lost, if the context has no deadline.
-	patience = 30 * time.Second
+	retryFor = 30 * time.Second
 	// How long a proxy is tried at its own address, and for how long it is remembered that it can't be reached there.
-	reachPatience    = time.Second
+	reachTimeout     = time.Second
 	unreachableAgain = 30 * time.Second
 	// When a proxy is forgotten at which no session has begun.
 	forgetAfter = 2 * time.Hour
@@ -197,7 +197,7 @@ func (c *Client) join(ctx context.Context, at *grpc.ClientConn, token string, ce
 func (c *Client) Transact(
 	ctx context.Context, f func(ctx context.Context, tx *Tx) error, options ...BeginOption,
 ) error {
-	giveUp := time.Now().Add(patience)
+	giveUp := time.Now().Add(retryFor)
 	if deadline, ok := ctx.Deadline(); ok {
 		giveUp = deadline
 	}
@@ -286,7 +286,7 @@ func (c *Client) proxy(ctx context.Context, session string) *grpc.ClientConn {
 }
 
 func reach(ctx context.Context, conn *grpc.ClientConn) bool {
-	ctx, cancel := context.WithTimeout(ctx, reachPatience)
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	conn.Connect()
 	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {

@@ -23,7 +23,7 @@ const (
 	// Between two requests for a commit whose answer was lost.
 	commitPause = 50 * time.Millisecond
 	// How long a transaction is rolled back whose context is done.
-	rollbackPatience = time.Second
+	rollbackTimeout = time.Second
 )
 
 // Tx is a transaction. Its reads see one snapshot, and its own writes.
@@ -281,7 +281,7 @@ func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
 		return 0, &Error{Code: status.FromContextError(err).Code(), Message: "nothing is committed: " + err.Error(), cause: err}
 	}
 	tx.ended = true
-	giveUp := time.Now().Add(patience)
+	giveUp := time.Now().Add(retryFor)
 	isLost := tx.mayBeCommitted
 	for {
 		done, err := tx.rpc.Commit(ctx, &proxypb.CommitRequest{Session: tx.session, Writes: tx.writes})
@@ -333,7 +333,7 @@ func (tx *Tx) Finish(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return tx.failLocked(ctx, &Error{Code: status.FromContextError(err).Code(), Message: err.Error(), cause: err})
 	}
-	giveUp := time.Now().Add(patience)
+	giveUp := time.Now().Add(retryFor)
 	isLost := false
 	for {
 		_, err := tx.rpc.Finish(ctx, &proxypb.FinishRequest{Session: tx.session, Writes: tx.writes})
@@ -419,7 +419,7 @@ func (tx *Tx) endLocked(ctx context.Context) {
 }
 
 func (tx *Tx) rollback(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackPatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
 	_, err := tx.rpc.Rollback(ctx, &proxypb.RollbackRequest{Session: tx.session})
 	return err

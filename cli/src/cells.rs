@@ -62,7 +62,7 @@ impl FromStr for Content {
 pub(crate) struct Waiting {
     /// Give up when a server is away for this long.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
-    pub(crate) patience: Duration,
+    pub(crate) request_timeout: Duration,
 }
 
 /// What to read.

@@ -12,7 +12,7 @@ use percolator_client::{Client, Options};
 /// Set by the shell when it asks what could come next.
 const ASKED: &str = "PERCOLATOR_COMPLETE";
 /// Anyone who presses Tab waits for no longer.
-const PATIENCE: Duration = Duration::from_millis(800);
+const TIMEOUT: Duration = Duration::from_millis(800);
 
 /// Answers a shell that asks what could come next, and ends the process then.
 pub(crate) fn answer(command: impl Fn() -> clap::Command) {
@@ -48,7 +48,7 @@ pub(crate) fn tables() -> ArgValueCandidates {
         let cluster = cluster(std::env::args_os());
         let asked = percolator_server::run_on_current_thread("complete", async {
             let options = Options {
-                patience: PATIENCE,
+                request_timeout: TIMEOUT,
                 ..Options::default()
             };
             let client = Client::connect_with(&cluster, options).await?;

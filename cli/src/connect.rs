@@ -8,7 +8,7 @@ use percolator_telemetry::logs;
 use percolator_telemetry::otlp::{Exporter, Settings};
 
 use crate::output::Output;
-use crate::patience::{Patience, may_pass};
+use crate::retries::{Retries, may_pass};
 
 /// How commands reach their cluster.
 pub(crate) struct Connect<'a> {
@@ -55,17 +55,17 @@ impl<'a> Connect<'a> {
 
     /// A client of a command that is made to go on while servers come and go: it waits for a master that isn't there
     /// yet, too.
-    pub(crate) async fn patient_client(
+    pub(crate) async fn retrying_client(
         &self,
         options: Options,
-        patience: Duration,
+        request_timeout: Duration,
         output: Output,
     ) -> Result<Client, percolator_client::Error> {
-        let patience = Patience::new(patience);
+        let retries = Retries::new(request_timeout);
         loop {
             match self.client(options).await {
                 Err(error) if may_pass(&error) => {
-                    patience.wait(error, |words| output.note(words)).await?;
+                    retries.wait(error, |words| output.note(words)).await?;
                 }
                 connected => return connected,
             }

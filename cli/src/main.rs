@@ -16,7 +16,7 @@ mod metrics;
 mod observe;
 mod observers;
 mod output;
-mod patience;
+mod retries;
 mod server;
 mod shell;
 mod table;
@@ -194,11 +194,11 @@ impl Command {
     }
 
     /// How long it goes on while servers are away, the master among them, where it is made for that.
-    fn patience(&self) -> Option<Duration> {
+    fn request_timeout(&self) -> Option<Duration> {
         match self {
-            Self::Import(args) => Some(args.patience),
-            Self::Export(args) => Some(args.patience),
-            Self::CheckIndex(args) => Some(args.patience),
+            Self::Import(args) => Some(args.request_timeout),
+            Self::Export(args) => Some(args.request_timeout),
+            Self::CheckIndex(args) => Some(args.request_timeout),
             _ => None,
         }
     }
@@ -290,19 +290,23 @@ async fn run(
     };
     let mut options = Options::default();
     if let Some(waiting) = command.waiting() {
-        options.patience = waiting.patience;
+        options.request_timeout = waiting.request_timeout;
     }
     let mut opened = None;
-    if let Some(patience) = command.patience() {
-        options.patience = options.patience.min(patience);
+    if let Some(request_timeout) = command.request_timeout() {
+        options.request_timeout = options.request_timeout.min(request_timeout);
     }
     command.check(output)?;
     if let Command::Import(args) = &command {
         options = args.options(options);
         opened = Some(args.open()?);
     }
-    let client = match command.patience() {
-        Some(patience) => connect.patient_client(options, patience, output).await?,
+    let client = match command.request_timeout() {
+        Some(request_timeout) => {
+            connect
+                .retrying_client(options, request_timeout, output)
+                .await?
+        }
         None => connect.client(options).await?,
     };
     let result = match command {

@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// Gives up when nothing has gone on for too long.
-pub(crate) struct Patience {
+pub(crate) struct Retries {
     limit: Duration,
     state: Mutex<State>,
 }
@@ -23,7 +23,7 @@ struct State {
     said: Option<Instant>,
 }
 
-impl Patience {
+impl Retries {
     pub(crate) fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -68,10 +68,10 @@ pub(crate) fn may_pass(error: &Error) -> bool {
     matches!(error, Error::Timeout { .. } | Error::Unavailable(_))
 }
 
-/// A snapshot, read with patience: by anyone who reads for longer than a server may be away.
+/// A snapshot whose reads are retried, for commands that read for longer than a server may be away.
 pub(crate) struct Snapshot<'a> {
     pub(crate) txn: Txn,
-    patience: Patience,
+    retries: Retries,
     say: &'a (dyn Fn(&str) + Sync),
 }
 
@@ -83,18 +83,18 @@ impl<'a> Snapshot<'a> {
         limit: Duration,
         say: &'a (dyn Fn(&str) + Sync),
     ) -> Result<Self, Error> {
-        let patience = Patience::new(limit);
+        let retries = Retries::new(limit);
         let txn = loop {
             let begun = match at {
                 Some(at) => client.begin_at(Timestamp::from_u64(at)).await,
                 None => client.begin().await,
             };
             match begun {
-                Err(error) if may_pass(&error) => patience.wait(error, say).await?,
+                Err(error) if may_pass(&error) => retries.wait(error, say).await?,
                 begun => break begun?,
             }
         };
-        Ok(Self { txn, patience, say })
+        Ok(Self { txn, retries, say })
     }
 
     /// The next cell of a scan.
@@ -102,9 +102,9 @@ impl<'a> Snapshot<'a> {
         loop {
             match scan.next().await {
                 // A scan goes on where it stood.
-                Err(error) if may_pass(&error) => self.patience.wait(error, self.say).await?,
+                Err(error) if may_pass(&error) => self.retries.wait(error, self.say).await?,
                 next => {
-                    self.patience.progress();
+                    self.retries.progress();
                     return next;
                 }
             }
@@ -118,9 +118,9 @@ impl<'a> Snapshot<'a> {
     ) -> Result<Vec<Option<bytes::Bytes>>, Error> {
         loop {
             match self.txn.batch_get(cells).await {
-                Err(error) if may_pass(&error) => self.patience.wait(error, self.say).await?,
+                Err(error) if may_pass(&error) => self.retries.wait(error, self.say).await?,
                 values => {
-                    self.patience.progress();
+                    self.retries.progress();
                     return values;
                 }
             }

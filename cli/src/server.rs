@@ -38,13 +38,13 @@ Examples:
     ///
     /// If the other servers have no room for all tablets, none of those that are named is drained: so name all that are to go.
     ///
-    /// It gives up when no tablet has left for as long as --patience says.
+    /// It gives up when no tablet has left for as long as --request-timeout says.
     #[command(after_help = "\
 Examples:
   percolator server drain tablet-2
   percolator server drain tablet-2 tablet-3
   percolator server drain tablet-2 --no-wait       the master goes on by itself
-  percolator server drain tablet-2 --patience 10m  large tablets take long")]
+  percolator server drain tablet-2 --request-timeout 10m  large tablets take long")]
     Drain {
         /// The servers' names.
         #[arg(required = true, value_name = "SERVER")]
@@ -90,7 +90,7 @@ pub(crate) async fn run(
         } => {
             for mut info in client.drain_servers(&servers, true).await? {
                 if !no_wait {
-                    info = wait(client, info, waiting.patience, output).await?;
+                    info = wait(client, info, waiting.request_timeout, output).await?;
                 }
                 output.result(&line(&info), &json(&info))?;
             }
@@ -108,7 +108,7 @@ pub(crate) async fn run(
 async fn wait(
     client: &Client,
     mut info: ServerInfo,
-    patience: Duration,
+    request_timeout: Duration,
     output: Output,
 ) -> anyhow::Result<ServerInfo> {
     let mut since = Instant::now();
@@ -122,7 +122,7 @@ async fn wait(
                 "{}: {tablets} tablet(s) left, {bytes}",
                 info.server
             ));
-        } else if since.elapsed() >= patience {
+        } else if since.elapsed() >= request_timeout {
             return Err(Error::Unavailable(waits_for(&info)).into());
         }
         tokio::time::sleep(PAUSE).await;

@@ -82,7 +82,7 @@ Examples:
 Examples:
   percolator tablet list accounts             the numbers of tablets
   percolator tablet move 7 tablet-2
-  percolator tablet move 7 tablet-2 --patience 10m")]
+  percolator tablet move 7 tablet-2 --request-timeout 10m")]
     Move {
         /// The tablet's number, as `percolator tablet list` shows it.
         #[arg(value_parser = number)]

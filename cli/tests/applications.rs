@@ -124,7 +124,7 @@ fn a_scan_is_a_stream_and_keys_are_in_the_order_of_what_they_hold() {
     block_on(async {
         let client = Client::connect(&cluster.master).await.expect("connected");
         let client = client.with_options(Options {
-            patience: Duration::from_secs(20),
+            request_timeout: Duration::from_secs(20),
             ..*client.options()
         });
         let txn = client.begin().await.expect("begun");

@@ -95,7 +95,7 @@ fn servers_are_drained_while_money_moves_and_servers_are_killed() {
         if number % 2 == 1 {
             cluster.kill(&format!("tablet-{}", choices.below(SERVERS)));
         }
-        let drained = cluster.run(&["server", "drain", &server, "--patience", "2m"]);
+        let drained = cluster.run(&["server", "drain", &server, "--request-timeout", "2m"]);
         assert!(
             drained.ok().contains(&format!("{server} is drained")),
             "{server}"

@@ -42,7 +42,14 @@ impl Here {
         let mut command = Command::new(PERCOLATOR);
         command
             .args(["-c", "127.0.0.1:1", "debug", "bundle"])
-            .args(["--patience", "1s", "--for", "0s", "--data-dir", "nowhere"])
+            .args([
+                "--request-timeout",
+                "1s",
+                "--for",
+                "0s",
+                "--data-dir",
+                "nowhere",
+            ])
             .arg("--file")
             .arg(&file)
             .args(more)

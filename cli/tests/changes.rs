@@ -129,10 +129,10 @@ async fn commit(client: &Client, writes: &Writes) -> Option<Timestamp> {
 fn disturb(cluster: &Cluster, choices: &mut Choices) {
     cluster.kill(&format!("tablet-{}", choices.below(3)));
     let cut = format!("r{:02}", 1 + choices.below(ROWS - 1));
-    cluster.run(&["tablet", "split", "t", &cut, "--patience", "1m"]);
+    cluster.run(&["tablet", "split", "t", &cut, "--request-timeout", "1m"]);
     let (tablet, to) = cluster.tablet_to_move("t", choices);
-    let moved = cluster.run(&["tablet", "move", &tablet, &to, "--patience", "1m"]);
-    let merged = cluster.run(&["tablet", "merge", "t", &cut, "--patience", "1m"]);
+    let moved = cluster.run(&["tablet", "move", &tablet, &to, "--request-timeout", "1m"]);
+    let merged = cluster.run(&["tablet", "merge", "t", &cut, "--request-timeout", "1m"]);
     eprintln!(
         "moved: {}{}merged: {}{}",
         moved.out, moved.err, merged.out, merged.err

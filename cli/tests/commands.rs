@@ -547,7 +547,7 @@ fn a_bank_waits_for_a_master_that_is_not_there_yet() {
             .refused(5, &["percolator up"]);
         // Who has no time to lose says so at once, and who was told to.
         cluster
-            .run(&["export", "--table", "bank", "--patience", "0s"])
+            .run(&["export", "--table", "bank", "--request-timeout", "0s"])
             .refused(5, &["percolator up"]);
         let mut bank = cluster
             .command(&["bank", "--accounts", "10", "--duration", "200ms"])

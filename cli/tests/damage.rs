@@ -50,8 +50,8 @@ fn a_damaged_store_stops_its_server() {
     drop(store);
 
     let (cluster, data_dir) = start(folder.path());
-    // It isn't asked again until the patience is over: that doesn't help.
-    let said = cluster.run(&["scan", "t", "--patience", "10m"]);
+    // It isn't asked again until the request timeout is over: that doesn't help.
+    let said = cluster.run(&["scan", "t", "--request-timeout", "10m"]);
     assert!(!said.err.contains("gave up after 600"), "{said:?}");
     assert_eq!(said.code(), 5, "{said:?}");
     assert_eq!(said.out, "", "nothing of it is what was written");
@@ -74,7 +74,7 @@ fn a_damaged_store_stops_its_server() {
             .then_some(said)
     });
     assert_eq!(said.code(), 7, "{said:?}");
-    let said = cluster.run(&["get", "t", "0001", "text", "--patience", "10m"]);
+    let said = cluster.run(&["get", "t", "0001", "text", "--request-timeout", "10m"]);
     assert_eq!(said.code(), 5, "{said:?}");
     let shown = cluster.metrics_address("gc-master-0");
     let counted = wait_for("the master to count it", || {

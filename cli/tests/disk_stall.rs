@@ -88,7 +88,7 @@ fn a_server_whose_disk_stalls_says_so_and_ends() {
     let (pid, shown) = (cluster.pid(&owner), cluster.metrics_address(&owner));
     cluster.run(&["put", "t", "a", "c", "2"]).ok();
     volume.freeze();
-    let put = ["put", "--patience", "100s", "t", "a", "c", "3"];
+    let put = ["put", "--request-timeout", "100s", "t", "a", "c", "3"];
     let put = cluster
         .command(&put)
         .stderr(Stdio::piped())

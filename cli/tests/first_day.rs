@@ -214,7 +214,7 @@ fn servers_that_have_not_joined_are_missed() {
         "{status:?}"
     );
     cluster
-        .run(&["table", "create", "t", "--patience", "2s"])
+        .run(&["table", "create", "t", "--request-timeout", "2s"])
         .refused(5, &["3 of 4 have joined"]);
     std::fs::write(&manifest, as_it_was).expect("written");
     cluster.run(&["table", "create", "t"]).ok();

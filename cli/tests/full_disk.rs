@@ -57,7 +57,7 @@ fn a_full_volume_refuses_new_data_alone_and_loses_nothing() {
         "rows",
         "--key",
         "key",
-        "--patience",
+        "--request-timeout",
         "1s",
     ];
     let import = [&import[..], &[file.to_str().expect("a path of text")]].concat();

@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{Cluster, CommandOutput, PATIENCE, block_on};
+use crate::support::{Cluster, CommandOutput, TIMEOUT, block_on};
 use percolator_client::{Admin, Client, Error, OpenTxn, Range, Timestamp, Txn};
 use serde_json::Value;
 
@@ -70,7 +70,7 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) 
     loop {
         match look().await {
             Ok(found) => return found,
-            Err(seen) if since.elapsed() > PATIENCE => panic!("{what} did not come; seen: {seen}"),
+            Err(seen) if since.elapsed() > TIMEOUT => panic!("{what} did not come; seen: {seen}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }

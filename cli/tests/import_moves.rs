@@ -106,7 +106,7 @@ fn cut(cluster: &Cluster, table: &str, row: &str) {
     let is_there = cluster.starts(table).iter().any(|start| start == row);
     let what = if is_there { "merge" } else { "split" };
     cluster
-        .run(&["tablet", what, table, row, "--patience", "1m"])
+        .run(&["tablet", what, table, row, "--request-timeout", "1m"])
         .ok();
 }
 
@@ -129,7 +129,7 @@ fn rows_and_their_indexes_are_loaded_while_tablets_move() {
         let table = tables[choices.below(tables.len() as u64) as usize];
         let (tablet, to) = cluster.tablet_to_move(table, &mut choices);
         cluster
-            .run(&["tablet", "move", &tablet, &to, "--patience", "2m"])
+            .run(&["tablet", "move", &tablet, &to, "--request-timeout", "2m"])
             .ok();
         if number % 2 == 0 {
             cut(

@@ -51,7 +51,7 @@ fn a_write_to_a_server_that_is_down_is_no_unknown_commit() {
             stat.map_or(true, |stat| stat.contains(") Z ") && is_last)
                 .then_some(())
         });
-        let put = ["put", "t", "a", "c", "2", "--patience", "2s"];
+        let put = ["put", "t", "a", "c", "2", "--request-timeout", "2s"];
         cluster
             .run(&put)
             .refused(5, &["gave up after", "rolled back", "127.0.0.1:"]);
@@ -83,10 +83,10 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
             &["delete", "t", "a"],
             &["scan", "t"],
         ] {
-            let said = cluster.run(&[command, &["--patience", "1200ms"]].concat());
+            let said = cluster.run(&[command, &["--request-timeout", "1200ms"]].concat());
             said.refused(5, &["gave up after "]);
         }
-        let put = ["put", "t", "a", "c", "2", "--patience", "1200ms"];
+        let put = ["put", "t", "a", "c", "2", "--request-timeout", "1200ms"];
         cluster.run(&put).refused(4, &["percolator outcome"]);
         let away = wait_for("the owner to be away", || {
             let tablet = listed()["tablets"][0].clone();
@@ -116,7 +116,7 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
     }
     {
         let _stopped = Stopped::new(&cluster, "gc-master-0");
-        let said = cluster.run(&[&get[..], &["--patience", "8s"]].concat());
+        let said = cluster.run(&[&get[..], &["--request-timeout", "8s"]].concat());
         said.refused(5, &["the master at 127.0.0.1:", "did not answer for 3 s"]);
         assert_eq!(said.err.matches("unavailable").count(), 1, "{said:?}");
     }
@@ -127,7 +127,7 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
 
 /// As when packets are lost, or a name isn't resolved yet.
 #[test]
-fn a_command_waits_for_a_silent_master_as_long_as_its_patience() {
+fn a_command_waits_for_a_silent_master_until_its_request_timeout() {
     let cluster = Cluster::processes();
     cluster.run(&["table", "create", "t"]).ok();
     let stopped = Stopped::new(&cluster, "gc-master-0");
@@ -137,7 +137,7 @@ fn a_command_waits_for_a_silent_master_as_long_as_its_patience() {
             std::thread::sleep(Duration::from_secs(5));
             drop(stopped);
         });
-        let put = ["put", "t", "a", "c", "1", "--patience", "60s"];
+        let put = ["put", "t", "a", "c", "1", "--request-timeout", "60s"];
         cluster.run(&put).ok();
     });
 }

@@ -14,7 +14,7 @@ const SERVERS: u64 = 3;
 fn move_one(cluster: &Cluster, choices: &mut Choices) {
     let (tablet, to) = cluster.tablet_to_move(TABLE, choices);
     cluster
-        .run(&["tablet", "move", &tablet, &to, "--patience", "2m"])
+        .run(&["tablet", "move", &tablet, &to, "--request-timeout", "2m"])
         .ok();
 }
 
@@ -68,7 +68,14 @@ fn what_people_ask_for_is_answered() {
     assert_eq!(cluster.tablets(TABLE), [(tablet.clone(), to.to_owned())]);
     // Back, as soon as what it left is removed.
     cluster
-        .run(&["tablet", "move", &tablet, &server, "--patience", "1m"])
+        .run(&[
+            "tablet",
+            "move",
+            &tablet,
+            &server,
+            "--request-timeout",
+            "1m",
+        ])
         .ok();
     wait_for("the tablet to be back", || {
         (cluster.tablets(TABLE) == [(tablet.clone(), server.clone())]).then_some(())

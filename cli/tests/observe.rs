@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
-use crate::support::{Cluster, PATIENCE, block_on, signal, wait_for};
+use crate::support::{Cluster, TIMEOUT, block_on, signal, wait_for};
 use flate2::read::GzDecoder;
 use percolator_client::Client;
 use serde_json::Value;
@@ -92,7 +92,7 @@ fn a_cluster_says_that_it_is_well_and_which_server_is_not() {
 
 #[test]
 fn without_a_master_there_is_no_status() {
-    let said = support::percolator(&["-c", "127.0.0.1:1", "status", "--patience", "1s"]);
+    let said = support::percolator(&["-c", "127.0.0.1:1", "status", "--request-timeout", "1s"]);
     said.refused(5, &["127.0.0.1:1"]);
 }
 
@@ -167,7 +167,7 @@ fn a_bundle_says_how_the_cluster_is_and_names_no_cell() {
             if said.contains(MARK) {
                 break said;
             }
-            assert!(since.elapsed() < PATIENCE, "no locks of a flush: {said}");
+            assert!(since.elapsed() < TIMEOUT, "no locks of a flush: {said}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
         // Nothing that our logs say names a cell, but what goes wrong may.
@@ -278,7 +278,7 @@ fn a_bundle_says_what_is_not_reached_and_replaces_nothing() {
         "127.0.0.1:1",
         "debug",
         "bundle",
-        "--patience",
+        "--request-timeout",
         "1s",
         "--file",
         &file,

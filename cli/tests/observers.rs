@@ -74,7 +74,11 @@ impl Stage {
 
     /// Runs for what waits.
     fn until_idle(&self, cluster: &Cluster) {
-        let arguments = [&self.arguments()[..], &["--until-idle", "--patience", "1m"]].concat();
+        let arguments = [
+            &self.arguments()[..],
+            &["--until-idle", "--request-timeout", "1m"],
+        ]
+        .concat();
         let said = cluster.run(&arguments);
         eprintln!("{} {}: {}", self.table, self.column, said.ok());
     }
@@ -110,7 +114,7 @@ fn write_documents(master: &str, enough: &AtomicBool) -> u64 {
 }
 
 fn cells(cluster: &Cluster, table: &str, column: &str) -> BTreeMap<String, String> {
-    let scanned = cluster.run(&["scan", table, "--patience", "1m", "-o", "json"]);
+    let scanned = cluster.run(&["scan", table, "--request-timeout", "1m", "-o", "json"]);
     let mut cells = BTreeMap::new();
     for line in scanned.ok().lines() {
         let cell: Value = serde_json::from_str(line).expect("JSON");
@@ -144,9 +148,9 @@ fn disturb(cluster: &Cluster, choices: &mut Choices, stages: &[Stage], workers: 
         cluster.kill(&format!("tablet-{}", choices.below(3)));
         let table = ["documents", "words"][choices.below(2) as usize];
         let cut = format!("doc{}", 10 + choices.below(80));
-        cluster.run(&["tablet", "split", table, &cut, "--patience", "1m"]);
+        cluster.run(&["tablet", "split", table, &cut, "--request-timeout", "1m"]);
         let (tablet, to) = cluster.tablet_to_move(table, choices);
-        let moved = cluster.run(&["tablet", "move", &tablet, &to, "--patience", "1m"]);
+        let moved = cluster.run(&["tablet", "move", &tablet, &to, "--request-timeout", "1m"]);
         eprintln!("round {round}: {}", moved.err);
     }
 }

@@ -93,7 +93,7 @@ fn a_message_that_is_too_large_ends_the_stream_and_nothing_else() {
             .await
             .expect("a stream")
             .into_inner();
-        let end = tokio::time::timeout(support::PATIENCE, answers.message())
+        let end = tokio::time::timeout(support::TIMEOUT, answers.message())
             .await
             .expect("an end");
         assert!(matches!(end, Err(_) | Ok(None)), "{end:?}");
@@ -263,7 +263,7 @@ impl Drop for Stopped {
 /// What the error says of the time is what it took, and that is no less than was asked for.
 async fn gives_up<T>(
     doing: &str,
-    patience: Duration,
+    request_timeout: Duration,
     call: impl Future<Output = Result<T, Error>>,
 ) {
     let started = Instant::now();
@@ -275,24 +275,24 @@ async fn gives_up<T>(
         Ok(_) => panic!("{doing}: done by a server that stands still"),
     };
     eprintln!("{doing}: {took:?}, which it says was {said:?}");
-    assert!(said >= patience * 9 / 10, "{doing}: {said:?}");
+    assert!(said >= request_timeout * 9 / 10, "{doing}: {said:?}");
     assert!(
-        took < said + patience / 2,
+        took < said + request_timeout / 2,
         "{doing}: it took {took:?}, and says {said:?}"
     );
 }
 
 #[test]
 fn whoever_gives_up_says_how_long_it_took() {
-    const PATIENCE: Duration = Duration::from_secs(4);
+    const TIMEOUT: Duration = Duration::from_secs(4);
     let cluster = Cluster::processes();
     for table in ["t", "u"] {
         cluster.run(&["table", "create", table]).ok();
         cluster.run(&["put", table, "a", "c", "1"]).ok();
     }
     let options = Options {
-        patience: PATIENCE,
-        retry_for: PATIENCE,
+        request_timeout: TIMEOUT,
+        retry_for: TIMEOUT,
         ..Options::default()
     };
     let put = |client: Client| async move {
@@ -313,18 +313,18 @@ fn whoever_gives_up_says_how_long_it_took() {
         }
         {
             let _stopped = Stopped::new(cluster.pid("tso-0"));
-            gives_up("begin, no oracle", PATIENCE, client.begin()).await;
-            gives_up("transact, no oracle", PATIENCE, put(client.clone())).await;
+            gives_up("begin, no oracle", TIMEOUT, client.begin()).await;
+            gives_up("transact, no oracle", TIMEOUT, put(client.clone())).await;
         }
         {
             let pid = u32::try_from(place_of(&cluster, "t").pid).expect("a process");
             let _stopped = Stopped::new(pid);
-            gives_up("get", PATIENCE, reader.get("t", "a", "c")).await;
+            gives_up("get", TIMEOUT, reader.get("t", "a", "c")).await;
             let several: [(&str, &[u8], &[u8]); 2] = [("t", b"a", b"c"), ("t", b"a", b"d")];
-            gives_up("batch_get", PATIENCE, reader.batch_get(&several)).await;
+            gives_up("batch_get", TIMEOUT, reader.batch_get(&several)).await;
             let scan = async { reader.scan("t", Range::all()).await?.collect().await };
-            gives_up("scan", PATIENCE, scan).await;
-            gives_up("commit", PATIENCE, writer.commit()).await;
+            gives_up("scan", TIMEOUT, scan).await;
+            gives_up("commit", TIMEOUT, writer.commit()).await;
         }
         wait_for_put(&client).await;
     });
@@ -337,7 +337,7 @@ async fn wait_for_put(client: &Client) {
         let put = client.transact(|txn| async move { txn.put("t", "a", "c", "3") });
         match put.await {
             Ok(()) => return,
-            Err(error) => assert!(started.elapsed() < support::PATIENCE, "{error}"),
+            Err(error) => assert!(started.elapsed() < support::TIMEOUT, "{error}"),
         }
     }
 }
@@ -378,7 +378,7 @@ fn a_client_keeps_no_connection_to_the_master() {
         assert_eq!(read.expect("a read"), None);
         let began = Instant::now();
         while connections_to(port) > 0 {
-            assert!(began.elapsed() < support::PATIENCE, "it is kept");
+            assert!(began.elapsed() < support::TIMEOUT, "it is kept");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let again = txn.get("accounts", "a", "b").await;

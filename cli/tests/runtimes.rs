@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use crate::support::{Cluster, PATIENCE, block_on};
+use crate::support::{Cluster, TIMEOUT, block_on};
 use percolator_client::Client;
 
 /// Does this on a runtime of its own, which ends then, in a thread, so that a hang fails the test.
@@ -14,7 +14,7 @@ fn on_a_runtime<T: Send + 'static>(
     std::thread::spawn(move || {
         let _ = sender.send(block_on(work()));
     });
-    done.recv_timeout(PATIENCE)
+    done.recv_timeout(TIMEOUT)
         .unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 

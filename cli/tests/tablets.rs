@@ -42,14 +42,14 @@ fn cut(cluster: &Cluster, table: &str, choices: &mut Choices) {
     {
         let row = &seconds[choices.below(seconds.len() as u64) as usize];
         cluster
-            .run(&["tablet", "merge", table, row, "--patience", "1m"])
+            .run(&["tablet", "merge", table, row, "--request-timeout", "1m"])
             .ok();
         assert!(!cluster.starts(table).contains(row));
         return;
     }
     let row = row(cluster, table, choices);
     cluster
-        .run(&["tablet", "split", table, &row, "--patience", "1m"])
+        .run(&["tablet", "split", table, &row, "--request-timeout", "1m"])
         .ok();
     assert!(cluster.starts(table).contains(&row));
 }

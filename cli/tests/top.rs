@@ -216,7 +216,7 @@ fn top_needs_a_terminal_or_once() {
         "--once",
         "-o",
         "json",
-        "--patience",
+        "--request-timeout",
         "1s",
     ])
     .refused(5, &["127.0.0.1:1"]);

@@ -25,7 +25,7 @@ use percolator_client::{
 const PACKAGES: &str = "/var/lib/dpkg/status";
 const DOCUMENTS: usize = 400;
 /// Servers that are killed are there again within this, or something is wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The observed columns of the documents, in the order in which a change goes through them.
 const OBSERVED: [&str; 4] = ["text", "hash", "links", "links-done"];
 
@@ -305,7 +305,7 @@ async fn main() -> anyhow::Result<()> {
     let count = arguments.next().map(|count| count.parse()).transpose()?;
     let documents = documents(count.unwrap_or(DOCUMENTS));
     let options = Options {
-        patience: PATIENCE,
+        request_timeout: TIMEOUT,
         ..Options::default()
     };
     let client = Client::connect_with(&master, options).await?;

@@ -19,7 +19,7 @@ pub struct Admin {
 }
 
 /// How long it is tried to reach a server.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How far garbage collection is.
 #[derive(Clone, Debug)]
@@ -181,7 +181,7 @@ impl Admin {
     /// # Errors
     /// [`Error::Invalid`]: it's no address.
     pub fn connect(master: &str) -> Result<Self, Error> {
-        let network = Arc::new(Network::new(master, PATIENCE).map_err(Error::Invalid)?);
+        let network = Arc::new(Network::new(master, REQUEST_TIMEOUT).map_err(Error::Invalid)?);
         let router = Router::new(network.clone());
         Ok(Self { network, router })
     }

@@ -42,9 +42,11 @@ pub(crate) enum Attempt {
 
 impl Router {
     /// Remembers what the server at this address said of its start.
-    fn met(&self, address: &str, life: u64) {
-        if life != 0 && self.lives.read().get(address) != Some(&life) {
-            self.lives.write().insert(address.to_owned(), life);
+    fn met(&self, address: &str, incarnation: u64) {
+        if incarnation != 0 && self.incarnations.read().get(address) != Some(&incarnation) {
+            self.incarnations
+                .write()
+                .insert(address.to_owned(), incarnation);
         }
     }
 
@@ -140,7 +142,7 @@ impl Router {
                 },
                 Some(body) => {
                     if let Body::Prewrite(prewritten) = &body {
-                        self.met(address, prewritten.life);
+                        self.met(address, prewritten.incarnation);
                     }
                     Attempt::Done(body)
                 }

@@ -151,9 +151,9 @@ impl Client {
             None => self.begin().await?,
         };
         let resolved = hold.start_ts();
-        let patience = self.options().patience;
+        let request_timeout = self.options().request_timeout;
         Ok(Changes {
-            table: self.router.table(table, patience).await?,
+            table: self.router.table(table, request_timeout).await?,
             client: self.clone(),
             resolved,
             next: options.from.is_none().then_some(resolved),
@@ -285,7 +285,7 @@ impl Changes {
             let row = after
                 .as_ref()
                 .map_or_else(|| at.clone(), |(cell, _)| cell.row.clone());
-            let deadline = router.deadline(self.client.options().patience);
+            let deadline = router.deadline(self.client.options().request_timeout);
             let failed =
                 |error| deadline.error(&*router.transport, "reading the changes of a table", error);
             let asked = router.ask_tablet(self.table, &row, &ask, deadline).await;

@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// How long a call is tried before it fails with [`Error::Timeout`]. Default: 10 s.
-    pub patience: Duration,
+    pub request_timeout: Duration,
     /// How long a transaction that is being committed counts as alive without a sign of its client.
     /// Default: 3 s. It is renewed while the commit goes on.
     pub lock_ttl: Duration,
@@ -45,7 +45,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            patience: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(10),
             lock_ttl: Duration::from_secs(3),
             buffer_bytes: 16 << 20,
             retry_for: Duration::from_secs(30),
@@ -179,7 +179,7 @@ impl Client {
 
     /// [`Self::begin`], by a deadline that began earlier.
     pub(crate) async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
-        let deadline = deadline.or_after(&*self.router.transport, self.options.patience);
+        let deadline = deadline.or_after(&*self.router.transport, self.options.request_timeout);
         let router = self.traced().unwrap_or_else(|| self.router.clone());
         self.begin_on(router, deadline).await
     }
@@ -446,10 +446,10 @@ impl Client {
 
     async fn delete(&self, name: &str, give_up_lost: bool) -> Result<(), Error> {
         let missing = |error: &MasterError| matches!(error, MasterError::NotFound(_));
-        let patience = self.options.patience;
+        let request_timeout = self.options.request_timeout;
         let ids = self
             .router
-            .ids_to_delete(name, give_up_lost, patience)
+            .ids_to_delete(name, give_up_lost, request_timeout)
             .await?;
         for table_id in ids {
             let request = v1::DeleteTableRequest {
@@ -578,7 +578,7 @@ impl Client {
     }
 
     fn deadline(&self) -> Deadline {
-        self.router.deadline(self.options.patience)
+        self.router.deadline(self.options.request_timeout)
     }
 
     fn failed(&self, deadline: Deadline, doing: &'static str, error: CallError) -> Error {

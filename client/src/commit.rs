@@ -28,12 +28,12 @@ use crate::transport::BoxFuture;
 
 /// How long a rollback may be tried in the background after a transaction was aborted. What is left
 /// then, others clear when its ttl is over.
-const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same after a transaction's deadline, which its caller waits for.
-const LATE_ROLLBACK_PATIENCE: Duration = Duration::from_millis(500);
+const LATE_ROLLBACK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long secondaries may be tried in the background after the primary was committed. What is left
 /// then, others clear when they meet it.
-const SECONDARIES_PATIENCE: Duration = Duration::from_secs(10);
+const SECONDARIES_TIMEOUT: Duration = Duration::from_secs(10);
 
 const NO_BOUND: percolator_wire::Malformed =
     percolator_wire::Malformed("the answer to a prewrite without its min_commit_ts");
@@ -114,7 +114,7 @@ impl Commit {
     /// When to give up a step. A large transaction's take long altogether.
     fn deadline(&self) -> Deadline {
         match &self.flush {
-            Some(flush) => self.router.deadline(flush.large.patience),
+            Some(flush) => self.router.deadline(flush.large.request_timeout),
             None => self.deadline,
         }
     }
@@ -162,8 +162,8 @@ impl Commit {
                         return;
                     }
                     Command::OnePhase => {
-                        if let Some((group, life)) = one_server.take() {
-                            running.push(self.clone().one_phase(group, life).boxed());
+                        if let Some((group, incarnation)) = one_server.take() {
+                            running.push(self.clone().one_phase(group, incarnation).boxed());
                         }
                     }
                     command => running.push(self.clone().carry_out(command).boxed()),
@@ -339,7 +339,7 @@ impl Commit {
             .collect()
     }
 
-    async fn one_phase(self: Arc<Self>, group: Group, life: u64) -> Vec<Event> {
+    async fn one_phase(self: Arc<Self>, group: Group, incarnation: u64) -> Vec<Event> {
         let commit_ts = match self.router.commit_ts(self.start_ts, self.deadline).await {
             Ok(ts) => ts,
             Err(error) => return self.gave_up(Step::CommitTs, error),
@@ -347,10 +347,10 @@ impl Commit {
         let all = (0..self.mutations.len()).collect();
         let wish = v1::OnePhase {
             commit_ts: commit_ts.as_u64(),
-            life,
+            incarnation,
         };
         let body = self.prewrite_request(group.cells, Some(wish));
-        // Once: another server, or another life of this one, is not to be asked with this commit_ts.
+        // Once: another server, or another incarnation of this one, is not to be asked with this commit_ts.
         let (address, deadline) = (&group.address, self.deadline);
         let sent = self.router.send(address, group.tablets, body, deadline);
         match sent.await {
@@ -453,7 +453,7 @@ impl Commit {
             self.commit_request(commit_ts, cells.into_iter().map(|(_, cell)| cell).collect())
         };
         let secondaries = (1..self.mutations.len()).collect();
-        let deadline = self.router.deadline(SECONDARIES_PATIENCE);
+        let deadline = self.router.deadline(SECONDARIES_TIMEOUT);
         let _ = self.every_cell(secondaries, &build, deadline).await;
     }
 
@@ -465,12 +465,12 @@ impl Commit {
             })
         };
         // Anyone who waits has waited long enough; servers that answer do so within that.
-        let patience = if self.deadline.passed(&*self.router.transport) {
-            LATE_ROLLBACK_PATIENCE
+        let timeout = if self.deadline.passed(&*self.router.transport) {
+            LATE_ROLLBACK_TIMEOUT
         } else {
-            ROLLBACK_PATIENCE
+            ROLLBACK_TIMEOUT
         };
-        let deadline = self.router.deadline(patience);
+        let deadline = self.router.deadline(timeout);
         match self.every_cell(mutations, &build, deadline).await {
             Some(Body::Rollback(response)) => match response.committed {
                 Some(committed) => PrimaryEnd::Committed(Timestamp::from_u64(committed.commit_ts)),

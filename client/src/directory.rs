@@ -19,7 +19,7 @@ pub(crate) struct Directory {
     /// Of each table, by start_row.
     tablets: HashMap<TableId, BTreeMap<Bytes, Place>>,
     /// By address: which start of the tablet server there the master has heard of last.
-    lives: HashMap<Arc<str>, u64>,
+    incarnations: HashMap<Arc<str>, u64>,
 }
 
 /// A tablet, and where it is.
@@ -165,7 +165,8 @@ impl Directory {
         let Some(tablet) = located.tablet else { return };
         let address: Arc<str> = located.address.into();
         if !address.is_empty() && located.incarnation != 0 {
-            self.lives.insert(address.clone(), located.incarnation);
+            self.incarnations
+                .insert(address.clone(), located.incarnation);
         }
         let table = TableId(tablet.table_id);
         let places = self.tablets.entry(table).or_default();
@@ -258,8 +259,8 @@ impl Directory {
     }
 
     /// Which start of the tablet server at this address the master has heard of last.
-    pub(crate) fn life(&self, address: &str) -> Option<u64> {
-        self.lives.get(address).copied()
+    pub(crate) fn incarnation(&self, address: &str) -> Option<u64> {
+        self.incarnations.get(address).copied()
     }
 
     /// The tablet that is wanted, and its server's address.
@@ -490,7 +491,7 @@ mod tests {
             ["b", "c", "f", "z"].map(|row| at(&directory, row, false)),
             [None; 4]
         );
-        assert_eq!(directory.life("here:1"), Some(3));
+        assert_eq!(directory.incarnation("here:1"), Some(3));
     }
 
     #[test]

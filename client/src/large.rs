@@ -38,18 +38,18 @@ use crate::session::Held;
 use crate::txn::{Inner, Tables};
 
 /// How long the rollback of a primary is tried. What is left then, others roll back when its ttl is over.
-const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Tablets in which locks are resolved at a time, piece after piece: servers make them wait where others are there.
 const TABLETS_AT_A_TIME: usize = 4;
 /// Cells that are made ready for a flush before other tasks of the thread have their turn.
 const CELLS_AT_ONCE: usize = 128;
 /// How long a piece is tried that a server doesn't answer.
-const PIECE_PATIENCE: Duration = Duration::from_secs(10);
+const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Tablets that a client clears of what others have left, at a time.
 const CLEARED_MAX: usize = 4;
 
 /// What a transaction wants done with what it has written.
-pub(crate) enum Order {
+pub(crate) enum Command {
     /// The next flush.
     Flush(Arc<Tables>),
     /// The last one, and the commit.
@@ -64,13 +64,13 @@ pub(crate) enum Order {
 
 /// Has the rest written, and all of it committed; `None`: an earlier flush has failed.
 pub(crate) async fn commit(
-    orders: mpsc::UnboundedSender<Order>,
+    commands: mpsc::UnboundedSender<Command>,
     rest: Tables,
     held: Option<Held>,
 ) -> Option<Result<Timestamp, Error>> {
     let (result, answer) = oneshot::channel();
-    let _ = orders.send(Order::Commit { rest, held, result });
-    drop(orders);
+    let _ = commands.send(Command::Commit { rest, held, result });
+    drop(commands);
     answer.await.ok()
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Large {
     router: Arc<Router>,
     start_ts: Timestamp,
     pub(crate) primary: Cell,
-    pub(crate) patience: Duration,
+    pub(crate) request_timeout: Duration,
     /// The first and the last row of each table that may have its locks.
     touched: Mutex<BTreeMap<TableId, (Bytes, Bytes)>>,
     /// The highest that a flush was answered: it commits above it.
@@ -121,7 +121,7 @@ impl Large {
                 cells: vec![primary],
             })
         };
-        let deadline = self.router.deadline(ROLLBACK_PATIENCE);
+        let deadline = self.router.deadline(ROLLBACK_TIMEOUT);
         match self.router.call_one(&self.primary, &build, deadline).await {
             Ok(Body::Rollback(response)) => match response.committed {
                 Some(committed) => PrimaryEnd::Committed(Timestamp::from_u64(committed.commit_ts)),
@@ -162,14 +162,14 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Until the transaction is committed, or gone: then what it has flushed is rolled back.
-    pub(crate) async fn run(self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    pub(crate) async fn run(self, mut commands: mpsc::UnboundedReceiver<Command>) {
         self.router.session.flushes(self.start_ts);
         let large = Mutex::new(None);
         tokio::select! {
             biased;
-            () = self.carry_out(&mut orders, &large) => {}
+            () = self.carry_out(&mut commands, &large) => {}
             () = self.keep_alive(&large) => {
-                drop(orders);
+                drop(commands);
                 self.roll_back(&large).await;
             }
         }
@@ -177,15 +177,15 @@ impl Driver {
 
     async fn carry_out(
         &self,
-        orders: &mut mpsc::UnboundedReceiver<Order>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
         large: &Mutex<Option<Arc<Large>>>,
     ) {
         let mut generation = 0;
-        while let Some(order) = orders.recv().await {
+        while let Some(command) = commands.recv().await {
             generation += 1;
-            match order {
-                Order::Flush(_) if self.txn.strong_count() == 0 => break,
-                Order::Flush(tables) => {
+            match command {
+                Command::Flush(_) if self.txn.strong_count() == 0 => break,
+                Command::Flush(tables) => {
                     let flushed = match self.flush(&tables, generation, None, large).await {
                         Ok(flush) => flush.run().await,
                         Err(error) => {
@@ -207,8 +207,8 @@ impl Driver {
                         txn.flushed();
                     }
                 }
-                Order::Rollback(_going) => return self.roll_back(large).await,
-                Order::Commit { rest, held, result } => {
+                Command::Rollback(_going) => return self.roll_back(large).await,
+                Command::Commit { rest, held, result } => {
                     match self.flush(&rest, generation, Some(held), large).await {
                         Ok(last) => return last.start(result),
                         Err(error) => {
@@ -231,10 +231,13 @@ impl Driver {
         last: Option<Option<Held>>,
         known: &Mutex<Option<Arc<Large>>>,
     ) -> Result<Commit, Error> {
-        let patience = self.options.patience;
+        let request_timeout = self.options.request_timeout;
         let mut mutations = Vec::new();
         for (name, cells) in tables {
-            let table = self.tables.table(&self.router, name, patience).await?;
+            let table = self
+                .tables
+                .table(&self.router, name, request_timeout)
+                .await?;
             for ((row, column), write) in cells {
                 mutations.push(Mutation {
                     cell: Cell::new(table, row.clone(), column.clone()),
@@ -257,7 +260,7 @@ impl Driver {
                 router: self.router.clone(),
                 start_ts: self.start_ts,
                 primary: first.cell.clone(),
-                patience,
+                request_timeout,
                 touched: Mutex::default(),
                 min_commit_ts: Mutex::default(),
                 placed: AtomicBool::new(false),
@@ -278,7 +281,7 @@ impl Driver {
                 last: last.is_some(),
             }),
             ttl_ms: self.options.lock_ttl_ms(),
-            deadline: self.router.deadline(patience),
+            deadline: self.router.deadline(request_timeout),
             last_seen: Mutex::default(),
             held: Mutex::new(last.flatten()),
         })
@@ -392,7 +395,7 @@ impl Router {
         };
         let mut after = None;
         let mut resolved = 0;
-        let mut deadline = self.deadline(PIECE_PATIENCE);
+        let mut deadline = self.deadline(PIECE_TIMEOUT);
         let mut retry = Retry::new(self, deadline);
         // Once the server was busy, until it has done a piece.
         let mut turn: Option<Turn<'_>> = None;
@@ -413,15 +416,15 @@ impl Router {
                         end_row: end.clone(),
                         after: after.clone(),
                     });
-                    let patience = self.deadline(PIECE_PATIENCE);
-                    let attempt = self.send(&tablet.address, refs, ask, patience).await;
+                    let until = self.deadline(PIECE_TIMEOUT);
+                    let attempt = self.send(&tablet.address, refs, ask, until).await;
                     (Some(tablet), attempt)
                 }
                 Err(no_place) => (None, Attempt::Again(no_place.0)),
             };
             let last = match (tablet, attempt) {
                 (Some(tablet), Attempt::Done(Body::Resolve(piece))) => {
-                    deadline = self.deadline(PIECE_PATIENCE);
+                    deadline = self.deadline(PIECE_TIMEOUT);
                     retry = Retry::new(self, deadline);
                     turn = None;
                     after = piece.resume;

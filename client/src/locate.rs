@@ -155,9 +155,9 @@ impl Router {
         &self,
         name: &str,
         give_up_lost: bool,
-        patience: Duration,
+        request_timeout: Duration,
     ) -> Result<Vec<u32>, Error> {
-        let deadline = self.deadline(patience);
+        let deadline = self.deadline(request_timeout);
         let find = || {
             let asked = async {
                 let listing = self.listing(deadline).await?;
@@ -169,11 +169,15 @@ impl Router {
     }
 
     /// The table of this name. Asks the master when it isn't known yet.
-    pub(crate) async fn table(&self, name: &str, patience: Duration) -> Result<TableId, Error> {
+    pub(crate) async fn table(
+        &self,
+        name: &str,
+        request_timeout: Duration,
+    ) -> Result<TableId, Error> {
         if let Some(table) = self.directory().table(name) {
             return Ok(table);
         }
-        let deadline = self.deadline(patience);
+        let deadline = self.deadline(request_timeout);
         let names = [name.to_owned()];
         let creating = || format!("table {name} is still being created");
         let ready = || {

@@ -18,7 +18,7 @@ use crate::router::{CallError, Router};
 use crate::transport::Transport;
 
 /// How long a transaction's primary is asked, and how long its locks are cleared. What is not done then is tried again later.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Transactions that are resolved at a time.
 const AT_A_TIME: usize = 64;
 /// Looks at all locks. The second one usually finds none; more find some where clients still clear them.
@@ -72,7 +72,7 @@ impl LockResolver {
     /// # Errors
     /// [`Error::Invalid`]: it's no address.
     pub fn connect(master: &str) -> Result<Self, Error> {
-        let network = Network::new(master, PATIENCE).map_err(Error::Invalid)?;
+        let network = Network::new(master, TIMEOUT).map_err(Error::Invalid)?;
         Ok(Self::over(Arc::new(network)))
     }
 
@@ -163,7 +163,7 @@ impl LockResolver {
             return Resolved::Skipped;
         }
         let router = &*self.0;
-        let deadline = router.deadline(PATIENCE);
+        let deadline = router.deadline(TIMEOUT);
         let text = |cell| router.directory().text(cell);
         let ending = match router
             .check_status(first, Some(below), false, deadline)

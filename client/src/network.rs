@@ -20,22 +20,22 @@ pub(crate) struct Network {
     master: Arc<Master>,
     oracle: OracleClient,
     connections: Mutex<HashMap<String, Arc<Connection>>>,
-    patience: Duration,
+    request_timeout: Duration,
     started: Instant,
 }
 
 impl Network {
-    /// Connects with the first use. `master`: HOST:PORT, or several of these with commas between. `patience`: how long a caller waits
+    /// Connects with the first use. `master`: HOST:PORT, or several of these with commas between. `request_timeout`: how long a caller waits
     /// for a timestamp.
-    pub(crate) fn new(master: &str, patience: Duration) -> Result<Self, String> {
-        Self::through(master, &[], patience)
+    pub(crate) fn new(master: &str, request_timeout: Duration) -> Result<Self, String> {
+        Self::through(master, &[], request_timeout)
     }
 
     /// [`Self::new`], with timestamps from one of these relays, HOST:PORT each, as long as one answers.
     pub(crate) fn through(
         master: &str,
         relays: &[String],
-        patience: Duration,
+        request_timeout: Duration,
     ) -> Result<Self, String> {
         let master = Arc::new(Master::new(master)?);
         let oracle = {
@@ -53,13 +53,13 @@ impl Network {
                 .boxed()
             };
             // A little less, so that it is still there to say what was wrong.
-            OracleClient::with_deadline(place, patience * 9 / 10)
+            OracleClient::with_deadline(place, request_timeout * 9 / 10)
         };
         Ok(Self {
             master,
             oracle,
             connections: Mutex::default(),
-            patience,
+            request_timeout,
             started: Instant::now(),
         })
     }
@@ -319,7 +319,7 @@ impl Transport for Network {
     /// In a thread. An application's runtime may stand still for longer than a lease: a program whose output nobody
     /// reads, on a runtime of one thread, or a task that computes.
     fn spawn_apart(&self, work: Apart) -> Result<(), Apart> {
-        let (master, patience) = (self.master.addresses(), self.patience);
+        let (master, request_timeout) = (self.master.addresses(), self.request_timeout);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
@@ -331,7 +331,9 @@ impl Transport for Network {
         let thread = std::thread::Builder::new().name("percolator-lease".into());
         let started = thread.spawn(who::inherited(move || {
             runtime.block_on(async {
-                if let (Ok(work), Ok(network)) = (receiver.recv(), Self::new(&master, patience)) {
+                if let (Ok(work), Ok(network)) =
+                    (receiver.recv(), Self::new(&master, request_timeout))
+                {
                     work(Arc::new(network)).await;
                 }
             });

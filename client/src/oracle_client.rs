@@ -11,7 +11,7 @@ use crate::router::Router;
 use crate::transport::Transport;
 
 /// How long the oracle is asked.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Asks a cluster's oracle.
 pub struct OracleClient(Router);
@@ -27,7 +27,7 @@ impl OracleClient {
     /// # Errors
     /// [`Error::Invalid`]: it's no address.
     pub fn connect(master: &str) -> Result<Self, Error> {
-        let network = Network::new(master, PATIENCE).map_err(Error::Invalid)?;
+        let network = Network::new(master, TIMEOUT).map_err(Error::Invalid)?;
         Ok(Self::over(Arc::new(network)))
     }
 
@@ -36,7 +36,7 @@ impl OracleClient {
     /// # Errors
     /// Why there is none.
     pub async fn timestamp(&self) -> Result<Timestamp, String> {
-        let asked = self.0.timestamp(self.0.deadline(PATIENCE)).await;
+        let asked = self.0.timestamp(self.0.deadline(TIMEOUT)).await;
         asked.map_err(|error| error.to_string())
     }
 

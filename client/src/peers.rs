@@ -36,8 +36,8 @@ impl TabletPeers {
     ///
     /// # Errors
     /// [`Error::Invalid`]: it's no address.
-    pub fn connect(master: &str, patience: Duration) -> Result<Self, Error> {
-        let network = Network::new(master, patience).map_err(Error::Invalid)?;
+    pub fn connect(master: &str, request_timeout: Duration) -> Result<Self, Error> {
+        let network = Network::new(master, request_timeout).map_err(Error::Invalid)?;
         Ok(Self::over(Arc::new(network)))
     }
 
@@ -54,7 +54,7 @@ impl TabletPeers {
         &self,
         address: &str,
         body: v1::request::Body,
-        patience: Duration,
+        request_timeout: Duration,
     ) -> Result<Body, Refused> {
         let request = v1::Request {
             id: 0,
@@ -66,14 +66,16 @@ impl TabletPeers {
         let start = transport.now();
         let deadline = Deadline {
             start,
-            end: start.saturating_add(patience),
+            end: start.saturating_add(request_timeout),
         };
         let answer = deadline
             .within(transport, transport.tablet(address, request))
             .await;
         let unanswered = |why: String| Err(Refused::Unanswered(why));
         match answer {
-            None => unanswered(format!("{address} has not answered within {patience:?}")),
+            None => unanswered(format!(
+                "{address} has not answered within {request_timeout:?}"
+            )),
             Some(Err(lost)) => unanswered(lost.why),
             Some(Ok(response)) => match response.body {
                 Some(Body::Error(v1::RequestError {

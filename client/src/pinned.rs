@@ -56,11 +56,11 @@ impl PinnedTables {
         &self,
         router: &Router,
         name: &str,
-        patience: Duration,
+        request_timeout: Duration,
     ) -> Result<TableId, Error> {
         match self.get(name) {
             Some(table) => Ok(table),
-            None => Ok(self.pin(name, router.table(name, patience).await?)),
+            None => Ok(self.pin(name, router.table(name, request_timeout).await?)),
         }
     }
 }

@@ -85,7 +85,7 @@ impl Inner {
         table: TableId,
         row: Bytes,
     ) -> Result<Option<Vec<(Bytes, Bytes)>>, Error> {
-        let deadline = self.router.deadline(self.options.patience);
+        let deadline = self.router.deadline(self.options.request_timeout);
         let cell = Cell::new(table, row, Bytes::new());
         loop {
             let (start_ts, bypass) = self.snapshot();
@@ -130,7 +130,7 @@ impl Inner {
         row: Bytes,
         column: Bytes,
     ) -> Result<Option<Bytes>, Error> {
-        let deadline = self.router.deadline(self.options.patience);
+        let deadline = self.router.deadline(self.options.request_timeout);
         let attempt = self.ask_once(table, &row, &column, deadline).await;
         match attempt {
             Some(Attempt::Done(Body::GetOne(response))) if response.locked.is_none() => {
@@ -185,7 +185,7 @@ impl Inner {
 
     /// Reads cells, getting past whatever lock is in the way.
     pub(crate) async fn read(&self, cells: Vec<Cell>) -> Result<Vec<Option<Bytes>>, Error> {
-        let deadline = self.router.deadline(self.options.patience);
+        let deadline = self.router.deadline(self.options.request_timeout);
         self.read_by(cells, deadline).await
     }
 
@@ -246,7 +246,7 @@ impl Inner {
             }
             if met.is_empty() && !waiting.is_empty() {
                 // Servers that send one large piece after the other aren't away.
-                deadline = self.router.deadline(self.options.patience);
+                deadline = self.router.deadline(self.options.request_timeout);
             }
             self.get_past(met, deadline).await?;
         }

@@ -21,7 +21,7 @@ impl Client {
         relays: &[String],
         options: Options,
     ) -> Result<Self, Error> {
-        let network = Network::through(master, relays, options.patience);
+        let network = Network::through(master, relays, options.request_timeout);
         let client = Self::over(Arc::new(network.map_err(Error::Invalid)?), options);
         client.reached().await.map(|()| client)
     }

@@ -57,7 +57,7 @@ pub(crate) struct World {
     /// Servers by name, as they were in the last listing of everything.
     pub(crate) servers: RwLock<HashMap<String, v1::ServerInfo>>,
     /// By address: what a tablet server last said of its start, where it has; else the directory knows.
-    pub(crate) lives: RwLock<HashMap<String, u64>>,
+    pub(crate) incarnations: RwLock<HashMap<String, u64>>,
     /// How many commits go on in the background.
     background: watch::Sender<usize>,
     /// What others have left that is cleared in the background: which transaction's, in which tablet.
@@ -129,11 +129,13 @@ impl Deadline {
         }
     }
 
-    /// This one, or `patience` from now on, whichever is first.
-    pub(crate) fn or_after(&self, transport: &dyn Transport, patience: Duration) -> Self {
+    /// This one, or `request_timeout` from now on, whichever is first.
+    pub(crate) fn or_after(&self, transport: &dyn Transport, request_timeout: Duration) -> Self {
         Self {
             start: self.start,
-            end: self.end.min(transport.now().saturating_add(patience)),
+            end: self
+                .end
+                .min(transport.now().saturating_add(request_timeout)),
         }
     }
 
@@ -205,7 +207,7 @@ impl Router {
             ended: watch::Sender::new(()),
             directory: RwLock::default(),
             servers: RwLock::default(),
-            lives: RwLock::default(),
+            incarnations: RwLock::default(),
             background: watch::Sender::new(0),
             clearing: Mutex::default(),
             turns: Turns::default(),
@@ -259,11 +261,11 @@ impl Router {
             .await;
     }
 
-    pub(crate) fn deadline(&self, patience: Duration) -> Deadline {
+    pub(crate) fn deadline(&self, request_timeout: Duration) -> Deadline {
         let start = self.transport.now();
         Deadline {
             start,
-            end: start.saturating_add(patience),
+            end: start.saturating_add(request_timeout),
         }
     }
 
@@ -380,7 +382,7 @@ impl Router {
             )
     }
 
-    /// The one request that all of these cells make, where one server has them, and the life of that
+    /// The one request that all of these cells make, where one server has them, and the incarnation of that
     /// server as far as it is known.
     ///
     /// # Errors
@@ -395,9 +397,9 @@ impl Router {
         let Some(group) = groups.pop().filter(|_| groups.is_empty()) else {
             return Ok(None);
         };
-        let told = self.lives.read().get(&*group.address).copied();
-        let life = told.or_else(|| directory.life(&group.address));
-        Ok(life.map(|life| (group, life)))
+        let told = self.incarnations.read().get(&*group.address).copied();
+        let incarnation = told.or_else(|| directory.incarnation(&group.address));
+        Ok(incarnation.map(|incarnation| (group, incarnation)))
     }
 }
 

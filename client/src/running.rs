@@ -9,7 +9,7 @@ use percolator_protocol::types::{Cell, Timestamp};
 use percolator_wire::v1;
 
 use crate::Error;
-use crate::admin::{Admin, Owner, PATIENCE, error};
+use crate::admin::{Admin, Owner, REQUEST_TIMEOUT, error};
 use crate::locks::by_txn;
 use crate::router::{CallError, Deadline};
 
@@ -67,7 +67,7 @@ impl Admin {
     /// [`Error::Unavailable`], [`Error::Timeout`].
     pub async fn running(&self, most: u32) -> Result<RunningTxns, Error> {
         let mut running = RunningTxns::default();
-        let deadline = self.router.deadline(PATIENCE);
+        let deadline = self.router.deadline(REQUEST_TIMEOUT);
         running.now = self
             .router
             .timestamp(deadline)
@@ -125,10 +125,10 @@ impl Admin {
         const DOING: &str = "ending a transaction";
         for server in self.tablet_servers().await? {
             let (ending, count) = (&mut ended.ending, &mut ended.locks);
-            let began = self.router.deadline(PATIENCE);
+            let began = self.router.deadline(REQUEST_TIMEOUT);
             self.each_lock(&server, start_ts.next(), usize::MAX, async |locks| {
                 for ((_, _), locks) in locks.into_iter().filter(|((ts, _), _)| *ts == start_ts) {
-                    let deadline = self.router.deadline(PATIENCE);
+                    let deadline = self.router.deadline(REQUEST_TIMEOUT);
                     if let Some((ended, cleared)) = self.router.end(&locks, deadline).await? {
                         *ending = Some(ended);
                         *count += cleared;
@@ -166,7 +166,7 @@ impl Admin {
     ) -> Result<bool, CallError> {
         let mut after = None;
         for _ in 0..pages_max {
-            let deadline = self.router.deadline(PATIENCE);
+            let deadline = self.router.deadline(REQUEST_TIMEOUT);
             let page = self
                 .router
                 .locks_below(server, below, after.take(), deadline)
@@ -181,7 +181,7 @@ impl Admin {
     }
 
     pub(crate) async fn tablet_servers(&self) -> Result<Vec<String>, Error> {
-        let deadline = self.router.deadline(PATIENCE);
+        let deadline = self.router.deadline(REQUEST_TIMEOUT);
         let directory = self.router.listed(deadline).await;
         let directory = directory.map_err(|error| Error::Unavailable(error.to_string()))?;
         let is_tablet = |server: &&v1::ServerInfo| server.role() == v1::Role::Tablet;

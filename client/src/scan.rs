@@ -233,7 +233,7 @@ impl Scan {
 
     async fn fetch(&mut self) -> Result<(), Error> {
         let router = &self.txn.router;
-        let deadline = router.deadline(self.txn.options.patience);
+        let deadline = router.deadline(self.txn.options.request_timeout);
         let mut retry = Retry::new(router, deadline);
         loop {
             let wanted = self.wanted();

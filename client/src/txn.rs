@@ -20,7 +20,7 @@ use crate::client::Options;
 use crate::commit::Commit;
 use crate::doom::Doom;
 use crate::error::Conflict;
-use crate::large::{Driver, Order};
+use crate::large::{Command, Driver};
 use crate::own::{OwnWrite, Write};
 use crate::pinned::PinnedTables;
 use crate::reading::RowCache;
@@ -71,7 +71,7 @@ pub(crate) struct Writes {
     /// What is being flushed, and its bytes.
     pub(crate) flushing: Option<(Arc<Tables>, usize)>,
     /// Notifies those who flush, once something was.
-    orders: Option<mpsc::UnboundedSender<Order>>,
+    commands: Option<mpsc::UnboundedSender<Command>>,
     /// Why the transaction can't go on; for the next call.
     failed: Option<Error>,
     /// It can't commit any more, whatever became of the error that said so.
@@ -324,16 +324,16 @@ impl Txn {
         }
         let inner = self.inner;
         inner.kind.check_commits()?;
-        let (writes, orders) = {
+        let (writes, commands) = {
             let mut writes = inner.writes.lock();
             inner.check_open(&mut writes)?;
             writes.ended = true;
-            (std::mem::take(&mut writes.cells), writes.orders.take())
+            (std::mem::take(&mut writes.cells), writes.commands.take())
         };
-        if let Some(orders) = orders {
+        if let Some(commands) = commands {
             let held = inner.held.lock().take();
             let failed = || Err(inner.writes.lock().failed.take().unwrap_or(Error::Ended));
-            return large::commit(orders, writes, held)
+            return large::commit(commands, writes, held)
                 .await
                 .unwrap_or_else(failed);
         }
@@ -363,7 +363,7 @@ impl Txn {
         let confirmed = inner.router.confirm(inner.start_ts).await;
         confirmed.map_err(Error::TooOld)?;
         Commit {
-            deadline: inner.router.deadline(inner.options.patience),
+            deadline: inner.router.deadline(inner.options.request_timeout),
             router: inner.router.clone(),
             start_ts: inner.start_ts,
             began: inner.began,
@@ -383,8 +383,8 @@ impl Txn {
         let mut writes = self.inner.writes.lock();
         writes.ended = true;
         writes.cells.clear();
-        if let Some(orders) = writes.orders.take() {
-            let _ = orders.send(Order::Rollback(self.inner.router.going()));
+        if let Some(commands) = writes.commands.take() {
+            let _ = commands.send(Command::Rollback(self.inner.router.going()));
         }
         self.inner.held.lock().take();
     }
@@ -451,7 +451,7 @@ impl Inner {
         writes.failed = error.or(writes.failed.take());
         writes.cells.clear();
         writes.flushing = None;
-        writes.orders = None;
+        writes.commands = None;
         drop(writes);
         self.room.notify_waiters();
     }
@@ -469,17 +469,17 @@ impl Inner {
         if writes.bytes < self.options.flushed_at() || writes.flushing.is_some() || writes.ended {
             return;
         }
-        if let Some(orders) = &writes.orders {
+        if let Some(commands) = &writes.commands {
             let tables = Arc::new(std::mem::take(&mut writes.cells));
             writes.flushing = Some((tables.clone(), std::mem::take(&mut writes.bytes)));
             // Should nobody take it any more, then the transaction has failed, and that is said.
-            let _ = orders.send(Order::Flush(tables));
+            let _ = commands.send(Command::Flush(tables));
         }
     }
 
     pub(crate) async fn table(&self, name: &str) -> Result<TableId, Error> {
-        let patience = self.options.patience;
-        self.tables.table(&self.router, name, patience).await
+        let request_timeout = self.options.request_timeout;
+        self.tables.table(&self.router, name, request_timeout).await
     }
 
     fn own(&self, table: &str, row: &[u8], column: &[u8]) -> Result<Option<OwnWrite>, Error> {
@@ -575,9 +575,9 @@ impl Inner {
     }
 
     fn begin_to_flush(self: &Arc<Self>, writes: &mut Writes) {
-        if writes.orders.is_none() {
-            let (orders, receiver) = mpsc::unbounded_channel();
-            writes.orders = Some(orders);
+        if writes.commands.is_none() {
+            let (commands, receiver) = mpsc::unbounded_channel();
+            writes.commands = Some(commands);
             self.large.store(true, Ordering::Relaxed);
             let driver = Driver {
                 txn: Arc::downgrade(self),

@@ -10,7 +10,7 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
 use crate::Error;
-use crate::admin::{Admin, PATIENCE};
+use crate::admin::{Admin, REQUEST_TIMEOUT};
 use crate::resolver::unexpected;
 use crate::router::{CallError, Deadline};
 
@@ -106,7 +106,7 @@ impl Admin {
                 };
                 loop {
                     let begun = self.router.transport.now();
-                    let deadline = self.router.deadline(PATIENCE);
+                    let deadline = self.router.deadline(REQUEST_TIMEOUT);
                     const DOING: &str = "verifying what is stored";
                     let looked = self
                         .verify_piece(&server, part, after, deadline)

@@ -255,7 +255,7 @@ fn servers_that_are(busy: bool, takes: Duration) -> Arc<Yes> {
 async fn what_is_left_of_a_call_is_not_sent_when_the_time_is_over() {
     let servers = servers(Duration::from_millis(100));
     let options = Options {
-        patience: Duration::from_millis(250),
+        request_timeout: Duration::from_millis(250),
         // Nothing is renewed on the way.
         lock_ttl: Duration::from_secs(600),
         ..Options::default()
@@ -311,7 +311,7 @@ async fn a_busy_server_is_not_flooded_by_what_gives_up() {
     const TXNS: u32 = 50;
     let servers = servers_that_are(true, Duration::from_millis(1));
     let options = Options {
-        patience: Duration::from_millis(50),
+        request_timeout: Duration::from_millis(50),
         buffer_bytes: 1,
         lock_ttl: Duration::from_secs(600),
         ..Options::default()

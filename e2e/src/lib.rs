@@ -37,7 +37,7 @@ use serde_json::Value;
 /// Where the restricted pod security standard is enforced: on every namespace of the tests.
 const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
 /// A condition that isn't met by then won't be.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const WAIT_MAX: Duration = Duration::from_secs(300);
 /// One look takes no longer, but where the machine, or what is looked at, stood still.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
@@ -268,8 +268,8 @@ pub fn wait<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
         let started = Instant::now();
         match check() {
             Ok(found) => return found,
-            Err(missing) if waited > PATIENCE => {
-                panic!("{what}: not within {PATIENCE:?}: {missing}")
+            Err(missing) if waited > WAIT_MAX => {
+                panic!("{what}: not within {WAIT_MAX:?}: {missing}")
             }
             Err(_) => std::thread::sleep(Duration::from_millis(200)),
         }

@@ -175,16 +175,16 @@ fn an_application_runs_through_everything() {
             .get("perc", "demo")
             .map(|it| it["metadata"]["resourceVersion"].clone())
     };
-    let looks = || operator_metric("reconciles_total{result=\"ok\"}");
+    let reconciles = || operator_metric("reconciles_total{result=\"ok\"}");
     let mut seen = 0_u32..;
     // What has just happened may be followed by another look that has something to write; one that finds all done hasn't.
     wait("a look that writes nothing", || {
         let before = (version()?, operator_metric("writes_total")?);
-        let (looked, now) = (looks()?, seen.next().unwrap_or_default());
+        let (looked, now) = (reconciles()?, seen.next().unwrap_or_default());
         have_it_looked_at(&space, &now.to_string())?;
-        wait("a look", || match looks()? {
+        wait("a reconcile", || match reconciles()? {
             now if now > looked => Ok(()),
-            now => Err(format!("{now} looks")),
+            now => Err(format!("{now} reconciles")),
         });
         let after = (version()?, operator_metric("writes_total")?);
         if after == before {
@@ -200,7 +200,7 @@ fn an_application_runs_through_everything() {
     ));
 }
 
-/// The operator looks, because a pod of the cluster changes, and has nothing to write.
+/// The operator reconciles, because a pod of the cluster changes, and has nothing to write.
 fn have_it_looked_at(space: &Namespace, value: &str) -> Result<(), String> {
     let annotation = format!("looked-at={value}");
     let annotate = [
@@ -216,7 +216,7 @@ fn have_it_looked_at(space: &Namespace, value: &str) -> Result<(), String> {
 /// The lease is renewed every two seconds.
 const RENEWALS: usize = 5;
 
-/// By the API server's book: while the lease is renewed so many times, and clusters are looked at, nothing else is written.
+/// By the API server's book: while the lease is renewed so many times, and clusters are reconciled, nothing else is written.
 fn stands_still(space: &Namespace) {
     let (audit, mut now) = (Audit::find(), 0);
     let start = audit.end();
@@ -234,12 +234,12 @@ fn stands_still(space: &Namespace) {
         let is_renewal =
             |request: &&Request| request.is_about_lease() && request.deed.verb == "update";
         let renewals = after.iter().filter(is_renewal).count();
-        let looks = after.iter().filter(is_look).count();
-        if renewals >= RENEWALS && looks > 0 {
+        let reconciles = after.iter().filter(is_look).count();
+        if renewals >= RENEWALS && reconciles > 0 {
             Ok(counts(after))
         } else {
             Err(format!(
-                "{renewals} renewals and {looks} looks since the last write: {:?}",
+                "{renewals} renewals and {reconciles} reconciles since the last write: {:?}",
                 before.last().map(Request::to_string)
             ))
         }

@@ -34,7 +34,16 @@ fn bank_in(kube: &Kube, space: &Namespace, pod: &str, server: &str) {
 
 /// A command in a pod of this name reaches nobody.
 fn is_kept_out(kube: &Kube, space: &Namespace, pod: &str, server: &str) {
-    let get = ["-c", server, "get", "bank", "a", "b", "--patience", "10s"];
+    let get = [
+        "-c",
+        server,
+        "get",
+        "bank",
+        "a",
+        "b",
+        "--request-timeout",
+        "10s",
+    ];
     space.start(kube, pod, &get);
     let (well, said) = space.wait_for_end(pod);
     // By a refusal, or by silence, as the network does it.

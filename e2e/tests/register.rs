@@ -10,9 +10,9 @@ use percolator_register::{BoxFuture, LoadError, Register, SwapError};
 use percolator_register_kube::KubeRegister;
 
 /// A machine that runs a whole Kubernetes may take long to answer.
-const PATIENT: Duration = Duration::from_secs(60);
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 /// For answers that never come.
-const IMPATIENT: Duration = Duration::from_secs(3);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 struct KubeBed<'a> {
     config: &'a Config,
@@ -29,7 +29,9 @@ impl KubeBed<'_> {
 impl Bed for KubeBed<'_> {
     fn open(&self) -> BoxFuture<'_, Arc<dyn Register>> {
         Box::pin(async {
-            let register = self.register(self.config.clone()).with_timeout(PATIENT);
+            let register = self
+                .register(self.config.clone())
+                .with_timeout(LONG_TIMEOUT);
             Arc::new(register) as Arc<dyn Register>
         })
     }
@@ -42,7 +44,7 @@ impl Bed for KubeBed<'_> {
             let mut config = self.config.clone();
             let url = format!("https://{}", proxy.address);
             config.cluster_url = url.parse().expect("an address");
-            let register = self.register(config).with_timeout(IMPATIENT);
+            let register = self.register(config).with_timeout(SHORT_TIMEOUT);
             FaultyRegister {
                 register: Arc::new(register),
                 fault: proxy.fault,
@@ -73,7 +75,7 @@ async fn an_object_that_was_made_before_keeps_what_it_has() {
     let Some(kube) = Kube::find() else { return };
     let (space, config) = (kube.namespace("register-made"), config().await);
     let register = KubeRegister::new(config, space.name(), "made").expect("a configuration");
-    let register = register.with_timeout(PATIENT);
+    let register = register.with_timeout(LONG_TIMEOUT);
     let make = ["create", "configmap", "made", "--from-literal=note=kept"];
     space.kubectl(&make).expect("a configmap");
     let label = ["label", "configmap", "made", "team=a"];
@@ -111,7 +113,9 @@ async fn what_is_missing_or_not_allowed_is_reported() {
     let (space, config) = (kube.namespace("register-refused"), config().await);
     let open = |namespace: &str, name: &str| {
         let register = KubeRegister::new(config.clone(), namespace, name);
-        register.expect("a configuration").with_timeout(PATIENT)
+        register
+            .expect("a configuration")
+            .with_timeout(LONG_TIMEOUT)
     };
     let nowhere = open("no-such-namespace", "register");
     assert_eq!(nowhere.load().await, Ok(None));

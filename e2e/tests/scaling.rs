@@ -159,7 +159,7 @@ fn take_away(space: &Namespace) {
 /// Evicts a server, as from a node that is drained: it has no tablets any more when it ends.
 fn ends_without_tablets(space: &Namespace, number: u32) {
     wait("an eviction", || evict(space, &name_of(number)));
-    // With its tablets it would be down for longer than the time between two looks: it has to start again first.
+    // With its tablets it would be down for longer than the time between two reconciles: it has to start again first.
     let is_emptied = |server: &Value| {
         let ends = server["stopping"] == true || server["alive"] == false;
         ends && server["tablets"] == 0

@@ -1,4 +1,4 @@
-//! What is below the commit log: a store that can be read, changed and brought onto the device.
+//! What is below the write-ahead log: a store that can be read, changed and brought onto the device.
 
 use std::ops::ControlFlow;
 use std::time::Duration;

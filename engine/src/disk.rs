@@ -1,4 +1,4 @@
-//! The few file operations the commit log needs, so that a simulator can stand in for the device.
+//! The few file operations the write-ahead log needs, so that a simulator can stand in for the device.
 //!
 //! Only what `sync_data` (a file's content) and `sync_folder` (which files there are) have confirmed
 //! survives a power loss; a simulator may lose or tear anything else.

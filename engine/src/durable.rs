@@ -1,4 +1,4 @@
-//! Durability, in one place for every store: a commit log in front of it.
+//! Durability, in one place for every store: a write-ahead log in front of it.
 //!
 //! A group is on the device, in the log, before the store hears of it. The store itself is brought
 //! onto the device by checkpoints, after which older segments of the log go. What a crash takes from
@@ -60,7 +60,7 @@ impl Checkpoints {
     pub const AT_ONCE: Self = Self::Inline { steps: u32::MAX };
 }
 
-/// A store behind a commit log.
+/// A store behind a write-ahead log.
 pub struct Durable<B: Backend> {
     shared: Arc<Shared<B>>,
     checkpointer: Option<JoinHandle<()>>,

@@ -100,7 +100,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Where the commit log lives.
+    /// Where the write-ahead log lives.
     pub(crate) fn log(&self) -> PathBuf {
         self.path.join("log")
     }

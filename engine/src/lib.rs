@@ -13,7 +13,7 @@
 //! # Ok::<(), percolator_engine::Error>(())
 //! ```
 //!
-//! Durability is made in one place, [`Durable`]: a commit log in front of the store. Snapshots of
+//! Durability is made in one place, [`Durable`]: a write-ahead log in front of the store. Snapshots of
 //! stores that have none are made in one place, [`Versioned`]. The crate knows nothing of
 //! transactions, and uses neither a clock nor randomness (but to tell how long a sync took).
 

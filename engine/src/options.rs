@@ -5,9 +5,9 @@ use std::{fmt, str::FromStr};
 /// Which store is behind the trait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EngineKind {
-    /// sled behind our commit log.
+    /// sled behind our write-ahead log.
     Sled,
-    /// redb (copy-on-write B-trees) behind our commit log.
+    /// redb (copy-on-write B-trees) behind our write-ahead log.
     #[default]
     Redb,
     /// A map in memory: nothing is kept.

@@ -21,7 +21,7 @@ use percolator_server::{SmallFile, leadership};
 use tokio::sync::{Notify, watch};
 
 /// A state that the register has not taken is copied after so many rounds of promises: 500 ms of the shipped times.
-const REGISTER_PATIENCE_ROUNDS: f64 = 2.5;
+const REGISTER_TIMEOUT_ROUNDS: f64 = 2.5;
 
 /// What one of several masters has around what it decides.
 pub trait Host: Send + Sync + 'static {
@@ -352,7 +352,7 @@ impl<H: Host> Candidate<H> {
     }
 
     /// How long a state waits for its register before it is copied.
-    pub(crate) fn register_patience(&self) -> Duration {
+    pub(crate) fn register_timeout(&self) -> Duration {
         if self
             .replica()
             .election()
@@ -360,7 +360,7 @@ impl<H: Host> Candidate<H> {
         {
             return Duration::ZERO;
         }
-        self.copy_retry().mul_f64(REGISTER_PATIENCE_ROUNDS)
+        self.copy_retry().mul_f64(REGISTER_TIMEOUT_ROUNDS)
     }
 
     /// The pause after copies that did not make a state durable.

@@ -19,7 +19,7 @@ pub(crate) const LEASE_MAX: Duration = Duration::from_secs(60);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The longest that collection waits for locks to be resolved; shorter where the retention is.
-const PATIENCE_MAX: Duration = Duration::from_secs(60);
+const STUCK_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// How the oracle is called where it is in the way.
 pub(crate) const ORACLE: &str = "the oracle";
@@ -54,8 +54,8 @@ impl Directory {
 
     /// For how long collection waits for locks to be resolved. After that it keeps fates: a server that restarts is back
     /// sooner, and keeping them costs more than to wait a little.
-    fn patience(&self) -> Duration {
-        self.retention().min(PATIENCE_MAX)
+    fn stuck_after(&self) -> Duration {
+        self.retention().min(STUCK_AFTER_MAX)
     }
 
     /// Moves the points forward, as far as that is possible. `oracle`: a timestamp that was taken since the last call, or why
@@ -224,7 +224,7 @@ impl Directory {
 
     /// Whether resolved has not moved for so long that the safe point goes on without it.
     fn is_stuck(&mut self, now: Duration, covered: Option<Timestamp>) -> bool {
-        let patience = self.patience();
+        let stuck_after = self.stuck_after();
         let Some(state) = &self.state else {
             return false;
         };
@@ -235,7 +235,7 @@ impl Directory {
             return false;
         }
         let since = *self.collection.stuck_since.get_or_insert(now);
-        now.saturating_sub(since) >= patience && !mutants::on(Mutant::StuckForEver)
+        now.saturating_sub(since) >= stuck_after && !mutants::on(Mutant::StuckForEver)
     }
 
     /// Up to where the locks in all tablets are resolved that may serve, by what their owners report. `None`: nothing is

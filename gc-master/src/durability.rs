@@ -217,7 +217,7 @@ async fn copy<H: Host>(
             durability.copied.notified().await;
             continue;
         }
-        candidate.pause(candidate.register_patience()).await;
+        candidate.pause(candidate.register_timeout()).await;
         if durability.is_durable(changes) {
             continue;
         }

@@ -32,7 +32,7 @@ pub(crate) struct Facts {
     pub(crate) tablets_to_drain: i64,
     /// Tablets, by their table's name.
     pub(crate) by_table: Counts<String>,
-    /// Orders that were not answered yet.
+    /// Commands that were not answered yet.
     pub(crate) in_flight: usize,
     /// The oracle's time when it was last asked.
     pub(crate) now: Timestamp,

@@ -138,7 +138,7 @@ impl Metrics {
         self.ahead.set(right.is_ahead.into());
     }
 
-    /// An order to a tablet server has ended.
+    /// A command to a tablet server has ended.
     pub(crate) fn commanded(&self, ok: bool) {
         self.commands.with_label_values(&[result(ok)]).inc();
     }

@@ -238,7 +238,7 @@ impl Directory {
         let failed = |(tablet_id, tablet): &(u64, &Placement)| {
             let cause = self.failures.get(&(tablet.owner.clone(), *tablet_id))?;
             Some(format!(
-                "; the last order to {} failed: {cause}",
+                "; the last command to {} failed: {cause}",
                 tablet.owner
             ))
         };

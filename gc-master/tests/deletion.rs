@@ -36,7 +36,7 @@ fn a_delete_goes_on_when_its_server_comes_back() {
     world.down.push("tablet-0".into());
     assert_eq!(world.delete("accounts"), Ok(1));
     assert_eq!(world.state_of("accounts"), Some(TableState::Deleting));
-    let waits_for = "tablet-0 (up); the last order to tablet-0 failed: it is down";
+    let waits_for = "tablet-0 (up); the last command to tablet-0 failed: it is down";
     assert_eq!(world.directory.waits_for(1, world.now), waits_for);
     // Asking again does no harm; and the name is not free yet.
     assert_eq!(world.freeze("accounts"), Ok(1));
@@ -116,7 +116,7 @@ fn a_table_is_dropped_when_the_safe_point_has_passed_its_freezing_and_not_before
     world.pass_deletions();
     assert_eq!(world.state().tables[&1].drop_at, None);
     world.down.clear();
-    // A report from before the order to freeze changes nothing.
+    // A report from before the command to freeze changes nothing.
     let mut late = world.heartbeat_of("tablet-0");
     late.tablets[0].state = TabletState::Serving;
     world.directory.heartbeat(world.now, late).unwrap();

@@ -444,7 +444,7 @@ fn a_lost_tablet_is_not_frozen_by_making_an_empty_one() {
     assert!(world.servers["tablet-1"].is_empty());
     assert_eq!(
         world.directory.waits_for(1, world.now),
-        "tablet-1 (up); the last order to tablet-1 failed: tablet 2 is lost"
+        "tablet-1 (up); the last command to tablet-1 failed: tablet 2 is lost"
     );
 }
 

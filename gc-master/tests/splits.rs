@@ -262,7 +262,7 @@ fn two_who_ask_for_one_split_share_it() {
     assert_eq!(world.rows().len(), 3);
 }
 
-/// A move that comes before a merge takes its time from the same patience.
+/// A move that comes before a merge takes its time from the same request timeout.
 #[test]
 fn a_merge_that_moves_first_waits_no_longer_than_others() {
     let mut world = world();

@@ -45,7 +45,7 @@ fn a_create_goes_on_when_its_server_comes_back() {
     assert_eq!(world.state_of("accounts"), Some(TableState::Creating));
     assert_eq!(
         world.directory.waits_for(1, world.now),
-        "tablet-1 (up); the last order to tablet-1 failed: it is down",
+        "tablet-1 (up); the last command to tablet-1 failed: it is down",
         "it has not been silent for long"
     );
 
@@ -61,7 +61,7 @@ fn a_create_goes_on_when_its_server_comes_back() {
     world.beat_all();
     assert_eq!(
         world.directory.waits_for(1, world.now),
-        "tablet-1 (last heard 61 s ago); the last order to tablet-1 failed: it is down"
+        "tablet-1 (last heard 61 s ago); the last command to tablet-1 failed: it is down"
     );
     world.down.clear();
     world.beat_all();

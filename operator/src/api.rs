@@ -22,7 +22,7 @@ use crate::masters;
 
 /// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";
-/// What is refused may take as long each time, as a webhook that nobody answers for: the rest is tried with the next look.
+/// What is refused may take as long each time, as a webhook that nobody answers for: the rest is tried with the next reconcile.
 const REFUSALS_TAKE: Duration = Duration::from_secs(20);
 /// Claims of a thousand servers may be asked for.
 const ASKED_AT_A_TIME: usize = 16;
@@ -58,7 +58,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// Another failure than a refusal ends the look.
+    /// Another failure than a refusal ends the reconcile.
     fn add(
         &mut self,
         answer: kube::Result<()>,

@@ -1,4 +1,4 @@
-//! The conditions of clusters as metrics: what an alert can ask for without a look at the resources.
+//! The conditions of clusters as metrics: what an alert can ask for without reading the resources.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

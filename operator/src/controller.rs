@@ -1,4 +1,4 @@
-//! Which cluster is looked at when, and one look at one cluster.
+//! Which cluster is reconciled when, and one reconcile of one cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,26 +29,26 @@ use crate::cluster::{
 use crate::conditions::ClusterConditions;
 use crate::definitions::Definitions;
 use crate::known::KnownObject;
-use crate::looks::Reconciles;
 use crate::masters;
 use crate::metrics::Metrics;
+use crate::reconciles::Reconciles;
 use crate::rolls::{self, Rolls};
 use crate::watches::Watches;
 
-/// How many clusters are looked at a time, of all namespaces together.
+/// How many clusters are reconciled a time, of all namespaces together.
 const CONCURRENCY: u16 = 8;
-/// What happens to a cluster within this is looked at once: its objects come in bursts.
+/// What happens to a cluster within this is reconciled once: its objects come in bursts.
 const GATHER: Duration = Duration::from_millis(50);
 /// What happened while nobody watched is found out by then.
-const LOOK_AGAIN: Duration = Duration::from_secs(600);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
 /// What goes on for too long, while servers don't serve, is found out by then, at first.
-const LOOK_SOON: Duration = Duration::from_secs(12);
-/// How soon it is looked at tablets that are moved off servers, of which no watch tells: at first, and at the latest.
-const LOOK_AT_DRAINS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
+const RESYNC_SOON: Duration = Duration::from_secs(12);
+/// How soon a cluster whose tablets are moved off servers is reconciled, of which no watch tells: at first, and at the latest.
+const DRAIN_RESYNC: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
 /// A plan goes on by then after an answer of the API server that nothing tells of.
 const GO_ON: Duration = Duration::from_millis(200);
 /// Definitions and permissions that are waited for come without a word; so goes what is somebody else's.
-const LOOK_FOR_OTHERS: Duration = Duration::from_secs(40);
+const RESYNC_OF_WAITING: Duration = Duration::from_secs(40);
 /// How often what the watches tell is compared with what there is.
 const COMPARE: Duration = Duration::from_secs(120);
 /// All of them are listed by then, or never.
@@ -61,13 +61,13 @@ const WATCHED_AT_A_TIME: u32 = 100;
 /// What admission altered of a cluster's objects.
 type AlteredObjects = BTreeMap<(Kind, String), Altered>;
 
-/// What all looks share.
+/// What all reconciles share.
 pub(crate) struct Shared {
     client: Client,
     settings: Settings,
     recorder: Recorder,
     pub(crate) metrics: Metrics,
-    pub(crate) looks: Reconciles,
+    pub(crate) reconciles: Reconciles,
     definitions: Definitions,
     pub(crate) watches: Watches,
     /// Every namespace that is watched by itself has a controller of its own, and they share these.
@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     known: Mutex<Vec<Store<KnownObject<ClusterObject>>>>,
 }
 
-/// Why a look at a cluster ended early; it is tried again.
+/// Why a reconcile of a cluster ended early; it is tried again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The API server didn't do what it was asked for.
@@ -111,7 +111,7 @@ impl Shared {
             rolls: Mutex::new(Rolls::new(settings.rolls_max)),
             settings,
             metrics,
-            looks: Reconciles::default(),
+            reconciles: Reconciles::default(),
             definitions: Definitions::default(),
             watches,
             slots: Semaphore::new(CONCURRENCY.into()),
@@ -131,7 +131,7 @@ impl Shared {
 
     /// Forgets what is known of a cluster that is gone.
     fn forget(&self, name: &str) {
-        self.looks.forget(name);
+        self.reconciles.forget(name);
         self.rolls().end(name);
         self.altered().remove(name);
         let (namespace, name) = name.split_once('/').unwrap_or_default();
@@ -143,10 +143,10 @@ impl Shared {
         known.push(store);
     }
 
-    /// How many clusters are known, are being looked at, and wait to be looked at again after a failure; one that is gone
+    /// How many clusters are known, are being reconciled, and wait to be reconciled again after a failure; one that is gone
     /// waits for nothing.
     pub(crate) fn count(&self) -> (usize, usize, usize) {
-        self.looks.count(|name| {
+        self.reconciles.count(|name| {
             let (namespace, name) = name.split_once('/').unwrap_or_default();
             self.is_there(namespace, name)
         })
@@ -160,7 +160,7 @@ impl Shared {
     }
 }
 
-/// Looks at all clusters of these namespaces, or of all if none is named, whenever something happens to them.
+/// Reconciles all clusters of these namespaces, or of all if none is named, whenever something happens to them.
 /// Ends when `shutdown` does, and what is under way with it.
 pub(crate) async fn run(
     shared: Arc<Shared>,
@@ -194,7 +194,9 @@ async fn compare(shared: &Shared, namespaces: &[String]) {
                         namespace.is_none_or(|it| name.split('/').next() == Some(it))
                     })
                 };
-                shared.looks.compare(&present, |name| !is_unknown(name));
+                shared
+                    .reconciles
+                    .compare(&present, |name| !is_unknown(name));
             }
             Err(_) => tracing::warn!("no answer to a list of the clusters"),
         }
@@ -289,15 +291,15 @@ async fn watch(
             |claim| of_cluster(&claim.metadata),
         )
         .graceful_shutdown_on(shutdown)
-        .run(look, failed, shared.clone())
+        .run(reconcile, failed, shared.clone())
         .for_each(|result| {
             if let Err(controller::Error::ObjectNotFound(gone)) = &result {
-                // Something of a cluster that is gone has changed, or a look at it was to be tried again: as it is to be.
+                // Something of a cluster that is gone has changed, or a reconcile of it was to be tried again: as it is to be.
                 let namespace = gone.namespace.as_deref().unwrap_or_default();
                 shared.forget(&format!("{namespace}/{}", gone.name));
             } else if let Err(error) = result {
                 metrics.watch_errors.inc();
-                tracing::debug!(%error, "a watch or a look failed");
+                tracing::debug!(%error, "a watch or a reconcile failed");
             }
             std::future::ready(())
         })
@@ -312,19 +314,19 @@ fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<KnownObject<ClusterObje
     Some(ObjectRef::new(name).within(namespace))
 }
 
-async fn look(
+async fn reconcile(
     found: Arc<KnownObject<ClusterObject>>,
     shared: Arc<Shared>,
 ) -> Result<Action, Error> {
     let name = full_name(&found.metadata);
-    // Whatever is told from some level on, is told of it.
+    // Adds the cluster's name to every log line of this reconcile.
     let span = tracing::error_span!("cluster", name);
     let generation = found.metadata.generation;
     let _slot = shared.slots.acquire().await;
-    shared.looks.begin(&name, generation, Instant::now());
+    shared.reconciles.begin(&name, generation, Instant::now());
     let timer = shared.metrics.durations.start_timer();
     let result = async {
-        match reconcile(&found.metadata, &shared).await {
+        match run_steps(&found.metadata, &shared).await {
             // What is asked for something of it fails when it goes meanwhile, which is no failure.
             Err(_) if is_gone(&found.metadata, &shared).await => Ok(Action::await_change()),
             result => result,
@@ -332,9 +334,13 @@ async fn look(
     };
     let result = result.instrument(span).await;
     timer.observe_duration();
-    shared.looks.end(&name, result.is_ok());
+    shared.reconciles.end(&name, result.is_ok());
     let outcome = if result.is_ok() { "ok" } else { "error" };
-    shared.metrics.looks.with_label_values(&[outcome]).inc();
+    shared
+        .metrics
+        .reconciles
+        .with_label_values(&[outcome])
+        .inc();
     result
 }
 
@@ -351,14 +357,14 @@ async fn is_gone(found: &ObjectMeta, shared: &Shared) -> bool {
 fn failed(found: Arc<KnownObject<ClusterObject>>, error: &Error, shared: Arc<Shared>) -> Action {
     let name = full_name(&found.metadata);
     let jitter = rand::random_range(0.5..1.0);
-    let (failures, pause) = shared.looks.failed(&name, Instant::now(), jitter);
+    let (failures, pause) = shared.reconciles.failed(&name, Instant::now(), jitter);
     tracing::warn!(cluster = name, %error, failures, ?pause, "trying again");
     Action::requeue(pause)
 }
 
-/// When to look again though nothing happened: the longer servers have not served, or something has been waited for, the
+/// When to reconcile again though nothing happened: the longer servers have not served, or something has been waited for, the
 /// less is to be expected of the next moment.
-fn look_again(status: &Status, now: Timestamp) -> Duration {
+fn requeue_after(status: &Status, now: Timestamp) -> Duration {
     let waited_for = [
         Reason::WaitingForDefinitions,
         Reason::WaitingForPermission,
@@ -371,9 +377,9 @@ fn look_again(status: &Status, now: Timestamp) -> Duration {
         .iter()
         .any(|condition| waited_for.contains(&condition.reason))
     {
-        LOOK_FOR_OTHERS
+        RESYNC_OF_WAITING
     } else {
-        LOOK_AGAIN
+        RESYNC_INTERVAL
     };
     let waits = status.conditions.iter().filter(|condition| {
         let is_waiting = match condition.status.as_str() {
@@ -392,14 +398,14 @@ fn look_again(status: &Status, now: Timestamp) -> Duration {
         condition.type_ == ConditionType::Progressing.name() && drains.contains(&condition.reason)
     });
     match lasts {
-        Some(lasts) if is_draining => (lasts / 4).clamp(LOOK_AT_DRAINS.0, LOOK_AT_DRAINS.1),
-        Some(lasts) => lasts.clamp(LOOK_SOON, most),
+        Some(lasts) if is_draining => (lasts / 4).clamp(DRAIN_RESYNC.0, DRAIN_RESYNC.1),
+        Some(lasts) => lasts.clamp(RESYNC_SOON, most),
         None => most,
     }
 }
 
 /// Dereference, decide, carry out, tell.
-async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error> {
+async fn run_steps(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error> {
     let name = found.name.as_deref().unwrap_or_default();
     let namespace = found.namespace.as_deref().unwrap_or_default();
     let objects = Objects::new(shared.client.clone(), namespace);
@@ -442,13 +448,13 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     match refused.into_iter().next() {
         Some(refusal) => Err(Error::Refused(refusal.why)),
         // Nothing more is to be done, ever; what goes meanwhile is told by watches.
-        None if observed.namespace_ends => Ok(Action::requeue(LOOK_AGAIN)),
+        None if observed.namespace_ends => Ok(Action::requeue(RESYNC_INTERVAL)),
         // What was applied may have been so already, and no watch brings anything then.
         None if is_newly_altered => Ok(Action::requeue(GO_ON)),
         None => {
             let now = Timestamp::now();
             let status = cluster.status.as_ref();
-            let pause = status.map_or(LOOK_SOON, |status| look_again(status, now));
+            let pause = status.map_or(RESYNC_SOON, |status| requeue_after(status, now));
             let pause = pause.mul_f64(rand::random_range(1.0..1.5));
             let due = cluster::due_in(&cluster, &observed, &shared.settings, now);
             let due = due.map(|seconds| Duration::from_secs(seconds + 1));

@@ -8,7 +8,7 @@ use kube::Client;
 
 use crate::cluster::{Kind, Lack};
 
-/// For so long an answer is good for the looks at all clusters.
+/// For so long an answer is good for the reconciles of all clusters.
 const GOOD_FOR: Duration = Duration::from_secs(30);
 
 /// What was last said about it.

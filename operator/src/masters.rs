@@ -10,7 +10,7 @@ use percolator_wire::v1::{Role, ServerInfo};
 use crate::cluster::{MasterReport, Observed, Plan, TabletServer, server_name};
 
 /// How long a request to a master is tried.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long all requests to the master of one cluster may take, of one reconcile. The next one goes on.
 const ALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -22,7 +22,7 @@ const NOT_TAKEN: &str = "the master doesn't take the request now";
 
 fn options() -> Options {
     Options {
-        patience: PATIENCE,
+        request_timeout: TIMEOUT,
         ..Options::default()
     }
 }

@@ -15,13 +15,13 @@ use crate::controller::Shared;
 #[derive(Clone)]
 pub(crate) struct Metrics {
     pub(crate) registry: Registry,
-    /// Looks at clusters, by `result`: ok, error.
-    pub(crate) looks: IntCounterVec,
-    /// How long a look takes, in seconds.
+    /// Reconciles of clusters, by `result`: ok, error.
+    pub(crate) reconciles: IntCounterVec,
+    /// How long a reconcile takes, in seconds.
     pub(crate) durations: Histogram,
-    /// Looks that wrote something.
+    /// Reconciles that wrote something.
     pub(crate) writes: IntCounter,
-    /// Watches that broke, and looks that failed.
+    /// Watches that broke, and reconciles that failed.
     pub(crate) watch_errors: IntCounter,
     /// Requests to the API server, by `method` and `result`.
     pub(crate) requests: IntCounterVec,
@@ -40,7 +40,7 @@ impl Metrics {
         let set = Set::new(&registry, names::ALL);
         let metrics = Self {
             registry: registry.clone(),
-            looks: set.counters(names::RECONCILES)?,
+            reconciles: set.counters(names::RECONCILES)?,
             durations: set.histogram(names::RECONCILE_SECONDS)?,
             writes: set.counter(names::WRITES)?,
             watch_errors: set.counter(names::ERRORS)?,
@@ -55,22 +55,22 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// How many clusters are known, looked at, and tried again.
-    fn show(&self, (clusters, looking, retrying): (usize, usize, usize)) {
+    /// How many clusters are known, being reconciled, and tried again.
+    fn show(&self, (clusters, reconciling, retrying): (usize, usize, usize)) {
         let whole = |count| i64::try_from(count).unwrap_or(i64::MAX);
         self.clusters.set(whole(clusters));
-        for (state, count) in names::QUEUE_STATES.iter().zip([looking, retrying]) {
+        for (state, count) in names::QUEUE_STATES.iter().zip([reconciling, retrying]) {
             self.queue.with_label_values(&[*state]).set(whole(count));
         }
     }
 }
 
-/// What is served of an operator: it is healthy as long as its looks at clusters get on, and its watches tell; and ready
+/// What is served of an operator: it is healthy as long as its reconciles of clusters get on, and its watches tell; and ready
 /// if the API server lets it watch.
 pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
     fn gets_on(shared: &Shared) -> Result<(), String> {
         let now = Instant::now();
-        let standstill = shared.looks.standstill(now);
+        let standstill = shared.reconciles.standstill(now);
         standstill
             .or_else(|| shared.watches.silent(now))
             .map_or(Ok(()), Err)
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn every_metric_is_there_from_the_start() {
         let metrics = Metrics::new().unwrap();
-        metrics.looks.with_label_values(&["ok"]).inc();
+        metrics.reconciles.with_label_values(&["ok"]).inc();
         let text = percolator_telemetry::text(&metrics.registry).unwrap();
         for line in [
             "percolator_operator_reconciles_total{result=\"ok\"} 1",
@@ -129,7 +129,7 @@ mod tests {
     #[allow(clippy::print_stdout, reason = "the word that xtask listens for")]
     async fn promtool_finds_nothing_wrong_with_the_page() {
         let metrics = Metrics::new().unwrap();
-        metrics.looks.with_label_values(&["ok"]).inc();
+        metrics.reconciles.with_label_values(&["ok"]).inc();
         metrics.durations.observe(0.1);
         let listener = endpoint::listen(([127, 0, 0, 1], 0).into()).unwrap();
         let address = listener.address().to_string();

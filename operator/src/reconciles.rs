@@ -1,4 +1,4 @@
-//! Book-keeping of the looks at clusters: which are under way, which failed and when they are tried again, and
+//! Book-keeping of the reconciles of clusters: which are under way, which failed and when they are tried again, and
 //! whether the watch still tells of every change.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 /// A failure is tried again after the first pause, then after twice as long each time.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(120);
-/// Between two looks of all that are tried again: an API server in trouble isn't helped by a thousand clusters
+/// Between two reconciles of all that are tried again: an API server in trouble isn't helped by a thousand clusters
 /// that ask at a time.
 const RETRIES_APART: Duration = Duration::from_millis(100);
-/// A look that takes longer is stuck.
+/// A reconcile that takes longer is stuck.
 const STUCK: Duration = Duration::from_secs(120);
 
-/// What is known of the looks at all clusters, by their full names.
+/// What is known of the reconciles of all clusters, by their full names.
 #[derive(Debug, Default)]
 pub(crate) struct Reconciles {
     books: Mutex<Books>,
@@ -24,7 +24,7 @@ pub(crate) struct Reconciles {
 #[derive(Debug, Default)]
 struct Books {
     clusters: BTreeMap<String, Cluster>,
-    /// When looks that failed are tried again.
+    /// When reconciles that failed are tried again.
     retries: BTreeSet<Instant>,
     /// A cluster whose change the watch has not told.
     untold: Option<String>,
@@ -46,7 +46,7 @@ impl Reconciles {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A look at what the watch has told begins.
+    /// A reconcile of what the watch has reported begins.
     pub(crate) fn begin(&self, cluster: &str, generation: Option<i64>, now: Instant) {
         let mut books = self.books();
         let of_cluster = books.clusters.entry(cluster.to_owned()).or_default();
@@ -105,19 +105,18 @@ impl Reconciles {
         }
     }
 
-    /// How many clusters are known, are being looked at, and wait to be looked at again after a failure, which only one
+    /// How many clusters are known, are being reconciled, and wait to be reconciled again after a failure, which only one
     /// that `is_there` does.
     pub(crate) fn count(&self, is_there: impl Fn(&str) -> bool) -> (usize, usize, usize) {
         let books = self.books();
         let clusters = books.clusters.values();
-        let looking = |cluster: &&Cluster| cluster.under_way_since.is_some();
-        let retrying = books
-            .clusters
-            .iter()
-            .filter(|(name, cluster)| !looking(cluster) && cluster.failures > 0 && is_there(name));
+        let under_way = |cluster: &&Cluster| cluster.under_way_since.is_some();
+        let retrying = books.clusters.iter().filter(|(name, cluster)| {
+            !under_way(cluster) && cluster.failures > 0 && is_there(name)
+        });
         (
             clusters.len(),
-            clusters.filter(looking).count(),
+            clusters.filter(under_way).count(),
             retrying.count(),
         )
     }
@@ -130,7 +129,7 @@ impl Reconciles {
             since.is_some_and(|since| now.saturating_duration_since(since) > STUCK)
         });
         match (stuck, &books.untold) {
-            (Some((name, _)), _) => Some(format!("looking at {name} has taken too long")),
+            (Some((name, _)), _) => Some(format!("the reconcile of {name} has taken too long")),
             (None, Some(name)) => Some(format!("the watch doesn't tell of the change of {name}")),
             (None, None) => None,
         }
@@ -185,15 +184,15 @@ mod tests {
 
     #[test]
     fn what_failed_is_tried_again_one_after_the_other() {
-        let looks = Reconciles::default();
+        let reconciles = Reconciles::default();
         let now = Instant::now();
-        let pause = |cluster: &str| looks.failed(cluster, now, 1.0);
+        let pause = |cluster: &str| reconciles.failed(cluster, now, 1.0);
         assert_eq!(pause("a/a"), (1, Duration::from_millis(500)));
         assert_eq!(pause("a/b"), (1, Duration::from_millis(600)));
         assert_eq!(pause("a/a"), (2, Duration::from_millis(1_000)));
         assert_eq!(pause("a/c"), (1, Duration::from_millis(700)));
-        looks.end("a/a", true);
-        assert_eq!(looks.failed("a/a", now, 0.5).0, 1);
+        reconciles.end("a/a", true);
+        assert_eq!(reconciles.failed("a/a", now, 0.5).0, 1);
         // One that fails always waits for long, and holds up nobody else.
         for _ in 0..9 {
             pause("a/d");
@@ -201,7 +200,7 @@ mod tests {
         assert_eq!(pause("a/e"), (1, Duration::from_millis(900)));
         // However many there are, no more than so many a second.
         let pauses: Vec<Duration> = (0..1_000)
-            .map(|n| looks.failed(&format!("b/{n}"), now, 1.0).1)
+            .map(|n| reconciles.failed(&format!("b/{n}"), now, 1.0).1)
             .collect();
         assert!(
             pauses
@@ -212,73 +211,81 @@ mod tests {
 
     #[test]
     fn the_queue_is_what_is_looked_at_and_what_is_tried_again() {
-        let looks = Reconciles::default();
+        let reconciles = Reconciles::default();
         let now = Instant::now();
         for cluster in ["a/a", "a/b", "a/c"] {
-            looks.begin(cluster, Some(1), now);
+            reconciles.begin(cluster, Some(1), now);
         }
-        assert_eq!(looks.count(|_| true), (3, 3, 0));
-        looks.end("a/a", true);
-        looks.end("a/b", false);
-        looks.failed("a/b", now, 1.0);
-        assert_eq!(looks.count(|_| true), (3, 1, 1));
-        assert_eq!(looks.count(|name| name != "a/b"), (3, 1, 0), "it is gone");
-        looks.begin("a/b", Some(1), now);
-        assert_eq!(looks.count(|_| true), (3, 2, 0));
-        looks.end("a/b", true);
-        looks.end("a/c", true);
-        assert_eq!(looks.count(|_| true), (3, 0, 0));
-        looks.forget("a/b");
-        assert_eq!(looks.count(|_| true), (2, 0, 0));
+        assert_eq!(reconciles.count(|_| true), (3, 3, 0));
+        reconciles.end("a/a", true);
+        reconciles.end("a/b", false);
+        reconciles.failed("a/b", now, 1.0);
+        assert_eq!(reconciles.count(|_| true), (3, 1, 1));
+        assert_eq!(
+            reconciles.count(|name| name != "a/b"),
+            (3, 1, 0),
+            "it is gone"
+        );
+        reconciles.begin("a/b", Some(1), now);
+        assert_eq!(reconciles.count(|_| true), (3, 2, 0));
+        reconciles.end("a/b", true);
+        reconciles.end("a/c", true);
+        assert_eq!(reconciles.count(|_| true), (3, 0, 0));
+        reconciles.forget("a/b");
+        assert_eq!(reconciles.count(|_| true), (2, 0, 0));
     }
 
     #[test]
     fn a_look_that_takes_too_long_is_a_standstill() {
-        let looks = Reconciles::default();
+        let reconciles = Reconciles::default();
         let now = Instant::now();
-        looks.begin("a/a", Some(1), now);
-        assert_eq!(looks.standstill(now + STUCK), None);
+        reconciles.begin("a/a", Some(1), now);
+        assert_eq!(reconciles.standstill(now + STUCK), None);
         let later = now + STUCK + Duration::from_secs(1);
-        let told = looks.standstill(later).expect("a standstill");
+        let told = reconciles.standstill(later).expect("a standstill");
         assert!(told.contains("a/a"), "{told}");
-        looks.end("a/a", false);
-        assert_eq!(looks.standstill(later), None);
+        reconciles.end("a/a", false);
+        assert_eq!(reconciles.standstill(later), None);
     }
 
     #[test]
     fn a_watch_that_is_a_moment_late_twice_is_no_standstill() {
-        let looks = Reconciles::default();
+        let reconciles = Reconciles::default();
         let now = Instant::now();
-        looks.begin("a/a", Some(1), now);
-        looks.compare(&present(&[("a/a", 2)]), |_| true);
-        looks.begin("a/a", Some(2), now);
-        looks.compare(&present(&[("a/a", 3)]), |_| true);
-        assert_eq!(looks.standstill(now), None, "what was waited for was told");
-        looks.compare(&present(&[("a/a", 4)]), |_| true);
-        assert!(looks.standstill(now).is_some());
+        reconciles.begin("a/a", Some(1), now);
+        reconciles.compare(&present(&[("a/a", 2)]), |_| true);
+        reconciles.begin("a/a", Some(2), now);
+        reconciles.compare(&present(&[("a/a", 3)]), |_| true);
+        assert_eq!(
+            reconciles.standstill(now),
+            None,
+            "what was waited for was told"
+        );
+        reconciles.compare(&present(&[("a/a", 4)]), |_| true);
+        assert!(reconciles.standstill(now).is_some());
     }
 
     #[test]
     fn a_watch_that_misses_a_change_is_a_standstill() {
-        let looks = Reconciles::default();
+        let reconciles = Reconciles::default();
         let now = Instant::now();
-        let look = |cluster: &str, generation| {
-            looks.begin(cluster, Some(generation), now);
-            looks.end(cluster, true);
+        let reconcile = |cluster: &str, generation| {
+            reconciles.begin(cluster, Some(generation), now);
+            reconciles.end(cluster, true);
         };
-        look("a/a", 1);
-        look("a/b", 1);
-        looks.compare(&present(&[("a/a", 1), ("a/b", 1)]), |_| true);
-        looks.compare(&present(&[("a/a", 2), ("a/b", 1)]), |_| true);
-        assert_eq!(looks.standstill(now), None, "it may be on its way");
-        // A look that wasn't the watch's doing doesn't count.
-        look("a/a", 1);
-        looks.compare(&present(&[("a/a", 3), ("a/b", 1)]), |_| true);
-        let told = looks.standstill(now).expect("a standstill");
+        reconcile("a/a", 1);
+        reconcile("a/b", 1);
+        reconciles.compare(&present(&[("a/a", 1), ("a/b", 1)]), |_| true);
+        reconciles.compare(&present(&[("a/a", 2), ("a/b", 1)]), |_| true);
+        assert_eq!(reconciles.standstill(now), None, "it may be on its way");
+        // A reconcile that wasn't the watch's doing doesn't count.
+        reconcile("a/a", 1);
+        reconciles.compare(&present(&[("a/a", 3), ("a/b", 1)]), |_| true);
+        let told = reconciles.standstill(now).expect("a standstill");
         assert!(told.contains("a/a"), "{told}");
-        look("a/a", 3);
-        looks.compare(&present(&[("a/a", 3)]), |_| true);
-        assert_eq!(looks.standstill(now), None);
-        assert_eq!(looks.books().clusters.len(), 1, "a/b is gone");
+        reconcile("a/a", 3);
+        reconciles.compare(&present(&[("a/a", 3)]), |_| true);
+        assert_eq!(reconciles.standstill(now), None);
+        assert_eq!(reconciles.books().clusters.len(), 1, "a/b is gone");
     }
 }

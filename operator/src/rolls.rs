@@ -79,7 +79,7 @@ impl Rolls {
 const LISTED_AT_A_TIME: u32 = 100;
 
 /// Finds the clusters of these namespaces, or of all if none is named, whose servers are being changed: they count before any other
-/// changes its own. Those of which the API server tells nothing now count from the first look at them on.
+/// changes its own. Those of which the API server tells nothing now count from their first reconcile on.
 pub(crate) async fn find(client: &Client, namespaces: &[String], mut note: impl FnMut(&str)) {
     for namespace in scopes(namespaces) {
         if let Err(error) = find_in(client, namespace, &mut note).await {
@@ -117,9 +117,9 @@ async fn find_in(
     })
     .await?;
     // Between two roles no set changes, and the status says which servers the next role waits for. If there is no next role, the
-    // first look at the cluster ends it.
+    // first reconcile of the cluster ends it.
     list::<ClusterObject>(client, namespace, ListParams::default(), |cluster| {
-        // One that this operator can't read gets no look that would end its turn.
+        // One that this operator can't read gets no reconcile that would end its turn.
         let read = ClusterObject::deserialize(&json!(cluster));
         let status = read.ok().and_then(|cluster| cluster.status);
         if status.is_some_and(|status| cluster::awaits_servers(&status)) {

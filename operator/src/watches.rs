@@ -132,7 +132,7 @@ where
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let path = request.uri().path().to_owned();
         let is_watch = is_watch(request.uri());
-        // A watch begins with a list by pages; looks at clusters list without.
+        // A watch begins with a list by pages; reconciles of clusters list without.
         let is_watched = request.method() == Method::GET
             && (is_watch || has(request.uri(), "limit="))
             && WATCHED.contains(&path.rsplit('/').next().unwrap_or_default());
@@ -230,7 +230,7 @@ mod tests {
         let later = Instant::now() + SILENCE_MAX + Duration::from_secs(1);
         let told = watches.silent(later).expect("it is silent");
         assert!(told.contains(PODS), "{told}");
-        // Lists of the same path, as looks at clusters make them, are no sign of the watch.
+        // Lists of the same path, as reconciles of clusters make them, are no sign of the watch.
         ask(&watches, PODS, 200).await;
         assert!(watches.silent(later).is_some());
         watches.heard(PODS, later);

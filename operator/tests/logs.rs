@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 const DETAILED: &str = "warn,percolator_operator=debug";
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Nobody answers there.
 const KUBECONFIG: &str = "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, \
@@ -55,7 +55,7 @@ fn the_logs_level_changes_without_a_restart_and_each_line_says_who_tells_it() {
     });
     let mut said = Vec::new();
     let mut wait_for = |message: &str| -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = receive.recv_timeout(left);
@@ -73,7 +73,7 @@ fn the_logs_level_changes_without_a_restart_and_each_line_says_who_tells_it() {
         }
     };
     // It has read the level then.
-    assert_eq!(wait_for("a watch or a look failed")["level"], "DEBUG");
+    assert_eq!(wait_for("a watch or a reconcile failed")["level"], "DEBUG");
     say("warn");
     let change = wait_for("log level");
     assert_eq!(
@@ -82,5 +82,5 @@ fn the_logs_level_changes_without_a_restart_and_each_line_says_who_tells_it() {
     );
     say(DETAILED);
     assert_eq!(wait_for("log level")["to"], DETAILED);
-    assert_eq!(wait_for("a watch or a look failed")["level"], "DEBUG");
+    assert_eq!(wait_for("a watch or a reconcile failed")["level"], "DEBUG");
 }

@@ -430,7 +430,7 @@ impl Transactions {
             self.roll_back(txn, &SessionEnd::Stopped);
         }
         if let Some(client) = self.client.get() {
-            let _ = tokio::time::timeout(client.options().patience, self.emptied()).await;
+            let _ = tokio::time::timeout(client.options().request_timeout, self.emptied()).await;
             client.settle().await;
         }
     }

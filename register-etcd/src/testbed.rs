@@ -13,7 +13,7 @@ use crate::EtcdRegister;
 /// The program; `cargo xtask test` says where it is.
 const VARIABLE: &str = "PERCOLATOR_ETCD";
 /// A machine that is busy with other tests may take long to answer.
-const PATIENT: Duration = Duration::from_secs(60);
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An etcd that ends with the value.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Etcd {
     async fn serves(&mut self) -> bool {
         let member = Endpoint::from_shared(format!("http://{}", self.address));
         let member = member.expect("an address");
-        let register = EtcdRegister::new(vec![member], "/probe").with_timeout(PATIENT);
+        let register = EtcdRegister::new(vec![member], "/probe").with_timeout(LONG_TIMEOUT);
         loop {
             if register.load().await.is_ok() {
                 return true;

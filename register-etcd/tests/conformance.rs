@@ -11,9 +11,9 @@ use percolator_register_etcd::testbed::Etcd;
 use tonic::transport::Endpoint;
 
 /// A machine that is busy with other tests may take long to answer.
-const PATIENT: Duration = Duration::from_secs(60);
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 /// For answers that never come.
-const IMPATIENT: Duration = Duration::from_secs(3);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 fn endpoint(address: &str) -> Endpoint {
     Endpoint::from_shared(format!("http://{address}")).expect("an address")
@@ -28,7 +28,7 @@ impl Bed for EtcdBed<'_> {
     fn open(&self) -> BoxFuture<'_, Arc<dyn Register>> {
         Box::pin(async {
             let member = endpoint(self.etcd.address());
-            let register = EtcdRegister::new(vec![member], &*self.key).with_timeout(PATIENT);
+            let register = EtcdRegister::new(vec![member], &*self.key).with_timeout(LONG_TIMEOUT);
             Arc::new(register) as Arc<dyn Register>
         })
     }
@@ -37,7 +37,7 @@ impl Bed for EtcdBed<'_> {
         Box::pin(async {
             let proxy = FaultyProxy::start(self.etcd.address().to_owned()).await;
             let member = endpoint(&proxy.address.to_string());
-            let register = EtcdRegister::new(vec![member], &*self.key).with_timeout(IMPATIENT);
+            let register = EtcdRegister::new(vec![member], &*self.key).with_timeout(SHORT_TIMEOUT);
             FaultyRegister {
                 register: Arc::new(register),
                 fault: proxy.fault,
@@ -74,7 +74,7 @@ async fn a_member_that_does_not_answer_is_passed_over() {
         etcd.address().to_owned(),
     ];
     let members = addresses.iter().map(|address| endpoint(address)).collect();
-    let register = EtcdRegister::new(members, "/passed-over").with_timeout(IMPATIENT);
+    let register = EtcdRegister::new(members, "/passed-over").with_timeout(SHORT_TIMEOUT);
     let silent = register.swap(None, b"one".to_vec()).await.unwrap_err();
     assert!(matches!(silent, SwapError::Unknown { .. }), "{silent}");
     let refused = register.swap(None, b"one".to_vec()).await.unwrap_err();

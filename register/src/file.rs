@@ -197,9 +197,9 @@ mod tests {
         lock.lock().unwrap();
         let found = register.load().await.unwrap().unwrap();
         assert_eq!(found.version, version, "loads need no lock");
-        let impatient = register.clone().with_timeout(Duration::from_millis(20));
+        let hurried = register.clone().with_timeout(Duration::from_millis(20));
         // The thread may not have returned in time: then the swap may still happen.
-        let error = impatient.swap(Some(version), Vec::new()).await.unwrap_err();
+        let error = hurried.swap(Some(version), Vec::new()).await.unwrap_err();
         let is_honest = matches!(
             error,
             SwapError::Unavailable { .. } | SwapError::Unknown { .. }

@@ -24,7 +24,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 /// What isn't answered by then won't be.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Answers every request with its own count.
 struct Echo;
@@ -107,7 +107,7 @@ async fn a_server_that_recovers_lives_and_is_not_ready() {
                 .build()
                 .unwrap();
             let answer = health(address, service);
-            runtime.block_on(async { tokio::time::timeout(PATIENCE, answer).await })
+            runtime.block_on(async { tokio::time::timeout(TIMEOUT, answer).await })
         });
         asks.join().unwrap().expect("an answer")
     };
@@ -124,7 +124,7 @@ async fn a_server_that_recovers_lives_and_is_not_ready() {
     std::thread::spawn(move || {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
             .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
             .unwrap();
@@ -277,7 +277,7 @@ async fn a_connection_that_is_not_admitted_is_closed() {
     first.read_exact(&mut [0; 1]).await.unwrap();
     let mut second = ask(address).await;
     let mut nothing = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, second.read_to_end(&mut nothing));
+    let read = tokio::time::timeout(TIMEOUT, second.read_to_end(&mut nothing));
     // It may be reset.
     assert!(!matches!(read.await.unwrap(), Ok(bytes) if bytes > 0));
     drop(first);

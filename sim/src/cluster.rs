@@ -402,7 +402,7 @@ impl Cluster {
 
     fn client(&self, world: &Arc<World>, node: NodeId, life: &str) -> Client {
         let options = Options {
-            patience: self.plan.patience,
+            request_timeout: self.plan.request_timeout,
             lock_ttl: self.plan.lock_ttl,
             buffer_bytes: self.plan.buffer_bytes,
             ..Options::default()

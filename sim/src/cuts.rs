@@ -19,7 +19,7 @@ const TABLETS_MAX: usize = 6;
 pub(crate) fn split_or_merge(world: &Arc<World>, cluster: &Arc<Cluster>, whom: u64, way: u64) {
     let (node, session) = cluster.keeper_session(world);
     let cut = async move {
-        // A client of its own: it has no more patience than others.
+        // A client of its own: its request timeout is that of the others.
         if let Err(error) = cut(&session, whom, way).await {
             session.world.note(|| format!("no tablet is cut: {error}"));
         }

@@ -52,7 +52,7 @@ pub enum Ask {
     /// To the master.
     Heartbeat(Box<v1::HeartbeatRequest>),
     /// The master's, to a tablet server.
-    Order(MasterCommand),
+    Command(MasterCommand),
     /// Of a leader, to another replica of its register.
     Promise(PromiseRequest),
     /// Of a leading master, to another one: to promise, and to keep a copy of a state.
@@ -102,7 +102,7 @@ pub enum Answer {
     Session(v1::SessionResponse),
     /// The master's, to a heartbeat.
     Heartbeat(v1::HeartbeatResponse),
-    /// An order was carried out; or not, and why.
+    /// A command was carried out; or not, and why.
     Done(Result<Done, String>),
     /// The master refuses.
     Refused(MasterError),

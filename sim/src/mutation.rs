@@ -180,7 +180,7 @@ impl Mutation {
                 plan.workloads = vec!["counter"];
                 plan.lock_ttl = Duration::from_millis(100);
                 plan.timeout = Duration::from_secs(3);
-                plan.patience = Duration::from_secs(8);
+                plan.request_timeout = Duration::from_secs(8);
                 plan.think = Duration::from_millis(2);
                 plan.workers = 6;
                 plan.faulty = Duration::from_secs(10);
@@ -203,7 +203,7 @@ impl Mutation {
             }
             Self::Rule(Mutant::LostAnswerIsFailure) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
-                plan.patience = Duration::from_millis(500);
+                plan.request_timeout = Duration::from_millis(500);
             }
             // Clients that have not heard of the deletion, and whose secondaries are committed late.
             Self::Rule(Mutant::FreezeIgnored) => {
@@ -408,7 +408,7 @@ impl Mutation {
                 plan.pause = Duration::from_millis(500);
                 plan.retention = Duration::from_secs(600);
                 plan.lock_ttl = Duration::from_secs(3);
-                plan.patience = Duration::from_secs(8);
+                plan.request_timeout = Duration::from_secs(8);
                 plan.workloads = vec!["cycle", "own"];
                 plan.faulty = Duration::from_secs(20);
             }
@@ -435,7 +435,7 @@ impl Mutation {
                 plan.stall_max = Duration::from_secs(30);
                 // Who waits for the one that hangs reads there meanwhile.
                 plan.timeout = Duration::from_secs(6);
-                plan.patience = Duration::from_secs(20);
+                plan.request_timeout = Duration::from_secs(20);
                 plan.workloads = vec!["bank", "cycle"];
                 plan.clients = 3;
                 plan.think = Duration::from_millis(20);
@@ -469,7 +469,7 @@ impl Mutation {
                 plan.faulty = Duration::from_secs(15);
                 plan.lease = Duration::from_secs(10);
                 plan.timeout = Duration::from_secs(2);
-                plan.patience = Duration::from_secs(20);
+                plan.request_timeout = Duration::from_secs(20);
             }
             // Without a commit_ts that is stale they do no harm.
             Self::Rule(

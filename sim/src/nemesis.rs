@@ -15,7 +15,7 @@ use crate::cuts;
 use crate::disk::Space;
 use crate::moves;
 use crate::network::NetworkFaults;
-use crate::plan::{Fault, Plan, SHORT_PATIENCE};
+use crate::plan::{Fault, Plan, SHORT_TIMEOUT};
 use crate::rng::Rng;
 use crate::servers::register::{MASTERS, ORACLES, STATE, Slowness};
 use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
@@ -247,8 +247,8 @@ pub fn begin(world: &Arc<World>, cluster: &Arc<Cluster>) {
         late_max: 3 * plan.lock_ttl + Duration::from_millis(500),
         duplicate_ppm: rate(plan, Fault::Duplicate, 200_000),
         reorders: plan.has(Fault::Reorder),
-        // Anyone who has little patience and gets no answer either when it asks again doesn't know how it ended.
-        reset_ppm: if plan.patience < SHORT_PATIENCE {
+        // A client with a short request timeout that gets no answer to its second request either doesn't know how it ended.
+        reset_ppm: if plan.request_timeout < SHORT_TIMEOUT {
             rate(plan, Fault::Reset, 500_000)
         } else {
             rate(plan, Fault::Reset, 50_000)

@@ -50,9 +50,9 @@ impl OracleLink {
         if self.0.lock().is_empty() {
             self.read_directory(transport).await?;
         }
-        let (place, patience) = {
+        let (place, limit) = {
             let known = self.0.lock();
-            (known.current(), known.patience())
+            (known.current(), known.timeout())
         };
         let address = place.ok_or("no oracle is known")?.address;
         let asked = Asked {
@@ -61,7 +61,7 @@ impl OracleLink {
             outcome: None,
         };
         let to = transport.at(&address).map_err(|lost| lost.why)?;
-        let timeout = patience.min(transport.timeout);
+        let timeout = limit.min(transport.timeout);
         match transport.timestamp_of(to, timeout).await {
             Ok(Ok(ts)) => {
                 asked.ended(Outcome::Granted);
@@ -76,8 +76,8 @@ impl OracleLink {
     }
 
     async fn read_directory(&self, transport: &SimTransport) -> Result<(), String> {
-        let patience = self.0.lock().directory_patience();
-        let timeout = patience.min(transport.timeout);
+        let limit = self.0.lock().directory_timeout();
+        let timeout = limit.min(transport.timeout);
         let asked = transport.ask_master_within(Ask::Directory, timeout).await;
         let found = match asked {
             Ok(Answer::Directory(directory)) => places(&directory)

@@ -65,10 +65,10 @@ pub(crate) fn replaced(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         return false;
     }
     world.run(world.now() + BESIDE, || false);
-    // Of a transaction that was under way it may be told that its outcome is unknown, as late as its patience lasts, and then why.
+    // A transaction that was under way may end with an unknown outcome, as late as its request timeout, and then with the reason.
     let last = || told.lock().as_ref().map(Error::to_string);
     let is_told = || last().is_some_and(|last| last.contains("was replaced"));
-    if !world.run(world.now() + cluster.plan.patience + BESIDE, is_told) {
+    if !world.run(world.now() + cluster.plan.request_timeout + BESIDE, is_told) {
         let last = last();
         world.fail(
             NAME,

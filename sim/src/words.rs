@@ -37,8 +37,8 @@ fn heartbeat(beat: &v1::HeartbeatRequest) -> String {
 }
 
 /// What a tablet server is to do.
-fn order(order: &TabletCommand) -> String {
-    match order {
+fn tablet_command(command: &TabletCommand) -> String {
+    match command {
         TabletCommand::Split {
             id, row, sibling, ..
         } => format!("split tablet {id} at {}, into it and {sibling}", text(row)),
@@ -96,7 +96,7 @@ impl Ask {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
             Self::Heartbeat(beat) => heartbeat(beat),
-            Self::Order(command) => order(&command.order),
+            Self::Command(command) => tablet_command(&command.command),
             Self::Promise(request) => {
                 format!("promise, term {}, limit {}", request.term, request.limit)
             }

@@ -169,13 +169,13 @@ impl Server {
             epoch: 1,
             state: TabletState::Serving,
         };
-        let order = TabletCommand::Create {
+        let command = TabletCommand::Create {
             tablet,
             made: false,
             barrier: Timestamp::ZERO,
         };
         let Self { core, replies, .. } = &mut server;
-        core.order(1, 0, Some(me), order, replies);
+        core.command(1, 0, Some(me), command, replies);
         server.settle();
         server
     }

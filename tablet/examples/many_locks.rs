@@ -112,14 +112,14 @@ impl Server {
                 epoch: 1,
                 state: TabletState::Serving,
             };
-            let order = TabletCommand::Create {
+            let command = TabletCommand::Create {
                 tablet,
                 made: false,
                 barrier: Timestamp::ZERO,
             };
             server
                 .core
-                .order(1, 0, Some(me), order, &mut server.replies);
+                .command(1, 0, Some(me), command, &mut server.replies);
             server.settle();
         }
         server

@@ -165,7 +165,7 @@ fn create(
     }
     let freeze = tablet.is_frozen();
     if state.tablets.get(tablet.id).is_none() {
-        // An order that is late.
+        // A command that is late.
         let deleted = state.tablets.is_deleted(tablet.table.0);
         if deleted && !mutants::on(Mutant::LateCreateAccepted) {
             return Err(invalid(format!(

@@ -131,7 +131,7 @@ impl Amount {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Requests of large transactions that wait for their turn.
-    pub bulk: Amount,
+    pub flushes: Amount,
     /// Requests that wait for rows.
     pub queued: Amount,
     /// Reads that wait for the disk.

@@ -377,7 +377,7 @@ mod tests {
     fn kinds_and_outcomes_are_numbered_as_they_are_named() {
         let method = |method: Method| names::METHODS[method as usize];
         assert_eq!(method(Method::CheckStatus), "check_status");
-        assert_eq!(method(Method::Order), "order");
+        assert_eq!(method(Method::Command), "command");
         assert_eq!(names::METHODS.len(), Method::Notify as usize + 1);
         let result = |outcome: Outcome| names::RESULTS[outcome as usize];
         assert_eq!(result(Outcome::TooLow), "too_low");

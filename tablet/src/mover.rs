@@ -18,7 +18,7 @@ const PAUSE_BUSY: Duration = Duration::from_millis(2);
 /// Calls under way: each brings about a mebibyte, and no owner has more than one.
 const CALLS_MAX: usize = 8;
 /// An owner that hasn't answered within this is asked again.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The server that gets tablets.
 pub trait Arrivals {
@@ -54,7 +54,7 @@ pub async fn get_tablets(peers: &TabletPeers, server: &impl Arrivals) {
 }
 
 async fn ask(peers: &TabletPeers, call: MoveCall) -> (MoveCall, Result<Body, Unanswered>) {
-    let answer = peers.ask(&call.address, call.body.clone(), PATIENCE).await;
+    let answer = peers.ask(&call.address, call.body.clone(), TIMEOUT).await;
     let answer = answer.map_err(|refused| match refused {
         percolator_client::Refused::OtherServer => Unanswered::OtherServer,
         percolator_client::Refused::Later(why) => Unanswered::Later(why),

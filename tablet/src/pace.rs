@@ -22,10 +22,10 @@ const ENTRIES_ALONE: usize = 256;
 const CREDIT_MAX: usize = 256;
 /// What waits has its turn within 120 ms: twelve requests of 16 cells, as many as one client sends at a time, don't
 /// hurry it. Of more clients the pace is faster; an answer that came too late would be asked for again.
-const BULK_WAITS_A_SECOND: i64 = 1_000 / 120;
+const FLUSH_WAITS_A_SECOND: i64 = 1_000 / 120;
 /// At once no more than a few ticks', which may be late; and so many at least.
-const BULK_AT_ONCE: i64 = 16;
-const BULK_TICKS_A_SECOND: i64 = 200;
+const FLUSH_AT_ONCE: i64 = 16;
+const FLUSH_TICKS_A_SECOND: i64 = 200;
 /// Credit is counted in millionths.
 const ONE: i64 = 1_000_000;
 
@@ -33,14 +33,14 @@ const ONE: i64 = 1_000_000;
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// Cells of large transactions in a second.
-    bulk_a_second: i64,
+    flush_cells_a_second: i64,
     /// Entries, in millionths.
     credit: i64,
     /// Entries that were made since the last piece could be taken, and about how many are made from one to the next.
     made: usize,
     usual: usize,
     /// Cells of large transactions, in millionths; below nothing, where a request was larger than what was left.
-    bulk: i64,
+    flushes: i64,
     /// Until when others are there.
     beside: Duration,
 }
@@ -49,11 +49,11 @@ impl Pace {
     /// Beside other requests large transactions have so many cells in a second.
     pub(crate) fn new(large_cells_a_second: u32) -> Self {
         Self {
-            bulk_a_second: large_cells_a_second.into(),
+            flush_cells_a_second: large_cells_a_second.into(),
             credit: 0,
             made: 0,
             usual: 0,
-            bulk: 0,
+            flushes: 0,
             beside: Duration::ZERO,
         }
     }
@@ -74,9 +74,11 @@ impl Pace {
         // A second is more than any credit.
         let micros = i64::from(elapsed.min(Duration::from_secs(1)).as_micros() as u32);
         self.credit += micros * ENTRIES_A_SECOND;
-        let a_second = self.bulk_a_second.max(count(waiting) * BULK_WAITS_A_SECOND);
-        let at_once = (a_second / BULK_TICKS_A_SECOND).max(BULK_AT_ONCE);
-        self.bulk = (self.bulk + micros * a_second).min(at_once * ONE);
+        let a_second = self
+            .flush_cells_a_second
+            .max(count(waiting) * FLUSH_WAITS_A_SECOND);
+        let at_once = (a_second / FLUSH_TICKS_A_SECOND).max(FLUSH_AT_ONCE);
+        self.flushes = (self.flushes + micros * a_second).min(at_once * ONE);
     }
 
     /// Entries of the next piece, if there may be one now. It is larger where many are made, as a piece goes with a
@@ -103,17 +105,17 @@ impl Pace {
     }
 
     /// Whether a large transaction's request may be carried out now.
-    pub(crate) fn may_bulk(&self) -> bool {
-        self.is_alone() || self.bulk > 0
+    pub(crate) fn may_flush(&self) -> bool {
+        self.is_alone() || self.flushes > 0
     }
 
     /// One was, with so many cells.
-    pub(crate) fn spent_bulk(&mut self, cells: usize) {
-        self.bulk = if self.is_alone() {
+    pub(crate) fn spent_flush(&mut self, cells: usize) {
+        self.flushes = if self.is_alone() {
             // It is not to be paid back later.
-            self.bulk.min(0)
+            self.flushes.min(0)
         } else {
-            self.bulk - count(cells) * ONE
+            self.flushes - count(cells) * ONE
         };
     }
 }
@@ -185,14 +187,14 @@ mod tests {
     fn large_transactions_have_a_share_beside_others_and_all_of_it_alone() {
         for cells in [1, 16, 1_000] {
             let mut pace = Pace::new(1_600);
-            assert!(pace.may_bulk(), "alone");
-            pace.spent_bulk(1_000_000);
+            assert!(pace.may_flush(), "alone");
+            pace.spent_flush(1_000_000);
             let (mut done, mut passed) = (0, Duration::ZERO);
             while passed < Duration::from_secs(10) {
                 pace.asked();
                 pace.tick(TICK, 0);
-                while pace.may_bulk() {
-                    pace.spent_bulk(cells);
+                while pace.may_flush() {
+                    pace.spent_flush(cells);
                     done += cells;
                 }
                 passed += TICK;
@@ -202,7 +204,7 @@ mod tests {
                 "{done}, {cells} at a time"
             );
             pace.tick(BESIDE, 0);
-            assert!(pace.may_bulk(), "alone again");
+            assert!(pace.may_flush(), "alone again");
         }
     }
 
@@ -213,8 +215,8 @@ mod tests {
         while waiting > 1_000 {
             pace.asked();
             pace.tick(TICK, waiting);
-            while pace.may_bulk() {
-                pace.spent_bulk(16);
+            while pace.may_flush() {
+                pace.spent_flush(16);
                 waiting -= 16;
             }
             passed += TICK;

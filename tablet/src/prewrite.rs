@@ -25,7 +25,7 @@ struct Loaded {
     notified: Result<(), NotNotified>,
 }
 
-/// `one_phase_at`: a commit_ts that was asked for after the client knew this life of the server.
+/// `one_phase_at`: a commit_ts that was asked for after the client knew this incarnation of the server.
 pub(crate) fn decide(
     state: &State,
     refs: &[v1::TabletRef],
@@ -141,7 +141,7 @@ fn answer(state: &State, rejections: Vec<v1::PrewriteRejection>, committed: bool
     Body::Prewrite(v1::PrewriteResponse {
         rejections,
         committed,
-        life: state.me.incarnation,
+        incarnation: state.me.incarnation,
         // It is known when the batch is durable.
         min_commit_ts: 0,
     })

@@ -23,7 +23,7 @@ pub(crate) enum Method {
     Verify,
     RawGet,
     RawPut,
-    Order,
+    Command,
     WaitForCell,
     PullTablet,
     TakeTablet,

@@ -4,8 +4,8 @@
 //! highest snapshot that has read anything here. A commit_ts from the oracle lies above all of these, so that
 //! one number does.
 //!
-//! Most of it is forgotten when the server ends: anyone who asks for a commit in one phase says which life of
-//! the server it knew before it took its commit_ts, and every snapshot of an earlier life is older than that.
+//! Most of it is forgotten when the server ends: anyone who asks for a commit in one phase says which incarnation of
+//! the server it knew before it took its commit_ts, and every snapshot of an earlier incarnation is older than that.
 //! The highest snapshot goes to the disk with each group, and a server that starts goes on from there.
 
 use std::collections::HashMap;

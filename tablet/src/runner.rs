@@ -43,16 +43,16 @@ pub struct MasterCommand {
     /// The server that it is meant for, and which start of it.
     pub to: Option<v1::Addressee>,
     /// What is to be done.
-    pub order: TabletCommand,
+    pub command: TabletCommand,
 }
 
 /// A command of another cluster's master.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("this server belongs to cluster {}, the order is cluster {theirs}'s", .ours.as_deref().unwrap_or("(none yet)"))]
+#[error("this server belongs to cluster {}, the command is cluster {theirs}'s", .ours.as_deref().unwrap_or("(none yet)"))]
 pub struct OtherCluster {
     /// The cluster that this server belongs to, if it belongs to one yet.
     pub ours: Option<String>,
-    /// The one that the order came from.
+    /// The one that the command came from.
     pub theirs: String,
 }
 
@@ -183,18 +183,18 @@ impl<H: Host> Runner<H> {
     ///
     /// # Errors
     /// It is another cluster's, and is not carried out.
-    pub fn order(
+    pub fn command(
         &mut self,
         now: Duration,
         came: u64,
         from: Asker,
-        order: MasterCommand,
+        command: MasterCommand,
     ) -> Result<(), OtherCluster> {
         let MasterCommand {
             cluster_id,
             to,
-            order,
-        } = order;
+            command,
+        } = command;
         let ours = self.cluster_id.get();
         if ours != Some(&cluster_id) {
             return Err(OtherCluster {
@@ -204,7 +204,7 @@ impl<H: Host> Runner<H> {
         }
         self.turn(now, |core, replies| {
             core.probe().turn_began(came);
-            core.order(from, 0, to, order, replies);
+            core.command(from, 0, to, command, replies);
         });
         Ok(())
     }

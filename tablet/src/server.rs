@@ -36,7 +36,7 @@ const LOG_SEGMENT_BYTES: u64 = 16 << 20;
 /// processors that three servers and their clients share.
 const LARGE_CELLS_A_SECOND: u32 = 800;
 /// A connection to another tablet server is given up when that was silent for so long.
-const PEER_PATIENCE: Duration = Duration::from_secs(2);
+const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Requests under way may end within this when the server stops.
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -192,7 +192,7 @@ impl Server {
         };
         let leaving = beat.clone();
         let resolver = LockResolver::connect(&beat.master).map_err(Error::Master)?;
-        let peers = TabletPeers::connect(&beat.master, PEER_PATIENCE).map_err(Error::Master)?;
+        let peers = TabletPeers::connect(&beat.master, PEER_TIMEOUT).map_err(Error::Master)?;
         let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
         let heartbeats = shared.clone().heartbeats(beat, folder);
         let (mut failed, lives) = (stopped.clone(), engine.clone());

@@ -254,13 +254,13 @@ impl Shared {
 
     /// Carries out a command of the master, and waits until it is durable. How many groups are, and the tablets that it has
     /// cut.
-    async fn order(&self, order: MasterCommand) -> Result<(u64, Vec<v1::TabletInfo>), Status> {
-        let cuts = order.order.cuts();
+    async fn command(&self, command: MasterCommand) -> Result<(u64, Vec<v1::TabletInfo>), Status> {
+        let cuts = command.command.cuts();
         let (sender, receiver) = oneshot::channel();
         {
             let mut runner = self.runner.lock();
             let from = runner.host().add(Sink::Once(sender));
-            let taken = runner.order(boot_time(), self.metrics.now(), from, order);
+            let taken = runner.command(boot_time(), self.metrics.now(), from, command);
             if let Err(other) = taken {
                 runner.host().sinks.remove(&from);
                 return Err(Status::failed_precondition(other.to_string()));
@@ -381,16 +381,16 @@ impl Tablets for Service {
     ) -> Result<Response<v1::CreateTabletResponse>, Status> {
         let request = request.into_inner();
         let tablet = read_tablet(request.tablet)?;
-        let order = MasterCommand {
+        let command = MasterCommand {
             cluster_id: request.cluster_id,
             to: request.to,
-            order: TabletCommand::Create {
+            command: TabletCommand::Create {
                 tablet,
                 made: request.made,
                 barrier: Timestamp::from_u64(request.barrier),
             },
         };
-        let (groups, _) = self.0.order(order).await?;
+        let (groups, _) = self.0.command(command).await?;
         Ok(Response::new(v1::CreateTabletResponse { groups }))
     }
 
@@ -400,17 +400,17 @@ impl Tablets for Service {
     ) -> Result<Response<v1::SplitTabletResponse>, Status> {
         let request = request.into_inner();
         let tablet = named(request.tablet)?;
-        let order = MasterCommand {
+        let command = MasterCommand {
             cluster_id: request.cluster_id,
             to: request.to,
-            order: TabletCommand::Split {
+            command: TabletCommand::Split {
                 id: tablet.id,
                 epoch: tablet.epoch,
                 row: request.row,
                 sibling: request.sibling_id,
             },
         };
-        let (groups, tablets) = self.0.order(order).await?;
+        let (groups, tablets) = self.0.command(command).await?;
         Ok(Response::new(v1::SplitTabletResponse { groups, tablets }))
     }
 
@@ -420,15 +420,15 @@ impl Tablets for Service {
     ) -> Result<Response<v1::MergeTabletsResponse>, Status> {
         let request = request.into_inner();
         let (first, second) = (named(request.tablet)?, named(request.next)?);
-        let order = MasterCommand {
+        let command = MasterCommand {
             cluster_id: request.cluster_id,
             to: request.to,
-            order: TabletCommand::Merge {
+            command: TabletCommand::Merge {
                 first: (first.id, first.epoch),
                 second: (second.id, second.epoch),
             },
         };
-        let (groups, mut tablets) = self.0.order(order).await?;
+        let (groups, mut tablets) = self.0.command(command).await?;
         let tablet = tablets.pop();
         Ok(Response::new(v1::MergeTabletsResponse { groups, tablet }))
     }
@@ -438,10 +438,10 @@ impl Tablets for Service {
         request: Request<v1::ImportTabletRequest>,
     ) -> Result<Response<v1::ImportTabletResponse>, Status> {
         let request = request.into_inner();
-        let order = MasterCommand {
+        let command = MasterCommand {
             cluster_id: request.cluster_id,
             to: request.to,
-            order: TabletCommand::Import {
+            command: TabletCommand::Import {
                 tablet: read_tablet(request.tablet)?,
                 from: request
                     .from
@@ -449,7 +449,7 @@ impl Tablets for Service {
                 address: request.address,
             },
         };
-        let (groups, _) = self.0.order(order).await?;
+        let (groups, _) = self.0.command(command).await?;
         Ok(Response::new(v1::ImportTabletResponse { groups }))
     }
 
@@ -458,15 +458,15 @@ impl Tablets for Service {
         request: Request<v1::DropTabletRequest>,
     ) -> Result<Response<v1::DropTabletResponse>, Status> {
         let request = request.into_inner();
-        let order = MasterCommand {
+        let command = MasterCommand {
             cluster_id: request.cluster_id,
             to: request.to,
-            order: TabletCommand::Drop {
+            command: TabletCommand::Drop {
                 id: request.tablet_id,
                 table: request.table_id,
             },
         };
-        let (groups, _) = self.0.order(order).await?;
+        let (groups, _) = self.0.command(command).await?;
         Ok(Response::new(v1::DropTabletResponse { groups }))
     }
 }

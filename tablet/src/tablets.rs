@@ -36,7 +36,7 @@ pub(crate) struct Tablets {
     dropped: BTreeMap<u64, Tablet>,
     /// Handed over to others, as far as nobody else is known to report them.
     departed: BTreeMap<u64, v1::LeftTablet>,
-    /// The epochs of those that were handed over before, or merged into others: a late order must not make one again. Sixteen
+    /// The epochs of those that were handed over before, or merged into others: a late command must not make one again. Sixteen
     /// bytes each, for every tablet that was here.
     left: BTreeMap<u64, u64>,
     /// Not durable: those that are about to be handed over, and those that this server is getting. Nothing is answered about
@@ -44,7 +44,7 @@ pub(crate) struct Tablets {
     closed: BTreeSet<u64>,
     /// And at which epoch these are to be served here.
     arriving: BTreeMap<u64, u64>,
-    /// Tables that were deleted, and had tablets here: a late order must not make one again. The ids of tables
+    /// Tables that were deleted, and had tablets here: a late command must not make one again. The ids of tables
     /// are never given twice. Eight bytes each, for every table that was ever deleted.
     deleted: BTreeSet<u32>,
     /// The settings of garbage collection, for a master whose lost state is rebuilt.

@@ -77,7 +77,7 @@ enum Operation {
 #[derive(Debug)]
 struct OnePhase {
     commit_ts: Timestamp,
-    life: u64,
+    incarnation: u64,
 }
 
 /// A cell as a request names it: in one of its tablets.
@@ -355,10 +355,10 @@ impl Work {
                 mutations,
                 one_phase,
             } => {
-                // Of an earlier life's readers nothing is known.
+                // Of an earlier incarnation's readers nothing is known.
                 let one_phase = one_phase
                     .filter(|wish| {
-                        wish.life == state.me.incarnation
+                        wish.incarnation == state.me.incarnation
                             || mutants::on(Mutant::OnePhaseOfAnotherLife)
                     })
                     .map(|wish| wish.commit_ts);
@@ -468,7 +468,7 @@ fn read_chain(chain: Option<v1::Chain>) -> Result<Option<Box<Chain>>, Refusal> {
 fn read_one_phase(wish: &v1::OnePhase, start_ts: Timestamp) -> Result<OnePhase, Refusal> {
     Ok(OnePhase {
         commit_ts: commit_timestamp(wish.commit_ts, start_ts)?,
-        life: wish.life,
+        incarnation: wish.incarnation,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Commands to get tablets that have the same rows, as of before and after a merge at their owner: one of them is refused, also
 //! while the other one is on its way to the disk. What is left of an attempt that is given up would go with its rows otherwise.
 
-use crate::support::{LIFE, ME, Server, me, refused, tablet};
+use crate::support::{INCARNATION, ME, Server, me, refused, tablet};
 use percolator_protocol::types::{Tablet, TabletState};
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
@@ -11,7 +11,7 @@ fn import(id: u64, start_row: &'static str, end_row: &'static str) -> TabletComm
     TabletCommand::Import {
         tablet: tablet(id, 5, start_row, end_row),
         from: v1::MovedTo {
-            server: Some(me(LIFE)),
+            server: Some(me(INCARNATION)),
             address: "tablet-0:1".into(),
         },
         address: "tablet-1:1".into(),
@@ -32,9 +32,11 @@ fn create(id: u64, start_row: &'static str, end_row: &'static str) -> TabletComm
 /// Both commands come before a group is durable. What the second one is answered.
 fn second(first: TabletCommand, second: TabletCommand) -> String {
     let mut server = Server::empty();
-    for (id, order) in [(1, first), (2, second)] {
-        let to = Some(me(LIFE));
-        server.core.order(ME, id, to, order, &mut server.replies);
+    for (id, command) in [(1, first), (2, second)] {
+        let to = Some(me(INCARNATION));
+        server
+            .core
+            .command(ME, id, to, command, &mut server.replies);
     }
     server.settle();
     assert_eq!(server.answer(1), None);

@@ -1,7 +1,7 @@
 //! Chains of observers: the runs that a transaction comes from are in the notifications that it leaves, in each way to commit.
 
 use crate::support::observers::*;
-use crate::support::{LIFE, Server, cell, prewrite, refused};
+use crate::support::{INCARNATION, Server, cell, prewrite, refused};
 use percolator_protocol::types::{CHAIN_COLUMNS_MAX, OBSERVED_COLUMN_BYTES_MAX};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -50,7 +50,7 @@ fn each_way_to_commit_leaves_the_chain() {
     server.ask(Ask::Prewrite(v1::PrewriteRequest {
         one_phase: Some(v1::OnePhase {
             commit_ts: 13,
-            life: LIFE,
+            incarnation: INCARNATION,
         }),
         ..run("b", 12, 4)
     }));

@@ -2,7 +2,7 @@
 //! have changed of late; locks, pages, and what splits and restarts do to that.
 
 use crate::support::observers::commit;
-use crate::support::{LIFE, Server, cell, prewrite, prewrite_row, refused};
+use crate::support::{INCARNATION, Server, cell, prewrite, prewrite_row, refused};
 use bytes::Bytes;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
@@ -132,7 +132,7 @@ fn every_version_between_the_timestamps_is_sent_and_no_other() {
     assert_eq!(changes(&mut server, 20, 40), late);
     assert_eq!(changes(&mut server, 31, 40), late[..1]);
     assert_eq!(changes(&mut server, 20, 32), late[1..]);
-    server.start_again_as(LIFE + 1);
+    server.start_again_as(INCARNATION + 1);
     assert_eq!(changes(&mut server, 20, 40), late);
     let only = v1::ScanRequest {
         start_ts: 40,
@@ -195,7 +195,7 @@ fn following_costs_what_has_changed_and_not_the_table() {
         row: "b450".into(),
         sibling: 2,
     };
-    assert!(server.order(split).is_none());
+    assert!(server.command(split).is_none());
     let (some, pages) = changes_of(&mut server, 2, from, reached);
     assert!(some.len() == 2 && pages > 20, "{} in {pages}", some.len());
     let from = reached;
@@ -222,7 +222,7 @@ fn a_page_may_end_within_a_cell() {
         assert_eq!(changes(&mut server, 0, 200), expected);
         // Versions above and below are passed.
         assert_eq!(changes(&mut server, 40, 50), expected[20..25]);
-        server.start_again_as(LIFE + 1);
+        server.start_again_as(INCARNATION + 1);
     }
 }
 
@@ -309,7 +309,7 @@ fn a_commit_on_its_way_to_the_disk_is_not_passed() {
     server.send(Ask::Prewrite(v1::PrewriteRequest {
         one_phase: Some(v1::OnePhase {
             commit_ts: 11,
-            life: LIFE,
+            incarnation: INCARNATION,
         }),
         ..prewrite_b
     }));

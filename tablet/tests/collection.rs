@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{LIFE, Server, cell, me};
+use crate::support::{INCARNATION, Server, cell, me};
 use percolator_engine::{Column, Direction};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TableId, Timestamp, Write, key};
@@ -61,7 +61,7 @@ type Model = BTreeMap<usize, Vec<(u64, Option<String>)>>;
 
 struct World {
     server: Server,
-    life: u64,
+    incarnation: u64,
     now: u64,
     safe_point: u64,
     resolved: u64,
@@ -74,7 +74,7 @@ impl World {
     fn new() -> Self {
         Self {
             server: Server::new(),
-            life: LIFE,
+            incarnation: INCARNATION,
             now: 0,
             safe_point: 0,
             resolved: 0,
@@ -202,7 +202,7 @@ impl World {
             v1::VerifyPart::Index,
         ] {
             let answer = self.server.ask(Ask::Verify(v1::VerifyRequest {
-                to: Some(me(self.life)),
+                to: Some(me(self.incarnation)),
                 part: part.into(),
                 after: "".into(),
             }));
@@ -236,7 +236,7 @@ proptest! {
                 }
                 Step::StartAgain => {
                     world.server.start_again();
-                    world.life = LIFE + 1;
+                    world.incarnation = INCARNATION + 1;
                 }
             }
             world.look();

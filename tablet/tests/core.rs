@@ -1,6 +1,6 @@
 //! The server's core, without socket, clock or thread: requests in, groups and answers out.
 
-use crate::support::{LIFE, Server, cell, full, prewrite, refused};
+use crate::support::{INCARNATION, Server, cell, full, prewrite, refused};
 use percolator_engine::{Batch, Column};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
@@ -234,7 +234,7 @@ fn locks_and_tablets_are_there_after_a_restart() {
     let mut server = Server::new();
     server.put("b", "1", 10, 20);
     server.ask(prewrite("c", "2", 30));
-    server.start_again_as(LIFE);
+    server.start_again_as(INCARNATION);
     assert_eq!(server.core.locks(), 1);
     assert!(matches!(server.get("c", 40), Got::Locked(_)));
     assert_eq!(server.value("b", 40).as_deref(), Some("1"));
@@ -271,11 +271,11 @@ fn rollback_records_are_found() {
         start_ts: 15,
         cells: vec![cell("b")],
     }));
-    for life in [LIFE, LIFE + 1] {
+    for incarnation in [INCARNATION, INCARNATION + 1] {
         let Body::Prewrite(answer) = server.ask(prewrite("b", "2", 15)) else {
             panic!("no answer to a prewrite");
         };
         assert_eq!(answer.rejections.len(), 1, "{answer:?}");
-        server.start_again_as(life);
+        server.start_again_as(incarnation);
     }
 }

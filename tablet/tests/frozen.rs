@@ -1,6 +1,6 @@
 //! A tablet whose table is being deleted, and the locks of its transactions elsewhere.
 
-use crate::support::{LIFE, ME, Server, cell, me, prewrite, refused, tablet};
+use crate::support::{INCARNATION, ME, Server, cell, me, prewrite, refused, tablet};
 use percolator_protocol::types::{Tablet, TabletState, Timestamp};
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
@@ -80,7 +80,7 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
         if let Ask::Prewrite(ask) = &mut one_phase {
             ask.one_phase = Some(v1::OnePhase {
                 commit_ts: 50,
-                life: LIFE,
+                incarnation: INCARNATION,
             });
         }
         for ask in [
@@ -112,9 +112,9 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
         }
         let answer = server.ask(check(10, true));
         assert!(matches!(status(Some(answer)), Status::Committed(at) if at.commit_ts == 20));
-        server.start_again_as(LIFE);
+        server.start_again_as(INCARNATION);
     }
-    // An order to make it that comes late doesn't thaw it.
+    // A command to make it that comes late doesn't thaw it.
     assert!(server.own(tablet(1, 5, "a", "m")).is_none());
     assert_eq!(
         server.core.report().tablets[0].state(),
@@ -134,18 +134,20 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
     assert_eq!(server.left(), 0);
 }
 
-/// What is decided when the order arrives is seen by anyone who asks afterwards, and nothing else commits.
+/// What is decided when the command arrives is seen by anyone who asks afterwards, and nothing else commits.
 #[test]
 fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
     let mut server = Server::new();
     server.ask(prewrite("b", "1", 10));
-    let order = TabletCommand::Create {
+    let command = TabletCommand::Create {
         tablet: frozen(1, 5),
         made: true,
         barrier: Timestamp::ZERO,
     };
-    let meant = Some(me(LIFE));
-    server.core.order(ME, 99, meant, order, &mut server.replies);
+    let meant = Some(me(INCARNATION));
+    server
+        .core
+        .command(ME, 99, meant, command, &mut server.replies);
     let freezing = server.core.take_group().expect("a group");
     // The tablet isn't frozen yet: the record is on its way.
     let committed = server.send(commit(10, 20));
@@ -206,7 +208,7 @@ fn the_locks_of_old_transactions_are_listed_in_order_and_page_by_page() {
         let id = server.send(Ask::LocksBelow(v1::LocksBelowRequest {
             below: 14,
             after,
-            to: Some(me(LIFE)),
+            to: Some(me(INCARNATION)),
         }));
         match server.answer(id) {
             Some(Body::LocksBelow(locks)) => locks,
@@ -257,7 +259,7 @@ fn more_locks_than_one_answer_holds_are_gone_through() {
         let id = server.send(Ask::LocksBelow(v1::LocksBelowRequest {
             below: 11,
             after: after.take(),
-            to: Some(me(LIFE)),
+            to: Some(me(INCARNATION)),
         }));
         let Some(Body::LocksBelow(locks)) = server.answer(id) else {
             panic!("no locks");
@@ -277,7 +279,7 @@ fn an_order_to_make_a_tablet_of_a_deleted_table_is_refused_also_after_a_start() 
     assert!(server.own(frozen(1, 5)).is_none());
     assert!(
         server
-            .order(TabletCommand::Drop { id: 1, table: 5 })
+            .command(TabletCommand::Drop { id: 1, table: 5 })
             .is_none()
     );
     for _ in 0..2 {
@@ -286,14 +288,14 @@ fn an_order_to_make_a_tablet_of_a_deleted_table_is_refused_also_after_a_start() 
         let report = server.core.report();
         assert_eq!(report.deleted_tables, [5]);
         assert!(report.tablets.is_empty());
-        server.start_again_as(LIFE);
+        server.start_again_as(INCARNATION);
     }
 }
 
 #[test]
 fn a_tablet_that_is_lost_is_not_frozen_by_making_an_empty_one() {
     let mut server = Server::new();
-    let answer = server.order(TabletCommand::Create {
+    let answer = server.command(TabletCommand::Create {
         tablet: frozen(9, 5),
         made: true,
         barrier: Timestamp::ZERO,
@@ -307,13 +309,13 @@ fn what_is_meant_for_another_server_or_start_is_refused() {
     let mut server = Server::new();
     let other = v1::Addressee {
         server: "tablet-1".into(),
-        ..me(LIFE)
+        ..me(INCARNATION)
     };
-    for meant in [Some(other), Some(me(LIFE + 1)), None] {
-        let order = TabletCommand::Drop { id: 1, table: 5 };
+    for meant in [Some(other), Some(me(INCARNATION + 1)), None] {
+        let command = TabletCommand::Drop { id: 1, table: 5 };
         server
             .core
-            .order(ME, 99, meant.clone(), order, &mut server.replies);
+            .command(ME, 99, meant.clone(), command, &mut server.replies);
         let kind = refused(server.answer(99));
         assert!(
             matches!(&kind, Kind::OtherServer(is) if is.meant == meant),
@@ -326,7 +328,7 @@ fn what_is_meant_for_another_server_or_start_is_refused() {
         }));
         let kind = refused(server.answer(id));
         assert!(
-            matches!(&kind, Kind::OtherServer(is) if is.answers == Some(me(LIFE))),
+            matches!(&kind, Kind::OtherServer(is) if is.answers == Some(me(INCARNATION))),
             "{kind:?}"
         );
     }

@@ -1,6 +1,6 @@
 //! What a server answers within its lease: nothing that the one in its place could contradict.
 
-use crate::support::{LIFE, Server, cell, prewrite, refused};
+use crate::support::{INCARNATION, Server, cell, prewrite, refused};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -39,7 +39,7 @@ fn all(ts: u64) -> Vec<Ask> {
         Ask::Prewrite(prewrite) => Ask::Prewrite(v1::PrewriteRequest {
             one_phase: Some(v1::OnePhase {
                 commit_ts: ts,
-                life: LIFE,
+                incarnation: INCARNATION,
             }),
             ..prewrite
         }),
@@ -154,7 +154,7 @@ fn nothing_is_committed_in_one_phase_below_an_earlier_lease() {
         let ask = v1::PrewriteRequest {
             one_phase: Some(v1::OnePhase {
                 commit_ts,
-                life: LIFE,
+                incarnation: INCARNATION,
             }),
             ..ask
         };

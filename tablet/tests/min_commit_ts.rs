@@ -1,7 +1,7 @@
 //! The answer to a prewrite says above what its transaction has to commit: above every snapshot that has read here
 //! without meeting its locks.
 
-use crate::support::{LIFE, Server, cell, prewrite};
+use crate::support::{INCARNATION, Server, cell, prewrite};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -126,7 +126,7 @@ fn what_earlier_incarnations_have_answered_counts() {
     let one_phase = v1::PrewriteRequest {
         one_phase: Some(v1::OnePhase {
             commit_ts: 15,
-            life: LIFE + 1,
+            incarnation: INCARNATION + 1,
         }),
         ..request
     };

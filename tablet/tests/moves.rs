@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::support::moves::{Two, ask_at, at, get, not_served, tablets, taken, value};
-use crate::support::{LIFE, ME, Server, cell, prewrite, refused, tablet};
+use crate::support::{INCARNATION, ME, Server, cell, prewrite, refused, tablet};
 use percolator_engine::Column;
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::TabletState;
@@ -88,7 +88,7 @@ fn nobody_serves_it_between_the_last_piece_and_the_decision() {
     let other = not_served(ask_at(&mut two.other, 1, get("b", 20)));
     assert!(!other.moving, "it won't come at that epoch");
     // A command finds it closed, too.
-    let split = two.owner.order(TabletCommand::Split {
+    let split = two.owner.command(TabletCommand::Split {
         id: 1,
         epoch: 1,
         row: "h".into(),
@@ -161,7 +161,7 @@ fn restarts_are_settled_by_what_the_owner_has_written() {
     two.owner
         .core
         .tick(Duration::from_secs(3), &mut two.owner.replies);
-    let merged = two.owner.order(TabletCommand::Merge {
+    let merged = two.owner.command(TabletCommand::Merge {
         first: (9, 1),
         second: (1, 1),
     });
@@ -211,7 +211,7 @@ fn a_tablet_comes_back_with_nothing_of_before() {
     back.hand_over();
     assert_eq!(tablets(&back.other), [(1, 3)]);
     assert_eq!(value(&mut back.other, 3, "b", 40).as_deref(), Some("2"));
-    // A late order to make it doesn't, where it was.
+    // A late command to make it doesn't, where it was.
     let late = back.owner.own(tablet(1, 5, "a", "m"));
     let Kind::Invalid(why) = refused(late) else {
         panic!("made again");
@@ -366,14 +366,14 @@ fn an_attempt_ends_though_its_tablet_was_merged_and_has_left_since() {
     two.owner
         .core
         .tick(Duration::from_secs(3), &mut two.owner.replies);
-    let merged = two.owner.order(TabletCommand::Merge {
+    let merged = two.owner.command(TabletCommand::Merge {
         first: (9, 1),
         second: (1, 1),
     });
     assert_eq!(merged, None);
     // A third server gets the whole.
     let waits = std::mem::replace(&mut two.other, Server::empty());
-    let begun = two.other.order(TabletCommand::Import {
+    let begun = two.other.command(TabletCommand::Import {
         tablet: percolator_protocol::types::Tablet {
             epoch: 2,
             ..tablet(9, 5, "A", "m")
@@ -384,7 +384,7 @@ fn an_attempt_ends_though_its_tablet_was_merged_and_has_left_since() {
     assert_eq!(begun, None);
     two.hand_over();
     two.owner.core.settle(&[9], &mut two.owner.replies);
-    two.owner.start_again_as(LIFE);
+    two.owner.start_again_as(INCARNATION);
     two.owner.settle();
     assert_eq!(tablets(&two.owner), []);
     two.other = waits;

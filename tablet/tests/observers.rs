@@ -5,7 +5,7 @@ use crate::support;
 use std::time::Duration;
 
 use crate::support::observers::*;
-use crate::support::{LIFE, Server, cell, prewrite, refused};
+use crate::support::{INCARNATION, Server, cell, prewrite, refused};
 use bytes::Bytes;
 use percolator_engine::Column;
 use percolator_protocol::types::ack_column;
@@ -179,7 +179,7 @@ fn in_one_phase_the_same_holds() {
         Ask::Prewrite(v1::PrewriteRequest {
             one_phase: Some(v1::OnePhase {
                 commit_ts,
-                life: LIFE,
+                incarnation: INCARNATION,
             }),
             ..request
         })
@@ -341,7 +341,7 @@ fn both_parts_of_a_split_are_observed_and_so_is_the_whole() {
     let id = server.send(asking(1, 9000, 1000));
     let waits = server.send(asking(1, 9000, 1000));
     assert!(server.answer(id).is_some() && server.answer(waits).is_none());
-    assert!(server.order(split).is_none());
+    assert!(server.command(split).is_none());
     server.settle();
     assert!(matches!(refused(server.answer(waits)), Kind::NotServed(_)));
     server.start_again();
@@ -363,10 +363,10 @@ fn both_parts_of_a_split_are_observed_and_so_is_the_whole() {
         first: (1, 2),
         second: (2, 2),
     };
-    server.core.order(
+    server.core.command(
         7,
         0,
-        Some(support::me(LIFE + 1)),
+        Some(support::me(INCARNATION + 1)),
         merge,
         &mut server.replies,
     );

@@ -1,7 +1,7 @@
 //! Commits in one phase, as the server's core carries them out: what readers see while one is on its way
-//! to the disk, and what another life of the server knows.
+//! to the disk, and what another incarnation of the server knows.
 
-use crate::support::{LIFE, Server, cell, prewrite};
+use crate::support::{INCARNATION, Server, cell, prewrite};
 use percolator_engine::Column;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -14,7 +14,7 @@ fn one_phase(row: &'static str, value: &'static str, start_ts: u64, commit_ts: u
     Ask::Prewrite(v1::PrewriteRequest {
         one_phase: Some(v1::OnePhase {
             commit_ts,
-            life: LIFE,
+            incarnation: INCARNATION,
         }),
         ..request
     })
@@ -130,7 +130,7 @@ fn another_life_of_the_server_prewrites_and_says_which_it_is() {
         panic!("no answer to a prewrite");
     };
     assert!(!answer.committed && answer.rejections.is_empty());
-    assert_eq!(answer.life, LIFE + 1);
+    assert_eq!(answer.incarnation, INCARNATION + 1);
     assert_eq!(server.core.locks(), 1);
     let records = server.engine.get(Column::Write, b"").expect("memory");
     assert!(records.is_none());

@@ -1,6 +1,6 @@
 //! The barrier and the safe point of a tablet server: what is refused, what is collected, and what is kept.
 
-use crate::support::{LIFE, ME, Server, cell, me, prewrite, tablet};
+use crate::support::{INCARNATION, ME, Server, cell, me, prewrite, tablet};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_tablet::core::TabletCommand;
@@ -76,13 +76,13 @@ fn a_record_that_waited_for_room_takes_nothing_back() {
     server.send(prewrite("b", "1", 10));
     assert_eq!(server.commit_group_short_of_room(), 1, "there is no room");
     reach(&mut server, points(20, 10));
-    let order = TabletCommand::Create {
+    let command = TabletCommand::Create {
         tablet: tablet(2, 5, "m", "z"),
         made: false,
         barrier: Timestamp::from_u64(30),
     };
     let Server { core, replies, .. } = &mut server;
-    core.order(ME, 7, Some(me(LIFE)), order, replies);
+    core.command(ME, 7, Some(me(INCARNATION)), command, replies);
     reach(&mut server, points(40, 20));
     assert_eq!(server.commit_group_short_of_room(), 2, "points alone");
     // There is room again.

@@ -13,7 +13,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 /// What hasn't happened by then won't.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn options(folder: &Path, listen: SocketAddr) -> Options {
     Options {
@@ -94,7 +94,7 @@ async fn a_server_that_reads_its_log_lives_and_is_not_ready() {
         if answers == (Ok(ServingStatus::Serving), Ok(ServingStatus::NotServing)) {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "{answers:?}");
+        assert!(began.elapsed() < TIMEOUT, "{answers:?}");
         assert!(!server.is_finished(), "{:?}", server.join());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -109,7 +109,7 @@ fn a_tablet_above_the_limit_says_where_half_of_it_lies() {
     let split_at = size_of(&server, 1).split_at;
     assert!(split_at > *"b08" && split_at < *"b20", "{split_at:?}");
     let bytes = size_of(&server, 1).bytes;
-    server.order(TabletCommand::Split {
+    server.command(TabletCommand::Split {
         id: 1,
         epoch: 1,
         row: split_at,
@@ -127,7 +127,7 @@ fn a_tablet_above_the_limit_says_where_half_of_it_lies() {
         !first.split_at.is_empty() && !second.split_at.is_empty(),
         "{first:?} {second:?}"
     );
-    server.order(TabletCommand::Merge {
+    server.command(TabletCommand::Merge {
         first: (1, 2),
         second: (2, 2),
     });
@@ -148,7 +148,7 @@ fn one_row_cannot_be_split() {
     server.core.split_above(1_025, 0);
     wait(&mut server);
     assert_eq!(size_of(&server, 1).split_at, "b");
-    let split = server.order(TabletCommand::Split {
+    let split = server.command(TabletCommand::Split {
         id: 1,
         epoch: 1,
         row: "b".into(),
@@ -157,7 +157,7 @@ fn one_row_cannot_be_split() {
     assert_eq!(split, None);
     wait(&mut server);
     assert_eq!(size_of(&server, 2).split_at, "", "all of it is one row");
-    let again = server.order(TabletCommand::Split {
+    let again = server.command(TabletCommand::Split {
         id: 2,
         epoch: 2,
         row: "b".into(),

@@ -1,7 +1,7 @@
 //! Tablets that are split, and merged with their neighbour: nothing moves, and nothing is forgotten.
 
 use crate::support;
-use crate::support::{LIFE, Server, cell, prewrite, refused, tablet};
+use crate::support::{INCARNATION, Server, cell, prewrite, refused, tablet};
 use percolator_protocol::types::{Rows, TabletState};
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
@@ -15,7 +15,7 @@ fn split(
     row: &'static str,
     sibling: u64,
 ) -> Option<Body> {
-    server.order(TabletCommand::Split {
+    server.command(TabletCommand::Split {
         id,
         epoch,
         row: row.into(),
@@ -24,7 +24,7 @@ fn split(
 }
 
 fn merge(server: &mut Server, first: (u64, u64), second: (u64, u64)) -> Option<Body> {
-    server.order(TabletCommand::Merge { first, second })
+    server.command(TabletCommand::Merge { first, second })
 }
 
 fn why(body: Option<Body>) -> String {
@@ -66,7 +66,7 @@ fn one_phase(row: &'static str, start_ts: u64, commit_ts: u64) -> Ask {
         Ask::Prewrite(ask) => Ask::Prewrite(v1::PrewriteRequest {
             one_phase: Some(v1::OnePhase {
                 commit_ts,
-                life: LIFE,
+                incarnation: INCARNATION,
             }),
             ..ask
         }),
@@ -164,16 +164,16 @@ fn a_request_that_waits_for_its_row_while_its_tablet_is_split_is_told_so() {
     let first = server.send(prewrite("k", "1", 10));
     let waits = server.send(prewrite("k", "2", 11));
     // Decided behind the first one, and durable with it.
-    let order = TabletCommand::Split {
+    let command = TabletCommand::Split {
         id: 1,
         epoch: 1,
         row: "h".into(),
         sibling: 2,
     };
-    let to = Some(support::me(LIFE));
+    let to = Some(support::me(INCARNATION));
     server
         .core
-        .order(support::ME, 0, to, order, &mut server.replies);
+        .command(support::ME, 0, to, command, &mut server.replies);
     server.settle();
     assert!(matches!(server.answer(first), Some(Body::Prewrite(_))));
     assert!(matches!(refused(server.answer(waits)), Kind::NotServed(_)));
@@ -275,7 +275,7 @@ fn a_tablet_that_was_merged_does_not_come_back_by_a_late_order() {
         // Its id isn't given again.
         assert_eq!(server.core.report().highest_tablet_id, 2);
         if !restarts {
-            server.start_again_as(LIFE);
+            server.start_again_as(INCARNATION);
         }
     }
 }

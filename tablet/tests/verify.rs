@@ -1,6 +1,6 @@
 //! The walk that compares the index of garbage with the data: what was damaged is noticed, and nothing else.
 
-use crate::support::{LIFE, Server, cell, me, prewrite_row};
+use crate::support::{INCARNATION, Server, cell, me, prewrite_row};
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction};
 use percolator_protocol::safe_point::Points;
@@ -18,7 +18,7 @@ fn walk(server: &mut Server, part: Part) -> (u64, u64, Vec<String>) {
     let mut after = Bytes::new();
     loop {
         let answer = server.ask(Ask::Verify(v1::VerifyRequest {
-            to: Some(me(LIFE)),
+            to: Some(me(INCARNATION)),
             part: part.into(),
             after,
         }));
@@ -237,7 +237,7 @@ fn a_walk_goes_on_only_where_a_piece_has_ended() {
     let mut server = server();
     for after in [&b"short"[..], b"longer than a version of a cell is"] {
         let answer = server.ask(Ask::Verify(v1::VerifyRequest {
-            to: Some(me(LIFE)),
+            to: Some(me(INCARNATION)),
             part: Part::Records.into(),
             after: Bytes::from_static(after),
         }));

@@ -35,7 +35,7 @@ const PULSE: Duration = Duration::from_millis(500);
 /// A runtime that was silent for so long is stuck.
 const STUCK: Duration = Duration::from_secs(30);
 /// How long [`check`] asks.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// Out of file descriptors, as a rule: those that are open end by and by.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -291,11 +291,9 @@ pub async fn check(address: &str) -> Result<(), String> {
             tokio::time::sleep(ASK_AGAIN).await;
         }
     };
-    match tokio::time::timeout(PATIENCE, asking).await {
+    match tokio::time::timeout(TIMEOUT, asking).await {
         Ok(()) => Ok(()),
-        Err(_) => Err(format!(
-            "{address} is not ready within {PATIENCE:?}: {last}"
-        )),
+        Err(_) => Err(format!("{address} is not ready within {TIMEOUT:?}: {last}")),
     }
 }
 

@@ -79,8 +79,8 @@ async fn client(
         let count = if random.random_ratio(1, 4) { 65_536 } else { 3 };
         let floor = watched.highest.load(Ordering::SeqCst);
         // The answer of one that stands still comes when it goes on: that late answer is checked as well.
-        let patience = Duration::from_millis(random.random_range(200..8_000));
-        match tokio::time::timeout(patience, open.ask(count)).await {
+        let limit = Duration::from_millis(random.random_range(200..8_000));
+        match tokio::time::timeout(limit, open.ask(count)).await {
             Ok(Ok(response)) => {
                 let last = response.first + u64::from(response.count) - 1;
                 assert!(

@@ -25,7 +25,7 @@ use recording::Recording;
 use stats::{Stats, Summary};
 
 /// A single call is tried for this long: a server that was killed has to come back meanwhile.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long what is under way at the end may take.
 const AFTER_THE_END: Duration = Duration::from_secs(15);
@@ -85,10 +85,10 @@ pub(crate) async fn run(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let options = Options {
-        patience: PATIENCE,
+        request_timeout: TIMEOUT,
         ..Options::default()
     };
-    let client = connect.patient_client(options, PATIENCE, output).await?;
+    let client = connect.retrying_client(options, TIMEOUT, output).await?;
     if let Some(file) = &args.verify {
         return ledger::verify(&client, &args.table, file, output).await;
     }

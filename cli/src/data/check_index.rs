@@ -15,7 +15,7 @@ use super::repair::{Fault, Repair};
 use super::{IndexArg, count, indexes_invalid, say as say_now};
 use crate::errors::Usage;
 use crate::output::{Format, Output, with_bytes};
-use crate::patience::Snapshot;
+use crate::retries::Snapshot;
 
 /// Cells that are looked up together.
 const BATCH_CELLS: usize = 1000;
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     show: u64,
     /// Give up when a server is away for this long.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
-    pub(crate) patience: Duration,
+    pub(crate) request_timeout: Duration,
 }
 
 /// Where data and an index disagree.
@@ -145,7 +145,7 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     let progress = Mutex::new(Progress::new(output, None));
     let say = |message: &str| progress.lock().note(message);
     let check = async |at, repair| {
-        let snapshot = Snapshot::take(client, at, args.patience, &say).await?;
+        let snapshot = Snapshot::take(client, at, args.request_timeout, &say).await?;
         let mut check = Check::new(snapshot, &args, output, &progress, repair);
         let checked = check.all().await;
         progress.lock().clear();
@@ -160,7 +160,14 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     if let Some(why) = checked.not_to_be_repaired() {
         anyhow::bail!(why);
     }
-    let repair = Repair::new(client, &args.table, output, args.patience, args.show, &say);
+    let repair = Repair::new(
+        client,
+        &args.table,
+        output,
+        args.request_timeout,
+        args.show,
+        &say,
+    );
     // Once more from the beginning: what was found is only kept in part.
     let repaired = check(None, Some(repair)).await?;
     let mended = match repaired.repair {

@@ -16,7 +16,7 @@ use super::{FileFormat, count, json, say as say_now};
 use crate::cells::Escaped;
 use crate::errors::Usage;
 use crate::output::Output;
-use crate::patience::Snapshot;
+use crate::retries::Snapshot;
 
 const WRITE_BYTES: usize = 256 << 10;
 /// Most columns of a CSV file that names them itself: they are held in memory.
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     escape: bool,
     /// Give up when a server is away for this long.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
-    pub(crate) patience: Duration,
+    pub(crate) request_timeout: Duration,
 }
 
 /// A row of the table.
@@ -157,7 +157,7 @@ async fn write(
     progress: &Mutex<Progress>,
     say: &(dyn Fn(&str) + Sync),
 ) -> anyhow::Result<Written> {
-    let snapshot = Snapshot::take(client, args.at, args.patience, say).await?;
+    let snapshot = Snapshot::take(client, args.at, args.request_timeout, say).await?;
     let range = || match &args.prefix {
         Some(prefix) => Range::prefix(prefix.0.clone()),
         None => Range::all(),

@@ -24,7 +24,7 @@ use super::{FileFormat, IndexArg, count, indexes_invalid};
 use crate::cells::Escaped;
 use crate::errors::Usage;
 use crate::output::{Format, Output};
-use crate::patience::{Patience, may_pass};
+use crate::retries::{Retries, may_pass};
 
 /// How often it is said what goes on.
 const SAID_EVERY: Duration = Duration::from_secs(2);
@@ -99,7 +99,7 @@ pub(crate) struct Args {
     split_at: Vec<Escaped>,
     /// Give up when servers are away and nothing has been loaded for this long.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
-    pub(crate) patience: Duration,
+    pub(crate) request_timeout: Duration,
 }
 
 /// What one transaction of a whole file buffers before it is flushed: as much again is on its way meanwhile, and the import
@@ -183,7 +183,7 @@ pub(crate) async fn run(
         skip_bad: args.skip_bad,
         complain: &complain,
         batch_rows: args.batch as usize,
-        patience: Patience::new(args.patience),
+        retries: Retries::new(args.request_timeout),
         counts: Mutex::default(),
         stopped: false.into(),
         wake: tokio::sync::Notify::new(),

@@ -16,7 +16,7 @@ use super::diff::{Change, Diff};
 use super::reader::Item;
 use super::records::Record;
 use super::source::Bad;
-use crate::patience::{Patience, may_pass};
+use crate::retries::{Retries, may_pass};
 
 /// Bytes of records in one transaction; a single record may be larger.
 const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -85,7 +85,7 @@ pub(crate) struct Loader<'a> {
     /// Go on behind records that can't be loaded.
     pub(crate) skip_bad: bool,
     pub(crate) batch_rows: usize,
-    pub(crate) patience: Patience,
+    pub(crate) retries: Retries,
     pub(crate) counts: Mutex<Counts>,
     pub(crate) stopped: AtomicBool,
     pub(crate) wake: Notify,
@@ -166,7 +166,7 @@ impl Loader<'_> {
         };
         match written.await {
             Ok((counts, refused)) => {
-                self.patience.progress();
+                self.retries.progress();
                 Ok(self.counted(counts, refused, batch.len(), records.len()))
             }
             Err(error) => Err(Failure::of(batch, error)),
@@ -193,7 +193,7 @@ impl Loader<'_> {
                 .await;
             let error = match loaded {
                 Ok((counts, refused)) => {
-                    self.patience.progress();
+                    self.retries.progress();
                     return Ok(self.counted(counts, refused, batch.len(), records.len()));
                 }
                 Err(error) => error,
@@ -205,7 +205,7 @@ impl Loader<'_> {
                     Error::Unknown { .. } | Error::Conflict(_) | Error::NoSnapshot { .. }
                 );
             let result = if again {
-                self.patience.wait(error, self.say).await
+                self.retries.wait(error, self.say).await
             } else {
                 Err(error)
             };

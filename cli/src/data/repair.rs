@@ -11,7 +11,7 @@ use serde_json::json;
 use super::records::short;
 use super::{IndexArg, count};
 use crate::output::{Format, Output, with_bytes};
-use crate::patience::{Patience, may_pass};
+use crate::retries::{Retries, may_pass};
 
 /// Repairs in one transaction.
 const BATCH: usize = 200;
@@ -67,7 +67,7 @@ pub(crate) struct Repair<'a> {
     client: &'a Client,
     table: &'a str,
     output: Output,
-    patience: Patience,
+    retries: Retries,
     say: &'a (dyn Fn(&str) + Sync),
     /// The most repairs to name.
     show: u64,
@@ -83,7 +83,7 @@ impl<'a> Repair<'a> {
         client: &'a Client,
         table: &'a str,
         output: Output,
-        patience: Duration,
+        request_timeout: Duration,
         show: u64,
         say: &'a (dyn Fn(&str) + Sync),
     ) -> Self {
@@ -91,7 +91,7 @@ impl<'a> Repair<'a> {
             client,
             table,
             output,
-            patience: Patience::new(patience),
+            retries: Retries::new(request_timeout),
             say,
             show,
             waiting: Vec::new(),
@@ -123,13 +123,13 @@ impl<'a> Repair<'a> {
                     Ok(done) => break done,
                     // Whatever became of it: the same once more is harmless.
                     Err(error @ (Error::Unknown { .. } | Error::Conflict(_))) => {
-                        self.patience.wait(error, self.say).await?;
+                        self.retries.wait(error, self.say).await?;
                     }
-                    Err(error) if may_pass(&error) => self.patience.wait(error, self.say).await?,
+                    Err(error) if may_pass(&error) => self.retries.wait(error, self.say).await?,
                     Err(error) => return Err(error.into()),
                 }
             };
-            self.patience.progress();
+            self.retries.progress();
             for (fault, did) in batch.iter().zip(done) {
                 self.tell(fault, did)?;
             }

@@ -86,7 +86,7 @@ pub(crate) async fn run(
     match command {
         Command::Record(args) => {
             let client = connect
-                .patient_client(record::options(), record::PATIENCE, output)
+                .retrying_client(record::options(), record::TIMEOUT, output)
                 .await?;
             let result = record::run(&client, args, output).await;
             client.settle().await;

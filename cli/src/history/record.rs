@@ -27,7 +27,7 @@ const OPS_MAX: usize = 4;
 /// A list is left alone when it has this many elements, and a new one takes its place.
 const ELEMENTS_MAX: usize = 50;
 /// A single call is tried for this long: a server that was killed has to come back meanwhile.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 const NOT_WRITTEN: &str = "cannot write the history";
 
 /// The workload.
@@ -56,7 +56,7 @@ pub(crate) struct Args {
 
 pub(crate) fn options() -> Options {
     Options {
-        patience: PATIENCE,
+        request_timeout: TIMEOUT,
         ..Options::default()
     }
 }

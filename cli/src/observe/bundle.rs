@@ -77,7 +77,7 @@ pub(crate) struct Args {
     on_kubernetes: OnKubernetes,
     /// How long the master and the oracle may take to answer.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
-    patience: Duration,
+    request_timeout: Duration,
 }
 
 /// What is to be archived, by name.
@@ -144,7 +144,7 @@ async fn ask(
     places: &Places,
     files: &mut Files,
 ) -> anyhow::Result<Survey> {
-    let (client, admin) = status::connect(cluster, args.patience).await?;
+    let (client, admin) = status::connect(cluster, args.request_timeout).await?;
     let survey = Survey::take(&client, &admin).await?;
     put_json(files, "tablets.json", &tablets(&survey, args.with_keys))?;
     let mut survey = if args.with_keys {

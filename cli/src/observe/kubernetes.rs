@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 /// Longer than any answer takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of each log.
 const LINES: &str = "--tail=5000";
 /// Kinds of objects that belong to a cluster, by its label.
@@ -208,12 +208,12 @@ impl OnKubernetes {
             .args(arguments)
             .stdin(Stdio::null())
             .kill_on_drop(true);
-        let output = tokio::time::timeout(PATIENCE, command.output()).await;
+        let output = tokio::time::timeout(TIMEOUT, command.output()).await;
         let why = match output {
             Ok(Ok(output)) if output.status.success() => return Ok(Some(output.stdout)),
             Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             Ok(Err(error)) => return Err(error),
-            Err(_) => format!("no answer within {PATIENCE:?}"),
+            Err(_) => format!("no answer within {TIMEOUT:?}"),
         };
         let asked = arguments.join(" ");
         told.refused.push(format!("kubectl {asked}: {why}"));

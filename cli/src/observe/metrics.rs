@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::cluster::SERVERS;
 
 /// A process that is there answers sooner.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where metrics are.
 #[derive(Clone, Debug, clap::Args)]
@@ -113,12 +113,12 @@ impl Places {
     /// What each server shows now, or why it isn't reached.
     pub(crate) async fn scrape(&self) -> BTreeMap<String, Result<String, String>> {
         let pages = self.metrics.iter().map(|(server, address)| async move {
-            let asked = tokio::time::timeout(PATIENCE, endpoint::get(address, "/metrics")).await;
+            let asked = tokio::time::timeout(TIMEOUT, endpoint::get(address, "/metrics")).await;
             let page = match asked {
                 Ok(Ok(answer)) if answer.status == 200 => Ok(answer.body),
                 Ok(Ok(answer)) => Err(format!("{address} answers with {}", answer.status)),
                 Ok(Err(error)) => Err(format!("{address}: {error}")),
-                Err(_) => Err(format!("{address} does not answer within {PATIENCE:?}")),
+                Err(_) => Err(format!("{address} does not answer within {TIMEOUT:?}")),
             };
             (server.clone(), page)
         });

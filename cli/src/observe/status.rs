@@ -27,13 +27,13 @@ Examples:
 pub(crate) struct Args {
     /// How long the master and the oracle may take to answer.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
-    patience: Duration,
+    request_timeout: Duration,
     #[command(flatten)]
     places: MetricsSource,
 }
 
 pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Result<ExitCode> {
-    let (client, admin) = connect(cluster, args.patience).await?;
+    let (client, admin) = connect(cluster, args.request_timeout).await?;
     let mut survey = Survey::take(&client, &admin).await?;
     let places = args.places.find(cluster).with(&survey.metrics);
     let pages = places.reached().await;
@@ -47,9 +47,12 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
     Ok(answered(problems.is_empty()))
 }
 
-pub(crate) async fn connect(cluster: &str, patience: Duration) -> anyhow::Result<(Client, Admin)> {
+pub(crate) async fn connect(
+    cluster: &str,
+    request_timeout: Duration,
+) -> anyhow::Result<(Client, Admin)> {
     let options = Options {
-        patience,
+        request_timeout,
         ..Options::default()
     };
     let client = Client::connect_with(cluster, options).await?;

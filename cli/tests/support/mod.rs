@@ -26,7 +26,7 @@ use serde_json::Value;
 pub(crate) const PERCOLATOR: &str = env!("CARGO_BIN_EXE_percolator");
 
 /// Longer than anything takes, even on a machine that does something else meanwhile.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What a command said.
 #[derive(Debug)]
@@ -330,7 +330,7 @@ impl Cluster {
     /// Waits until `up` says a line of which this is true on standard error, and gives all that it has said since the last
     /// time somebody waited.
     pub(crate) fn wait_for_line(&self, what: &str, is_it: impl Fn(&str) -> bool) -> Vec<String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut said = Vec::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -424,10 +424,7 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(
-            started.elapsed() < PATIENCE,
-            "waited {PATIENCE:?} for {what}"
-        );
+        assert!(started.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}");
         std::thread::park_timeout(Duration::from_millis(10));
     }
 }

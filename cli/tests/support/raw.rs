@@ -64,7 +64,7 @@ impl Raw {
             .await
             .expect("a stream")
             .into_inner();
-        let answer = tokio::time::timeout(super::PATIENCE, answers.message())
+        let answer = tokio::time::timeout(super::TIMEOUT, answers.message())
             .await
             .expect("in time");
         let pack = answer.expect("no error").expect("an answer");

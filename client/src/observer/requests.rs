@@ -221,9 +221,9 @@ impl Client {
         rows: &[Bytes],
     ) -> Result<(), Error> {
         let at = self.timestamp().await?;
-        let patience = self.options().patience;
-        let deadline = self.router.deadline(patience);
-        let table = self.router.table(table, patience).await?;
+        let request_timeout = self.options().request_timeout;
+        let deadline = self.router.deadline(request_timeout);
+        let table = self.router.table(table, request_timeout).await?;
         let column = Bytes::copy_from_slice(column.as_ref());
         let cell = |at: usize| Cell::new(table, rows[at].clone(), column.clone());
         let build = |cells: Vec<(usize, v1::CellRef)>| {
@@ -249,12 +249,12 @@ impl Client {
         ask: &(dyn Fn(Option<&v1::CellName>) -> Ask + Sync),
         mut take: impl FnMut(Body) -> Result<Option<v1::CellName>, CallError>,
     ) -> Result<(), Error> {
-        let patience = self.options().patience;
-        let table = self.router.table(table, patience).await?;
+        let request_timeout = self.options().request_timeout;
+        let table = self.router.table(table, request_timeout).await?;
         let (mut row, mut from) = (Bytes::new(), None);
         loop {
             let ask = |_: &Located| ask(from.as_ref());
-            let deadline = self.router.deadline(patience);
+            let deadline = self.router.deadline(request_timeout);
             let failed = |error| deadline.error(&*self.router.transport, doing, error);
             let asked = self.router.ask_tablet(table, &row, &ask, deadline).await;
             let (tablet, body) = asked.map_err(failed)?;

@@ -28,7 +28,7 @@ use crate::{CellName, Client, Error};
 /// How long a server keeps a request that it has nothing for.
 const WAIT: Duration = Duration::from_secs(2);
 /// How long its answer is waited for besides.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// How often it is looked whether every tablet is asked.
 const LISTED_EVERY: Duration = Duration::from_secs(5);
 /// How often a tablet is asked for locked cells.
@@ -76,8 +76,11 @@ pub(super) async fn start(observer: Observer, client: &Client) -> Result<Observe
     }
     // Whether there are such a table and such an observed column.
     client.observed(&observer.table, &observer.column).await?;
-    let patience = client.options().patience;
-    let table = client.router.table(&observer.table, patience).await?;
+    let request_timeout = client.options().request_timeout;
+    let table = client
+        .router
+        .table(&observer.table, request_timeout)
+        .await?;
     let (stopping, is_stopping) = watch::channel(false);
     let (has_stopped, stopped) = watch::channel(false);
     let (last_error, error) = watch::channel(None);
@@ -132,7 +135,7 @@ impl Shared {
         loop {
             router.transport.sleep(lease / RENEWALS).await;
             let rows: Vec<Bytes> = self.held.lock().keys().cloned().collect();
-            let deadline = router.deadline(PATIENCE);
+            let deadline = router.deadline(TIMEOUT);
             let mut by_tablet = BTreeMap::new();
             for row in rows {
                 if let Ok(tablet) = router.place(&Wanted::of(self.table, &row), deadline).await {
@@ -254,7 +257,7 @@ impl Shared {
         let router = &self.client.router;
         let (mut tablets, mut row) = (Vec::new(), Bytes::new());
         loop {
-            let deadline = router.deadline(PATIENCE);
+            let deadline = router.deadline(TIMEOUT);
             let wanted = Wanted::of(self.table, &row);
             match router.place(&wanted, deadline).await {
                 Ok(tablet) => {
@@ -298,7 +301,7 @@ impl Shared {
                 worker: self.id,
                 ..v1::NotificationsRequest::default()
             });
-            let deadline = router.deadline(WAIT + PATIENCE);
+            let deadline = router.deadline(WAIT + TIMEOUT);
             match self.answer(&tablet, ask, deadline).await {
                 Attempt::Done(Body::Notifications(found)) => {
                     let has_none = found.notifications.is_empty() && found.locked_rows.is_empty();
@@ -412,7 +415,7 @@ impl Shared {
             })
         };
         let router = &self.client.router;
-        let deadline = router.deadline(PATIENCE);
+        let deadline = router.deadline(TIMEOUT);
         // If it can't be asked, the leases end by themselves.
         let _ = router.ask_tablet(self.table, &first, &ask, deadline).await;
     }

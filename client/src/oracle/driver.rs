@@ -137,10 +137,10 @@ impl Driver {
         if self.stream.is_none() && self.places.is_empty() {
             self.read_directory().await?;
         }
-        let patience = self.places.patience();
-        let asked = timeout(patience, self.response(request)).await;
+        let limit = self.places.timeout();
+        let asked = timeout(limit, self.response(request)).await;
         let answer = asked.unwrap_or_else(|_| {
-            let waited_ms = patience.as_millis();
+            let waited_ms = limit.as_millis();
             Err(format!("it did not answer for {waited_ms} ms").into())
         });
         let TimestampsResponse { first, count: got } = answer.map_err(|failed| {
@@ -166,8 +166,8 @@ impl Driver {
 
     /// Learns where the oracles are. A master that is away as well must not keep a client from the other oracles.
     async fn read_directory(&mut self) -> Result<(), String> {
-        let patience = self.places.directory_patience();
-        let read = timeout(patience, (self.shared.place)()).await;
+        let limit = self.places.directory_timeout();
+        let read = timeout(limit, (self.shared.place)()).await;
         let read = read.unwrap_or_else(|_| Err("the directory was not read in time".to_owned()));
         match read {
             Ok(place) => self.places.learn(place),

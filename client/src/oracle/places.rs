@@ -9,9 +9,9 @@ use super::Place;
 
 /// One of several oracles answers within this, or the next one is asked. A leader's answer takes microseconds; one that
 /// stands still has lost its right after two seconds.
-const PATIENCE_OF_SEVERAL: Duration = Duration::from_millis(1_000);
+const TIMEOUT_OF_SEVERAL: Duration = Duration::from_millis(1_000);
 /// One that is alone is waited for until the caller's own deadline.
-const PATIENCE_OF_ONE: Duration = Duration::from_secs(24 * 3600);
+const TIMEOUT_OF_ONE: Duration = Duration::from_secs(24 * 3600);
 
 /// The oracles of a directory: first the one that led last, as far as the master has heard. None if it knows none.
 pub fn places(directory: &v1::DirectoryResponse) -> Option<Place> {
@@ -65,11 +65,11 @@ impl KnownPlaces {
     }
 
     /// How long the directory is waited for: not for long if other oracles were known before.
-    pub fn directory_patience(&self) -> Duration {
+    pub fn directory_timeout(&self) -> Duration {
         if self.earlier.len() > 1 {
-            PATIENCE_OF_SEVERAL
+            TIMEOUT_OF_SEVERAL
         } else {
-            PATIENCE_OF_ONE
+            TIMEOUT_OF_ONE
         }
     }
 
@@ -92,11 +92,11 @@ impl KnownPlaces {
     }
 
     /// How long it is waited for.
-    pub fn patience(&self) -> Duration {
+    pub fn timeout(&self) -> Duration {
         if self.several {
-            PATIENCE_OF_SEVERAL
+            TIMEOUT_OF_SEVERAL
         } else {
-            PATIENCE_OF_ONE
+            TIMEOUT_OF_ONE
         }
     }
 
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(place.address, "b:1");
         let mut known = KnownPlaces::default();
         known.learn(place);
-        assert_eq!(known.patience(), PATIENCE_OF_SEVERAL);
+        assert_eq!(known.timeout(), TIMEOUT_OF_SEVERAL);
         known.failed(None);
         assert_eq!(known.current().unwrap().address, "c:1");
         known.failed(Some("d:1".to_owned()));
@@ -157,10 +157,10 @@ mod tests {
             ..Place::from("a:1".to_owned())
         });
         known.granted();
-        assert_eq!(known.patience(), PATIENCE_OF_SEVERAL);
+        assert_eq!(known.timeout(), TIMEOUT_OF_SEVERAL);
         known.failed(None);
         assert!(known.is_empty(), "the directory is read");
-        assert_eq!(known.directory_patience(), PATIENCE_OF_SEVERAL);
+        assert_eq!(known.directory_timeout(), TIMEOUT_OF_SEVERAL);
         assert!(known.recall());
         assert_eq!(known.current().unwrap().address, "a:1");
         known.failed(None);
@@ -168,7 +168,7 @@ mod tests {
         known.failed(None);
         // And then the directory again, for as long as it takes.
         assert!(known.is_empty());
-        assert_eq!(known.directory_patience(), PATIENCE_OF_ONE);
+        assert_eq!(known.directory_timeout(), TIMEOUT_OF_ONE);
         assert!(!known.recall());
         // Where one that has granted names another one, that is asked first.
         known.learn("a:1".to_owned().into());
@@ -181,7 +181,7 @@ mod tests {
     fn standbys_that_name_each_other_end() {
         let mut known = KnownPlaces::default();
         known.learn("a:1".to_owned().into());
-        assert_eq!(known.patience(), PATIENCE_OF_ONE);
+        assert_eq!(known.timeout(), TIMEOUT_OF_ONE);
         for asked in 0..3 {
             assert!(!known.is_empty(), "{asked}");
             known.failed(Some("b:1".to_owned()));

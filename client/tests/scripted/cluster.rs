@@ -150,7 +150,7 @@ impl Cluster {
             .collect();
         for (tablet, address) in &tablets {
             let server = servers.get_mut(address).expect("one of them");
-            let order = TabletCommand::Create {
+            let command = TabletCommand::Create {
                 tablet: tablet.clone(),
                 made: false,
                 barrier: Timestamp::ZERO,
@@ -160,7 +160,7 @@ impl Cluster {
                 incarnation: server.incarnation,
             };
             let Server { core, replies, .. } = server;
-            core.order(0, 0, Some(me), order, replies);
+            core.command(0, 0, Some(me), command, replies);
             server.settle(STEP);
             server.replies.clear();
         }

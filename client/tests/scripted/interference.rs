@@ -257,7 +257,7 @@ fn a_server_that_starts_again_is_asked_for_two_phases() {
 #[test]
 fn locks_are_renewed_three_times_in_a_ttl_for_as_long_as_it_takes() {
     let bench = Bench::with(Options {
-        patience: Duration::from_secs(20),
+        request_timeout: Duration::from_secs(20),
         ..Options::default()
     });
     bench.fill(ROWS[2]);

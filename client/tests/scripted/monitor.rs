@@ -41,7 +41,7 @@ struct Notes {
     /// Which transactions commit above which timestamp, by the answers of their primaries.
     pushed: BTreeMap<u64, u64>,
     /// When it received the number of each start of a server.
-    lives: BTreeMap<(String, u64), Moment>,
+    incarnations: BTreeMap<(String, u64), Moment>,
 }
 
 #[derive(Default)]
@@ -129,8 +129,8 @@ impl Monitor {
             }
             (_, Answer::Locate(located)) => {
                 for server in &located.tablets {
-                    let life = (server.address.clone(), server.incarnation);
-                    notes.lives.entry(life).or_insert(now);
+                    let incarnation = (server.address.clone(), server.incarnation);
+                    notes.incarnations.entry(incarnation).or_insert(now);
                 }
             }
             (Question::Tablet(address, request), Answer::Tablet(response)) => {
@@ -213,11 +213,14 @@ impl Notes {
         own.one_phase_sent = true;
         let asked = self.timestamps.get(&one_phase.commit_ts);
         let asked = *asked.expect("the commit_ts is the client's");
-        let life = (address.to_owned(), one_phase.life);
-        let known = *self.lives.get(&life).expect("the server has sent it");
+        let incarnation = (address.to_owned(), one_phase.incarnation);
+        let known = *self
+            .incarnations
+            .get(&incarnation)
+            .expect("the server has sent it");
         assert!(
             known < asked,
-            "the commit_ts was taken before the life was known"
+            "the commit_ts was taken before the incarnation was known"
         );
         self.takes_commit_ts(start_ts, one_phase.commit_ts);
     }
@@ -397,8 +400,8 @@ impl Notes {
         cells: &Cells<'_>,
     ) {
         let now = self.last;
-        let life = (address.to_owned(), received.life);
-        self.lives.entry(life).or_insert(now);
+        let incarnation = (address.to_owned(), received.incarnation);
+        self.incarnations.entry(incarnation).or_insert(now);
         if !received.rejections.is_empty() {
             return;
         }

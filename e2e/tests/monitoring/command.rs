@@ -148,7 +148,14 @@ fn look_into_bundle(space: &Namespace, cluster: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let file = folder.path().join("bundle.tar.gz");
     let made = Command::new(program())
-        .args(["-c", "127.0.0.1:1", "debug", "bundle", "--patience", "1s"])
+        .args([
+            "-c",
+            "127.0.0.1:1",
+            "debug",
+            "bundle",
+            "--request-timeout",
+            "1s",
+        ])
         .args(["--for", "0s", "--data-dir", "nowhere", "--kubernetes"])
         .arg(format!("{}/{cluster}", space.name()))
         .arg("--file")

@@ -145,12 +145,12 @@ pub(crate) fn check(kube: &Kube, space: &Namespace, prometheus: &Prometheus) {
     let silent: BTreeSet<String> = lines.map(str::to_owned).collect();
     wait("each rule to be looked at once", || prometheus.rules());
     let all = all(kube, prometheus);
-    let mut looks = 0_u32..;
+    let mut reconciles = 0_u32..;
     wait(
         "every expression that isn't on the list to be answered",
         || {
-            // An idle operator has no looks to measure.
-            let seen = format!("seen={}", looks.next().unwrap_or_default());
+            // An idle operator has no reconciles to measure.
+            let seen = format!("seen={}", reconciles.next().unwrap_or_default());
             space.kubectl(&["annotate", "--overwrite", "perc", "calm", &seen])?;
             let mut wrong = String::new();
             for (name, expression) in all.iter().filter(|(name, _)| !silent.contains(*name)) {

@@ -1,4 +1,4 @@
-//! The commit log: segments of records, each record one group that was durable before it was
+//! The write-ahead log: segments of records, each record one group that was durable before it was
 //! visible.
 //!
 //! There is at most one record that was not synced, and it is the last of the last segment: the next

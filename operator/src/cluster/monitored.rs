@@ -57,7 +57,7 @@ pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'
     if is_paused {
         return not_now(Reason::PausedBySpec, "spec.paused is false");
     }
-    not_now(Reason::ApplyRefused, "the operator looks again")
+    not_now(Reason::ApplyRefused, "the operator tries again")
 }
 
 fn not_now(reason: Reason, until: &str) -> Said {

@@ -67,12 +67,12 @@ impl World {
     /// One reconciliation; gives the names of what it applied, and whether it wrote a status.
     fn step(&mut self) -> (Vec<String>, bool) {
         let seen = self.observed.clone();
-        self.look(&seen, &mut usize::MAX.clone())
+        self.reconcile(&seen, &mut usize::MAX.clone())
     }
 
     /// One reconciliation by what the operator sees, which may be old. When no writes are left, the operator is
     /// killed.
-    fn look(&mut self, seen: &Observed, writes: &mut usize) -> (Vec<String>, bool) {
+    fn reconcile(&mut self, seen: &Observed, writes: &mut usize) -> (Vec<String>, bool) {
         self.now += 1;
         let mut seen = seen.clone();
         seen.remember(self.observed.altered.clone());

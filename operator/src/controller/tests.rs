@@ -1,4 +1,4 @@
-//! Looks at clusters, with API servers made up.
+//! Reconciles of clusters, with API servers made up.
 
 mod fleet;
 
@@ -34,7 +34,7 @@ fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
             ],
             ..Status::default()
         };
-        let pause = look_again(&status, at(now));
+        let pause = requeue_after(&status, at(now));
         assert_eq!(pause.as_secs(), seconds, "{serves} {waits} {now}");
     }
     // Nothing tells of definitions that come later.
@@ -49,7 +49,7 @@ fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
             conditions: vec![condition("Available", "True", 1_000), waits],
             ..Status::default()
         };
-        assert_eq!(look_again(&status, at(9_000)).as_secs(), 40);
+        assert_eq!(requeue_after(&status, at(9_000)).as_secs(), 40);
     }
     // Nothing tells of tablets that are moved.
     for reason in ["DrainingTablets", "DrainBlocked"] {
@@ -60,7 +60,11 @@ fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
             ..Status::default()
         };
         for (now, seconds) in [(2_000, 3), (2_040, 10), (9_000, 60)] {
-            assert_eq!(look_again(&status, at(now)).as_secs(), seconds, "{reason}");
+            assert_eq!(
+                requeue_after(&status, at(now)).as_secs(),
+                seconds,
+                "{reason}"
+            );
         }
     }
 }
@@ -82,7 +86,7 @@ fn with_a_newer_cluster() -> Client {
     Client::new(tower::service_fn(answer), "n")
 }
 
-/// What looks share, of this API server.
+/// What reconciles share, of this API server.
 fn shared(client: Client) -> Arc<Shared> {
     let settings = Settings {
         image: "percolator:1".into(),
@@ -168,8 +172,8 @@ fn that_refuses_and(
 async fn the_end_of_a_namespace_is_waited_for_and_no_failure() {
     let (client, writes) = that_refuses("mine", NAMESPACE_ENDING);
     let shared = self::shared(client);
-    let again = look(found("mine"), shared.clone()).await;
-    assert_eq!(again.expect("no failure"), Action::requeue(LOOK_AGAIN));
+    let again = reconcile(found("mine"), shared.clone()).await;
+    assert_eq!(again.expect("no failure"), Action::requeue(RESYNC_INTERVAL));
     // What the first refusal says counts for the rest; and the status tells. It was written before, too, to record the image;
     // of each there is an event.
     let writes = std::mem::take(&mut *writes.lock().unwrap());
@@ -184,7 +188,7 @@ async fn the_end_of_a_namespace_is_waited_for_and_no_failure() {
 
     // Others who may not are told.
     let (client, _) = that_refuses("mine", r#""reason": "Forbidden""#);
-    let error = look(found("mine"), self::shared(client)).await;
+    let error = reconcile(found("mine"), self::shared(client)).await;
     error.expect_err("a refusal");
 }
 
@@ -205,8 +209,8 @@ async fn a_definition_that_goes_holds_up_no_cluster() {
             None
         }
     });
-    let again = look(found("mine"), shared(client)).await;
-    assert_eq!(again.expect("no failure"), Action::requeue(LOOK_AGAIN));
+    let again = reconcile(found("mine"), shared(client)).await;
+    assert_eq!(again.expect("no failure"), Action::requeue(RESYNC_INTERVAL));
     let writes = writes.lock().unwrap();
     assert!(writes.len() > 1, "it is made: {writes:?}");
 }
@@ -216,11 +220,13 @@ async fn what_fails_of_a_cluster_that_goes_is_no_failure() {
     // It is gone when its objects are asked for.
     let (client, _) = that_refuses("another", r#""reason": "Forbidden""#);
     let shared = shared(client);
-    look(found("mine"), shared.clone()).await.expect("gone");
+    reconcile(found("mine"), shared.clone())
+        .await
+        .expect("gone");
     assert!(is_gone(&found("mine").metadata, &shared).await);
     assert!(!is_gone(&found("another").metadata, &shared).await);
     // And one that failed waits for nothing any more, when no watch knows it.
-    shared.looks.failed("n/mine", Instant::now(), 1.0);
+    shared.reconciles.failed("n/mine", Instant::now(), 1.0);
     assert_eq!(shared.count().2, 0);
     let mut watched = kube::runtime::reflector::store::Writer::default();
     shared.known.lock().unwrap().push(watched.as_reader());
@@ -235,13 +241,13 @@ async fn what_fails_of_a_cluster_that_goes_is_no_failure() {
 async fn a_cluster_that_does_not_parse_holds_up_no_other() {
     let shared = shared(with_a_newer_cluster());
     for failures in 1..=3 {
-        let error = look(found("newer"), shared.clone()).await.unwrap_err();
+        let error = reconcile(found("newer"), shared.clone()).await.unwrap_err();
         assert!(error.to_string().contains("stone"), "{error}");
         let again = failed(found("newer"), &error, shared.clone());
         assert_ne!(again, Action::await_change(), "{failures}");
-        look(found("another"), shared.clone()).await.unwrap();
+        reconcile(found("another"), shared.clone()).await.unwrap();
     }
-    assert_eq!(shared.looks.standstill(Instant::now()), None);
+    assert_eq!(shared.reconciles.standstill(Instant::now()), None);
     let text = percolator_telemetry::text(&shared.metrics.registry).unwrap();
     assert!(
         text.contains("reconciles_total{result=\"error\"} 3"),
@@ -297,7 +303,7 @@ fn with_a_mirror(name: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
 async fn what_admission_alters_is_applied_once() {
     let (client, writes) = with_a_mirror("mine");
     let shared = self::shared(client);
-    let again = look(found("mine"), shared.clone()).await;
+    let again = reconcile(found("mine"), shared.clone()).await;
     assert_eq!(again.expect("no failure"), Action::requeue(GO_ON));
     let of_sets = || {
         let writes = std::mem::take(&mut *writes.lock().unwrap());
@@ -305,7 +311,7 @@ async fn what_admission_alters_is_applied_once() {
         sets.count()
     };
     assert_eq!(of_sets(), 1);
-    let again = look(found("mine"), shared.clone()).await;
+    let again = reconcile(found("mine"), shared.clone()).await;
     assert_ne!(again.expect("no failure"), Action::requeue(GO_ON));
     assert_eq!(of_sets(), 0);
     // A cluster that is gone leaves nothing behind.
@@ -314,7 +320,7 @@ async fn what_admission_alters_is_applied_once() {
     assert_eq!(shared.altered().len(), 0);
     // Another operator asks once.
     let other = self::shared(shared.client.clone());
-    let again = look(found("mine"), other).await;
+    let again = reconcile(found("mine"), other).await;
     assert_eq!(again.expect("no failure"), Action::requeue(GO_ON));
     assert_eq!(of_sets(), 1);
 }

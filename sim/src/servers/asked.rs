@@ -12,7 +12,7 @@ use crate::words;
 pub(super) enum Asked {
     Request,
     /// A command of the master, which cuts these tablets.
-    Order(Vec<u64>),
+    Command(Vec<u64>),
 }
 
 impl Asked {
@@ -20,8 +20,10 @@ impl Asked {
     pub(super) fn answer(self, core: &Core, response: v1::Response) -> Answer {
         match (self, response.body) {
             (Self::Request, body) => Answer::Tablet(v1::Response { body, ..response }),
-            (Self::Order(_), Some(Body::Error(error))) => Answer::Done(Err(words::refusal(&error))),
-            (Self::Order(cuts), _) => Answer::Done(Ok(Done {
+            (Self::Command(_), Some(Body::Error(error))) => {
+                Answer::Done(Err(words::refusal(&error)))
+            }
+            (Self::Command(cuts), _) => Answer::Done(Ok(Done {
                 groups: core.groups(),
                 tablets: cuts
                     .iter()

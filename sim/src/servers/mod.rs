@@ -83,7 +83,7 @@ pub(crate) fn exit(
     );
 }
 
-/// The processes that had a server's folder, as `server/src/life.rs` keeps them: a process of another folder proves nothing
+/// The processes that had a server's folder, as `server/src/incarnation.rs` keeps them: a process of another folder proves nothing
 /// of them.
 #[derive(Debug, Default)]
 pub struct Lives(Mutex<(Vec<u64>, bool)>);

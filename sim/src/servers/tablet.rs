@@ -1,4 +1,4 @@
-//! A tablet server's process: the shipped runner and core over the shipped commit log, on a simulated device and a
+//! A tablet server's process: the shipped runner and core over the shipped write-ahead log, on a simulated device and a
 //! simulated network.
 
 use std::collections::BTreeMap;
@@ -361,11 +361,11 @@ impl Tablet {
                     runner.requests(now, 0, from, std::iter::once(request));
                 });
             }
-            Ask::Order(order) => {
-                let asked = Asked::Order(order.order.cuts());
+            Ask::Command(command) => {
+                let asked = Asked::Command(command.command.cuts());
                 running.lock().askers.insert(from, (caller, asked));
                 let taken = self.act(world, running, |runner, now| {
-                    runner.order(now, 0, from, order)
+                    runner.command(now, 0, from, command)
                 });
                 if let Err(other) = taken {
                     running.lock().askers.remove(&from);

@@ -100,11 +100,11 @@ impl Core {
     pub fn held(&self) -> Usage {
         let reads = self.queue.reads.iter();
         let decided = self.groups.decided.iter();
-        let bulk = self.bulk.iter();
+        let flushes = self.flushes.iter();
         Usage {
             queued: Amount::of(self.queue.waiting.values().map(|queued| queued.bytes)),
             reads: Amount::of(reads.map(|(_, request, _)| request.encoded_len())),
-            bulk: Amount::of(bulk.map(|waiting| waiting.bytes)),
+            flushes: Amount::of(flushes.map(|waiting| waiting.bytes)),
             decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
             group: Amount::of(self.groups.group.iter().map(Batch::size_bytes)),
             cache_bytes: self.state.cache.borrow().size_bytes(),
@@ -189,8 +189,8 @@ impl Core {
         if self.groups.decided.is_empty() && self.state.tablets.next_dropped().is_some() {
             self.groups.short_of_room = false;
         }
-        self.pace.tick(elapsed, self.bulk.cells);
-        self.run_bulk(out);
+        self.pace.tick(elapsed, self.flushes.cells);
+        self.run_flushes(out);
         self.tick_waits(elapsed, out);
         self.tick_moves(elapsed, out);
         self.walk_tablets();
@@ -239,7 +239,7 @@ impl Core {
     pub fn next_tick(&self) -> Duration {
         let points = self.state.points.durable;
         let all_is_done = self.gc.may_collect(points).is_none()
-            && self.bulk.is_empty()
+            && self.flushes.is_empty()
             && !self.gc.sizes.has_to_walk();
         let is_idle = self.waits.is_idle() && !self.moves() && self.observing.is_idle();
         match (all_is_done, is_idle) {

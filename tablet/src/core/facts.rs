@@ -59,10 +59,10 @@ impl Core {
         let cache = self.state.cache.borrow();
         let progress = self.gc_progress();
         Facts {
-            queued: self.queue.waiting.len() + self.bulk.len(),
+            queued: self.queue.waiting.len() + self.flushes.len(),
             reads: self.queue.reads.len(),
             cells: self.waits.waiting(),
-            queued_bytes: self.queue.bytes + self.bulk.bytes,
+            queued_bytes: self.queue.bytes + self.flushes.bytes,
             decided: self.groups.decided.len() + self.groups.committing.len(),
             decided_bytes: self.groups.decided_bytes,
             locks: self.state.filter.len(),

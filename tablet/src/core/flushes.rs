@@ -86,9 +86,9 @@ impl Core {
             }
         }
         // None of them overtakes another.
-        let now = self.bulk.is_empty() && self.pace.may_bulk();
+        let now = self.flushes.is_empty() && self.pace.may_flush();
         if now || self.failed.is_some() {
-            return self.take_bulk(to, request, note, out);
+            return self.take_flush(to, request, note, out);
         }
         let mut asked = request.tablets.iter();
         if asked.any(|tablet| self.state.tablets.serving(tablet).is_err()) {
@@ -97,15 +97,15 @@ impl Core {
         }
         let bytes = request.encoded_len();
         let id = request.id;
-        let waiting = self.bulk.len();
+        let waiting = self.flushes.len();
         let why = || format!("{waiting} requests of large transactions wait for their turn");
         let limit = if self.state.limits.no_more_requests(waiting) {
             Limit::Requests
-        } else if self.state.limits.enough_queued(self.bulk.bytes) {
+        } else if self.state.limits.enough_queued(self.flushes.bytes) {
             Limit::QueuedBytes
         } else {
             let cells = self.cells(&request);
-            self.bulk.push(Waiting {
+            self.flushes.push(Waiting {
                 to,
                 request,
                 note,
@@ -118,18 +118,18 @@ impl Core {
     }
 
     /// Lets those have their turn that may now.
-    pub(super) fn run_bulk(&mut self, out: &mut Vec<Reply>) {
-        while (self.pace.may_bulk() || self.failed.is_some())
-            && let Some(next) = self.bulk.pop()
+    pub(super) fn run_flushes(&mut self, out: &mut Vec<Reply>) {
+        while (self.pace.may_flush() || self.failed.is_some())
+            && let Some(next) = self.flushes.pop()
         {
-            self.take_bulk(next.to, next.request, next.note, out);
+            self.take_flush(next.to, next.request, next.note, out);
         }
     }
 
-    fn take_bulk(&mut self, to: Asker, request: v1::Request, note: Note, out: &mut Vec<Reply>) {
+    fn take_flush(&mut self, to: Asker, request: v1::Request, note: Note, out: &mut Vec<Reply>) {
         // What a resolve comes to is known when its locks are found.
         if !matches!(request.body, Some(Body::Resolve(_))) {
-            self.pace.spent_bulk(self.cells(&request));
+            self.pace.spent_flush(self.cells(&request));
         }
         self.take(to, request, note, out);
     }

@@ -7,9 +7,9 @@
 
 mod answer;
 mod background;
-mod bulk;
 mod effects;
 mod facts;
+mod flushes;
 mod groups;
 mod moves;
 mod observing;
@@ -63,7 +63,7 @@ pub struct Core {
     raw: bool,
     queue: Queue,
     /// Requests of large transactions that wait for their turn.
-    bulk: bulk::Queue,
+    flushes: flushes::Queue,
     groups: Groups,
     /// Who waits for a turn at a cell.
     waits: WaitQueue<waits::Waiter>,
@@ -98,7 +98,7 @@ impl Core {
             state,
             raw,
             queue: Queue::default(),
-            bulk: bulk::Queue::default(),
+            flushes: flushes::Queue::default(),
             groups: Groups::at(reached),
             waits: WaitQueue::new(limits.waiting),
             observing: observing::Observing::default(),
@@ -189,7 +189,7 @@ impl Core {
             Err(RequestError::Resolves(refs, request)) => {
                 match resolve::find(&self.state, refs, request, self.resolved_at_once()) {
                     Ok((tablet, piece)) => {
-                        self.pace.spent_bulk(piece.work());
+                        self.pace.spent_flush(piece.work());
                         let work = Work::resolve(tablet, piece);
                         return self.enqueue(Some(to), id, note, work, out);
                     }
@@ -213,19 +213,19 @@ impl Core {
     }
 
     /// Takes a command of the master, that is meant for this server; answered like a request, under this id.
-    pub fn order(
+    pub fn command(
         &mut self,
         to: Asker,
         id: u64,
         meant: Option<v1::Addressee>,
-        order: TabletCommand,
+        command: TabletCommand,
         out: &mut Vec<Reply>,
     ) {
-        let note = self.state.probe.came(Some(Method::Order), None);
+        let note = self.state.probe.came(Some(Method::Command), None);
         if let Err(refusal) = self.state.check_addressee(meant) {
             return self.answer(Some(to), id, note, Err(refusal), out);
         }
-        self.enqueue(Some(to), id, note, Work::command(order), out);
+        self.enqueue(Some(to), id, note, Work::command(command), out);
     }
 
     /// The next group of batches to make durable, when there's one and none is on its way.

@@ -19,8 +19,8 @@ use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 
 pub(crate) const ME: u64 = 7;
-/// The server's first life.
-pub(crate) const LIFE: u64 = 1;
+/// The server's first incarnation.
+pub(crate) const INCARNATION: u64 = 1;
 
 pub(crate) struct Server {
     pub(crate) core: Core,
@@ -52,7 +52,7 @@ impl Server {
         let engine: Arc<dyn Engine> =
             Arc::from(open(std::path::Path::new("nowhere"), &options).expect("memory"));
         let mut server = Self {
-            core: Core::open(engine.clone(), limits, false, me(LIFE)).expect("empty"),
+            core: Core::open(engine.clone(), limits, false, me(INCARNATION)).expect("empty"),
             engine,
             next_id: 0,
             replies: Vec::new(),
@@ -61,28 +61,28 @@ impl Server {
         server
     }
 
-    /// Its next life, on what the engine holds.
+    /// Its next incarnation, on what the engine holds.
     pub(crate) fn start_again(&mut self) {
-        self.start_again_as(LIFE + 1);
+        self.start_again_as(INCARNATION + 1);
     }
 
     /// The same, before the master has answered it.
     pub(crate) fn start_again_without_lease(&mut self) {
         let (engine, limits) = (self.engine.clone(), Limits::default());
-        self.core = Core::open(engine, limits, false, me(LIFE)).expect("readable");
+        self.core = Core::open(engine, limits, false, me(INCARNATION)).expect("readable");
     }
 
-    /// The same, as this life.
-    pub(crate) fn start_again_as(&mut self, life: u64) {
+    /// The same, as this incarnation.
+    pub(crate) fn start_again_as(&mut self, incarnation: u64) {
         let (engine, limits) = (self.engine.clone(), Limits::default());
-        self.core = Core::open(engine, limits, false, me(life)).expect("readable");
+        self.core = Core::open(engine, limits, false, me(incarnation)).expect("readable");
         self.core.lease(Lease::UNLIMITED);
     }
 
     /// From now on it takes the benchmark's plain reads and writes.
     pub(crate) fn allow_raw(&mut self) {
         let (engine, limits) = (self.engine.clone(), Limits::default());
-        self.core = Core::open(engine, limits, true, me(LIFE + 1)).expect("readable");
+        self.core = Core::open(engine, limits, true, me(INCARNATION + 1)).expect("readable");
     }
 
     /// All that a column has.
@@ -99,9 +99,9 @@ impl Server {
         assert!(self.own(tablet(id, 5, start_row, end_row)).is_none());
     }
 
-    /// The master's order to own the tablet so, and its answer: none, if all is well.
+    /// The master's command to own the tablet so, and its answer: none, if all is well.
     pub(crate) fn own(&mut self, tablet: Tablet) -> Option<Body> {
-        self.order(TabletCommand::Create {
+        self.command(TabletCommand::Create {
             tablet,
             made: false,
             barrier: Timestamp::ZERO,
@@ -109,18 +109,18 @@ impl Server {
     }
 
     /// A command of the master, and its answer: none, if all is well.
-    pub(crate) fn order(&mut self, order: TabletCommand) -> Option<Body> {
+    pub(crate) fn command(&mut self, command: TabletCommand) -> Option<Body> {
         self.core
-            .order(ME, 0, Some(me(LIFE)), order, &mut self.replies);
+            .command(ME, 0, Some(me(INCARNATION)), command, &mut self.replies);
         self.settle();
         self.replies.pop().expect("an answer").response.body
     }
 
-    /// The order to drop a tablet of table 5, which is not carried out yet.
+    /// The command to drop a tablet of table 5, which is not carried out yet.
     pub(crate) fn drop_tablet(&mut self, id: u64) {
-        let order = TabletCommand::Drop { id, table: 5 };
+        let command = TabletCommand::Drop { id, table: 5 };
         self.core
-            .order(ME, 0, Some(me(LIFE)), order, &mut self.replies);
+            .command(ME, 0, Some(me(INCARNATION)), command, &mut self.replies);
     }
 
     /// How many keys there are.
@@ -252,11 +252,11 @@ impl Server {
     }
 }
 
-/// The server, in this life of its.
-pub(crate) fn me(life: u64) -> v1::Addressee {
+/// The server, in this incarnation of its.
+pub(crate) fn me(incarnation: u64) -> v1::Addressee {
     v1::Addressee {
         server: "tablet-0".into(),
-        incarnation: life,
+        incarnation,
     }
 }
 

@@ -9,7 +9,7 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 
-use super::{LIFE, Server, cell, refused, tablet};
+use super::{INCARNATION, Server, cell, refused, tablet};
 
 /// The owner of tablet 1 of table 5, rows a to m, and a server without any.
 pub(crate) struct Two {
@@ -22,7 +22,7 @@ pub(crate) fn at(server: &str) -> v1::MovedTo {
     v1::MovedTo {
         server: Some(v1::Addressee {
             server: server.to_owned(),
-            incarnation: LIFE,
+            incarnation: INCARNATION,
         }),
         address: format!("{server}:1"),
     }
@@ -43,7 +43,7 @@ impl Two {
 
     /// The master's command to get tablet 1 at this epoch.
     pub(crate) fn begin(&mut self, epoch: u64) -> Option<Body> {
-        self.other.order(TabletCommand::Import {
+        self.other.command(TabletCommand::Import {
             tablet: percolator_protocol::types::Tablet {
                 epoch,
                 ..tablet(1, 5, "a", "m")

@@ -9,7 +9,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
-use super::{LIFE, Server, cell, tablet};
+use super::{INCARNATION, Server, cell, tablet};
 
 pub(crate) fn observing() -> Server {
     let mut server = Server::new();
@@ -134,7 +134,7 @@ pub(crate) fn hand_over(
     let at = |server: &str| v1::MovedTo {
         server: Some(v1::Addressee {
             server: server.to_owned(),
-            incarnation: LIFE,
+            incarnation: INCARNATION,
         }),
         address: format!("{server}:1"),
     };
@@ -143,7 +143,7 @@ pub(crate) fn hand_over(
         from: at("tablet-0"),
         address: "tablet-0:2".into(),
     };
-    assert!(other.order(import).is_none());
+    assert!(other.command(import).is_none());
     let mut now = Duration::from_secs(1);
     for step in 0..50 {
         now += Duration::from_millis(300);

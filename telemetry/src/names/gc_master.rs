@@ -141,12 +141,12 @@ declarations! {
     .after("several masters share a register");
     COMMANDS: Metric::counter(
         "percolator_gc_master_commands_total",
-        "Orders to tablet servers: to make or to drop a tablet. Those that failed are given again.",
+        "Commands to tablet servers: to make or to drop a tablet. Those that failed are sent again.",
     )
     .by(&[Label::one_of("result", &["ok", "error"])]);
     COMMANDS_IN_FLIGHT: Metric::gauge(
         "percolator_gc_master_commands_in_flight",
-        "Orders to tablet servers that were not answered yet.",
+        "Commands to tablet servers that were not answered yet.",
     );
     NOW: Metric::gauge(
         "percolator_gc_master_oracle_timestamp_seconds",

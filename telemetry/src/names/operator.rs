@@ -3,15 +3,15 @@
 use super::declarations;
 use crate::{Label, Metric};
 
-/// Durations of looks at clusters: requests to the API server take milliseconds each.
-const LOOKS: &[f64] = &[
+/// Durations of reconciles of clusters: requests to the API server take milliseconds each.
+const DURATIONS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
 
 /// How a request to the API server ended.
 pub const API_RESULTS: &[&str] = &["ok", "refused", "failed"];
 /// What a cluster in the queue waits for.
-pub const QUEUE_STATES: &[&str] = &["looking", "retrying"];
+pub const QUEUE_STATES: &[&str] = &["reconciling", "retrying"];
 
 /// Of so many clusters conditions are shown.
 pub const CONDITION_CLUSTERS: usize = 1_000;
@@ -31,22 +31,22 @@ pub const CONDITION_TYPES: &[&str] = &[
 declarations! {
     RECONCILES: Metric::counter(
         "percolator_operator_reconciles_total",
-        "Looks at clusters, in which what is there was compared with what the manifest asks for.",
+        "Reconciles of clusters, in which what is there was compared with what the manifest asks for.",
     )
     .by(&[Label::one_of("result", &["ok", "error"])]);
     RECONCILE_SECONDS: Metric::histogram(
         "percolator_operator_reconcile_duration_seconds",
-        "How long a look at a cluster takes.",
-        LOOKS,
+        "How long a reconcile of a cluster takes.",
+        DURATIONS,
         "25 ms, 100 ms",
     );
     WRITES: Metric::counter(
         "percolator_operator_writes_total",
-        "Looks at clusters that wrote objects, or a status.",
+        "Reconciles of clusters that wrote objects, or a status.",
     );
     ERRORS: Metric::counter(
         "percolator_operator_errors_total",
-        "Watches that broke, and looks at clusters that failed.",
+        "Watches that broke, and reconciles of clusters that failed.",
     );
     API_REQUESTS: Metric::counter(
         "percolator_operator_api_requests_total",
@@ -58,11 +58,11 @@ declarations! {
     ]);
     CLUSTERS: Metric::gauge(
         "percolator_operator_clusters",
-        "Clusters that were looked at and weren't deleted since, as far as that is known: they are compared every two minutes.",
+        "Clusters that were reconciled and weren't deleted since, as far as that is known: they are compared every two minutes.",
     );
     QUEUE: Metric::gauge(
         "percolator_operator_queued_clusters",
-        "Clusters in the queue. looking: they are being looked at, at most 8 at a time; retrying: the last look failed, and they wait for the next one.",
+        "Clusters in the queue. reconciling: they are being reconciled, at most 8 at a time; retrying: the last reconcile failed, and they wait for the next one.",
     )
     .by(&[Label::one_of("state", QUEUE_STATES)]);
     ROLLING: Metric::gauge(

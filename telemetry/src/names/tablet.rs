@@ -19,7 +19,7 @@ pub const METHODS: &[&str] = &[
     "verify",
     "raw_get",
     "raw_put",
-    "order",
+    "command",
     "wait_for_cell",
     "pull_tablet",
     "take_tablet",
@@ -80,7 +80,7 @@ const METHOD: Label = Label::one_of("method", METHODS);
 declarations! {
     REQUESTS: Metric::counter(
         "percolator_tablet_requests_total",
-        "Requests that were answered. method: what was asked for (order: by the master). result: ok; locked: another transaction's lock was in the way; conflict: another transaction has written the cell first; rolled_back: the transaction was rolled back before; too_low: a reader has seen the cells, and the commit takes a later timestamp; not_served: the tablet is not here; too_old: the transaction is older than what is kept; busy: a limit was hit; invalid: the request made no sense; failed: the engine or the disk.",
+        "Requests that were answered. method: what was asked for (command: by the master). result: ok; locked: another transaction's lock was in the way; conflict: another transaction has written the cell first; rolled_back: the transaction was rolled back before; too_low: a reader has seen the cells, and the commit takes a later timestamp; not_served: the tablet is not here; too_old: the transaction is older than what is kept; busy: a limit was hit; invalid: the request made no sense; failed: the engine or the disk.",
     )
     .by(&[METHOD, Label::one_of("result", RESULTS)]);
     REQUEST_SECONDS: Metric::histogram(
@@ -229,11 +229,11 @@ declarations! {
     );
     LOG_BYTES: Metric::gauge(
         "percolator_tablet_log_size_bytes",
-        "What the commit log has on the disk.",
+        "What the write-ahead log has on the disk.",
     );
     SYNCS: Metric::counter(
         "percolator_tablet_log_syncs_total",
-        "Syncs of the commit log: waits for the disk.",
+        "Syncs of the write-ahead log: waits for the disk.",
     );
     SNAPSHOTS: Metric::gauge(
         "percolator_tablet_engine_snapshots",

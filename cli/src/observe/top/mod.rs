@@ -49,7 +49,7 @@ pub(crate) struct Args {
     places: MetricsSource,
     /// How long the master and the oracle may take to answer.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
-    patience: Duration,
+    request_timeout: Duration,
 }
 
 /// Who looks at the cluster.
@@ -91,7 +91,7 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
     if !args.once && !std::io::stdout().is_terminal() {
         return Err(Usage("top draws on a terminal; elsewhere take --once -o json".into()).into());
     }
-    let (client, admin) = status::connect(cluster, args.patience).await?;
+    let (client, admin) = status::connect(cluster, args.request_timeout).await?;
     let looker = Looker {
         client,
         admin,

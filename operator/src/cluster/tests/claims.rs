@@ -132,7 +132,7 @@ fn a_claim_that_has_a_volume_by_now_stays() {
     }
     let good = world.cluster.spec.clone();
     world.change(|cluster| cluster.spec.tablets.replicas = 1);
-    let written = world.look(&old, &mut usize::MAX.clone()).0;
+    let written = world.reconcile(&old, &mut usize::MAX.clone()).0;
     assert_eq!(written, ["demo"], "no set, and no claim");
     assert_eq!(
         world.condition("Progressing"),
@@ -143,7 +143,7 @@ fn a_claim_that_has_a_volume_by_now_stays() {
     world.change(|cluster| {
         cluster.spec.oracle.storage.storage_class_name = Some("other".into());
     });
-    let written = world.look(&old, &mut usize::MAX.clone()).0;
+    let written = world.reconcile(&old, &mut usize::MAX.clone()).0;
     assert_eq!(written, Vec::<String>::new());
     assert_eq!(
         world.condition("Degraded"),

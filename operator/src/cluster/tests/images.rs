@@ -51,7 +51,7 @@ fn no_object_decides_the_image() {
 fn the_image_is_recorded_before_anything_is_applied() {
     let mut world = World::new();
     let seen = world.observed.clone();
-    let (applied, _) = world.look(&seen, &mut 1);
+    let (applied, _) = world.reconcile(&seen, &mut 1);
     assert_eq!(applied, Vec::<String>::new());
     let newer = with_default("percolator:newer");
     let decision = decide(&world.cluster, &world.observed, &newer);

@@ -31,8 +31,8 @@ const CHANGES: [fn(&mut ClusterObject); 8] = [
     |cluster| cluster.spec.oracle.replicas = 1,
 ];
 
-/// Looks that each change is done within, whatever happens.
-const LOOKS_MAX: usize = 60;
+/// Reconciles that each change is done within, whatever happens.
+const RECONCILES_MAX: usize = 60;
 
 fn unsettled(world: &World) -> Vec<Role> {
     let sets = Role::ALL.into_iter();
@@ -65,7 +65,7 @@ fn kubernetes(world: &mut World) {
 }
 
 /// Goes through all changes. The operator is killed at the write of number `killed_at`, and every `again_after` writes
-/// from then on; it sees pods and claims as they were `lag` looks ago. Gives the world in the end, and how many writes
+/// from then on; it sees pods and claims as they were `lag` reconciles ago. Gives the world in the end, and how many writes
 /// that took.
 fn through(killed_at: usize, again_after: usize, lag: usize) -> (World, usize) {
     let mut world = World::new();
@@ -75,8 +75,11 @@ fn through(killed_at: usize, again_after: usize, lag: usize) -> (World, usize) {
     for change in CHANGES {
         world.change(change);
         let mut quiet = 0;
-        for look in 0.. {
-            assert!(look < LOOKS_MAX, "killed at {killed_at}, lag {lag}: no end");
+        for reconcile in 0.. {
+            assert!(
+                reconcile < RECONCILES_MAX,
+                "killed at {killed_at}, lag {lag}: no end"
+            );
             before.push_back(world.observed.clone());
             if before.len() > lag + 1 {
                 before.pop_front();
@@ -87,7 +90,7 @@ fn through(killed_at: usize, again_after: usize, lag: usize) -> (World, usize) {
                 seen.claims.clone_from(&old.claims);
             }
             let had = left;
-            let (applied, told) = world.look(&seen, &mut left);
+            let (applied, told) = world.reconcile(&seen, &mut left);
             written += had - left;
             if left == 0 {
                 left = again_after;
@@ -95,7 +98,7 @@ fn through(killed_at: usize, again_after: usize, lag: usize) -> (World, usize) {
             let changing = unsettled(&world);
             assert!(changing.len() <= 1, "at a time: {changing:?}");
             kubernetes(&mut world);
-            // As many looks without a write as what is seen may be old.
+            // As many reconciles without a write as what is seen may be old.
             let is_quiet = applied.is_empty() && !told && changing.is_empty() && had == left;
             quiet = if is_quiet { quiet + 1 } else { 0 };
             if quiet > lag + 1 {

@@ -44,7 +44,7 @@ fn a_new_operator_with_other_templates_restarts_nobody() {
     assert!(!arguments_of(&world).contains("--drain-on-stop"));
 }
 
-/// Somebody may have written a status before the operator's first look.
+/// Somebody may have written a status before the operator's first reconcile.
 #[test]
 fn a_new_cluster_with_a_status_has_the_newest_templates() {
     let mut world = World::new();
@@ -115,7 +115,7 @@ fn the_revision_is_recorded_before_anything_is_applied() {
     let mut world = World::new();
     world.cluster.spec.image = Some("percolator:1".into());
     let seen = world.observed.clone();
-    let (applied, _) = world.look(&seen, &mut 1);
+    let (applied, _) = world.reconcile(&seen, &mut 1);
     assert_eq!(applied, Vec::<String>::new());
     assert_eq!(recorded(&world), (NEWEST, "percolator:1".to_owned()));
 }

@@ -510,7 +510,7 @@ fn an_operator_that_is_killed_halfway_is_followed_by_one_that_goes_on() {
             world.scale(replicas);
             for _ in 0..12 {
                 let seen = world.observed.clone();
-                world.look(&seen, &mut left);
+                world.reconcile(&seen, &mut left);
                 // The next operator.
                 if left == 0 {
                     left = usize::MAX;

@@ -10,7 +10,7 @@ use crate::cluster::COMPONENT_LABEL;
 const CLUSTERS: usize = 60;
 /// As many clusters change at a time, by `shared`.
 const AT_A_TIME: usize = 10;
-/// So many of those that wait are looked at in each round.
+/// So many of those that wait are reconciled in each round.
 const WAITING_LOOKED_AT: usize = 12;
 
 const CLUSTERS_PATH: &str = "/apis/percolator.dev/v1alpha1/namespaces/n/percolatorclusters";
@@ -105,7 +105,7 @@ impl World {
         } else {
             format!("{before}/namespaces/n/{kind}/")
         };
-        // Names begin with that of the cluster. Without this each look would pass over the whole fleet.
+        // Names begin with that of the cluster. Without this each reconcile would pass over the whole fleet.
         if let Some((_, cluster)) = selector.iter().find(|(label, _)| *label == CLUSTER_LABEL) {
             base.push_str(cluster);
         }
@@ -222,7 +222,7 @@ impl World {
     }
 }
 
-/// The API server of this world; other requests come between those of a look.
+/// The API server of this world; other requests come between those of a reconcile.
 fn server(world: &Arc<Mutex<World>>) -> Client {
     let world = world.clone();
     let answer = move |request: hyper::Request<kube::client::Body>| {
@@ -241,12 +241,12 @@ fn server(world: &Arc<Mutex<World>>) -> Client {
     Client::new(tower::service_fn(answer), "n")
 }
 
-async fn look_at(clusters: impl IntoIterator<Item = String>, shared: &Arc<Shared>) {
-    let looks = clusters.into_iter().map(|cluster| async move {
-        let result = look(found(&cluster), shared.clone()).await;
+async fn reconcile_all(clusters: impl IntoIterator<Item = String>, shared: &Arc<Shared>) {
+    let reconciles = clusters.into_iter().map(|cluster| async move {
+        let result = reconcile(found(&cluster), shared.clone()).await;
         result.expect("no failure");
     });
-    futures_util::future::join_all(looks).await;
+    futures_util::future::join_all(reconciles).await;
 }
 
 /// Of a fleet that is given another image at once, some clusters change at a time, also when another operator follows.
@@ -272,11 +272,11 @@ async fn an_upgrade_of_a_fleet_keeps_to_its_budget() {
     ask("percolator:1", 1);
     // No turn is needed for a cluster that is made: it serves nobody yet.
     for _ in 0..5 {
-        look_at((0..CLUSTERS).map(name), &shared).await;
+        reconcile_all((0..CLUSTERS).map(name), &shared).await;
         world.lock().unwrap().go_on();
         world.lock().unwrap().go_on();
     }
-    look_at((0..CLUSTERS).map(name), &shared).await;
+    reconcile_all((0..CLUSTERS).map(name), &shared).await;
     assert_eq!(world.lock().unwrap().with_image("percolator:1"), CLUSTERS);
     assert_eq!(shared.rolls().count(), 0);
     world.lock().unwrap().most = 0;
@@ -303,7 +303,7 @@ async fn an_upgrade_of_a_fleet_keeps_to_its_budget() {
         // A change of something wakes the operator, also the last one of a roll-out.
         let changed = before.union(&between).cloned();
         let next: BTreeSet<String> = next.chain(changed).collect();
-        look_at(next, &shared).await;
+        reconcile_all(next, &shared).await;
         before = between;
         let mut world = world.lock().unwrap();
         world.go_on();
