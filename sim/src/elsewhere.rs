@@ -65,11 +65,17 @@ impl Tablet {
     fn elsewhere(&self, node: NodeId, address: String) -> Self {
         self.retired.store(true, Ordering::Relaxed);
         let dice = Dice::new(Rng::new(self.dice.of("moves", Rng::next), "elsewhere"));
+        // As of the folder: what was not synced is in that machine's memory, and its process reaches the device no more.
+        let image = self.image.as_ref().map(|image| {
+            let mut image = image.lock();
+            self.dice.of("crashes", |rng| image.crash(rng));
+            Arc::new(Mutex::new(image.copy()))
+        });
         Self {
             node,
             address,
             maybe: Mutex::new(std::mem::take(&mut *self.maybe.lock())),
-            ..self.on(self.disk.move_away(), self.image.clone(), dice)
+            ..self.on(self.disk.move_away(), image, dice)
         }
     }
 
