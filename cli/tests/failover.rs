@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 
 use crate::support::{Cluster, signal, wait_for, wait_for_transfers};
 use percolator_protocol::election::{Leadership, Member};
-use percolator_register::VersionedFile;
+use percolator_register::VersionedFolder;
 use serde_json::Value;
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
@@ -52,7 +52,7 @@ impl Fixture {
 
     /// Who leads, by the register.
     fn leader(&self) -> Member {
-        let register = VersionedFile::new(self.cluster.data_dir.join("register").join("oracle"));
+        let register = VersionedFolder::new(self.cluster.data_dir.join("register").join("oracle"));
         wait_for("an oracle that leads", || {
             let stored = register.load().ok()??;
             Leadership::decode(&stored.value).ok()?.holder

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Cluster, end_bank, signal, start_bank, wait_for, wait_for_transfers};
 use percolator_protocol::election::{Leadership, Member};
-use percolator_register::VersionedFile;
+use percolator_register::VersionedFolder;
 use serde_json::Value;
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
@@ -14,7 +14,7 @@ const BANK: [&str; 4] = ["--accounts", "100", "--clients", "8"];
 
 /// Who leads, by the register.
 fn leader(cluster: &Cluster) -> Member {
-    let register = VersionedFile::new(cluster.data_dir.join("register").join("master"));
+    let register = VersionedFolder::new(cluster.data_dir.join("register").join("master"));
     wait_for("a master that leads", || {
         let stored = register.load().ok()??;
         Leadership::decode(&stored.value).ok()?.holder

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::election::{StateNumber, StateSource};
-use percolator_register::{FileRegister, Register, VALUE_BYTES_MAX, VersionedFile};
+use percolator_register::{
+    FileRegister, Register, VALUE_BYTES_MAX, VersionedFile, VersionedFolder,
+};
 use percolator_server::{Folder, RegisterLocation, RegisterPart, load_when_available};
 
 use crate::copies;
@@ -49,8 +51,15 @@ const SHARED_STATE: RegisterPart = RegisterPart {
 /// # Errors
 /// [`Error::Persist`] and [`Error::State`]: what is in the file can't be read.
 pub fn drained_servers(file: &Path, folders: &[PathBuf]) -> Result<Vec<String>, Error> {
-    let file = VersionedFile::new(file).with_value_bytes_max(FILE_BYTES_MAX);
-    let stored = file.load().map_err(PersistError::Load)?;
+    let stored = if file.is_dir() {
+        // The register that several masters share.
+        let folder = VersionedFolder::new(file).with_value_bytes_max(FILE_BYTES_MAX);
+        folder.load()
+    } else {
+        let file = VersionedFile::new(file).with_value_bytes_max(FILE_BYTES_MAX);
+        file.load()
+    };
+    let stored = stored.map_err(PersistError::Load)?;
     let stored = stored.and_then(|stored| StoredState::decode(stored.value));
     let Some(stored) = stored else {
         return Ok(Vec::new());
@@ -64,7 +73,7 @@ pub fn drained_servers(file: &Path, folders: &[PathBuf]) -> Result<Vec<String>, 
         }
     }
     let state = DirectoryState::decode(&stored.state).map_err(|cause| Error::State {
-        register: file.path().display().to_string(),
+        register: file.display().to_string(),
         cause,
     })?;
     let drained = state.servers.iter();

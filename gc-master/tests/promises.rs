@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::masters::{BOUND, FakeServer, Masters, connect, name, table};
 use percolator_client::{Admin, Client, GcChange};
 use percolator_protocol::election::Leadership;
-use percolator_register::{FileRegister, Register};
+use percolator_register::{FolderRegister, Register};
 use percolator_wire::v1;
 use tokio::time::Instant;
 
@@ -45,7 +45,7 @@ impl Pair {
     }
 
     async fn wait_for_value(&self, is_it: impl Fn(&Leadership) -> bool) {
-        let register = FileRegister::new(self.register().join("master"));
+        let register = FolderRegister::new(self.register().join("master"));
         let deadline = Instant::now() + BOUND;
         loop {
             let found = register.load().await.ok().flatten();

@@ -1,4 +1,5 @@
-//! The register in a file: several processes of one machine share a folder.
+//! The register in a file, for a master that is alone. Several processes share a [`FolderRegister`](crate::FolderRegister): a
+//! process that stands still with the lock here holds up the others.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -138,7 +139,7 @@ fn remove_leftovers(file: &VersionedFile, version: RegisterVersion) {
 }
 
 /// Does the work on a thread that may block; an error is that it has not ended in time, or in a panic.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     timeout: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {

@@ -28,6 +28,22 @@ pub trait Files: Send + Sync {
     fn sync_folder_of(&self, path: &Path) -> io::Result<()>;
 }
 
+/// What it takes beside [`Files`] when each value is a file of its own. A link and a removal are changes of names, as a rename is.
+#[allow(
+    clippy::missing_errors_doc,
+    reason = "those of the device, for all of them"
+)]
+pub trait FolderFiles: Files {
+    /// Makes the folder, unless it is there.
+    fn make_folder(&self, path: &Path) -> io::Result<()>;
+    /// The names of what is in a folder, as they are at one moment.
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
+    /// Gives a file a second name; [`io::ErrorKind::AlreadyExists`] if something has it.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Takes a name away.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
 /// A file that is being written.
 #[allow(
     clippy::missing_errors_doc,
@@ -66,6 +82,29 @@ impl Files for StdFiles {
 
     fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
         File::open(folder_of(path))?.sync_all()
+    }
+}
+
+impl FolderFiles for StdFiles {
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
+    }
+
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        let names: io::Result<Vec<Option<String>>> = names.collect();
+        Ok(names?.into_iter().flatten().collect())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
     }
 }
 

@@ -3,7 +3,7 @@
 //! One swap both proves leadership and makes a value durable: a leader that was replaced holds an old version, and
 //! its next swap is a conflict. The design is `docs/design/register.md`.
 //!
-//! [`FileRegister`] is for processes of one machine. Registers over Kubernetes and etcd are crates of their own, so
+//! [`FolderRegister`] is for processes of one machine, and [`FileRegister`] for one process. Registers over Kubernetes and etcd are crates of their own, so
 //! that a server pulls in neither client. It must not know what a value means.
 
 #[cfg(feature = "conformance")]
@@ -12,6 +12,7 @@ mod error;
 mod file;
 pub mod files;
 mod floor;
+mod folder;
 mod record;
 mod versioned_file;
 
@@ -22,6 +23,7 @@ pub use futures_util::future::BoxFuture;
 pub use error::{LoadError, SwapError, check_size};
 pub use file::FileRegister;
 pub use floor::VersionFloor;
+pub use folder::{FolderRegister, VersionedFolder};
 pub use record::StoredRecord;
 pub use versioned_file::VersionedFile;
 

@@ -30,10 +30,50 @@ pub struct VersionedFile {
 }
 
 #[derive(Debug, Default)]
-struct SeenVersions {
-    floor: VersionFloor,
+pub(crate) struct SeenVersions {
+    pub(crate) floor: VersionFloor,
     /// The version whose name is known to be durable; 0 for none.
-    durable: AtomicU64,
+    pub(crate) durable: AtomicU64,
+}
+
+/// The bytes of a value of this version.
+pub(crate) fn encode(write: WriteId, version: RegisterVersion, value: &[u8]) -> Vec<u8> {
+    StoredRecord::encode(write, &[&version.0.to_le_bytes(), value])
+}
+
+/// The value that [`encode`] has made these bytes of, which may be so large.
+///
+/// # Errors
+/// What is wrong with them.
+pub(crate) fn decode(bytes: Vec<u8>, value_bytes_max: usize) -> Result<VersionedValue, String> {
+    let StoredRecord { write, mut value } = StoredRecord::decode(bytes)?;
+    let rest = value.split_at_checked(VERSION_BYTES);
+    let version = rest.and_then(|(version, _)| version.try_into().ok());
+    let version = version.map_or(0, u64::from_le_bytes);
+    if version == 0 || value.len() > VERSION_BYTES + value_bytes_max {
+        return Err("it has no version, or too many bytes".to_owned());
+    }
+    Ok(VersionedValue {
+        value: value.split_off(VERSION_BYTES),
+        version: RegisterVersion(version),
+        write,
+    })
+}
+
+/// What an error of the files says about a swap of this register.
+pub(crate) fn not_swapped(register: String, error: &FileError, write: WriteId) -> SwapError {
+    let reason = error.to_string();
+    if error.may_be_replaced {
+        SwapError::Unknown {
+            register,
+            write,
+            reason,
+        }
+    } else if error.is_refusal() {
+        SwapError::Refused { register, reason }
+    } else {
+        SwapError::Unavailable { register, reason }
+    }
 }
 
 impl fmt::Debug for VersionedFile {
@@ -138,9 +178,9 @@ impl VersionedFile {
         let Some(next) = version.map_or(Some(1), |version| version.0.checked_add(1)) else {
             return Err(self.damaged("there is no version after its own").into());
         };
-        let bytes = StoredRecord::encode(write, &[&next.to_le_bytes(), value]);
+        let bytes = encode(write, RegisterVersion(next), value);
         let temporary = self.temporary(RegisterVersion(next), write);
-        let not_swapped = |error: FileError| self.not_swapped(&error, write);
+        let not_swapped = |error: FileError| not_swapped(self.register(), &error, write);
         write_synced(&*self.files, &temporary, &bytes).map_err(not_swapped)?;
         {
             let _lock = lock()?;
@@ -209,19 +249,8 @@ impl VersionedFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(FileError::of("read", &self.path)(error).into()),
         };
-        let StoredRecord { write, mut value } =
-            StoredRecord::decode(bytes).map_err(|reason| self.damaged(reason))?;
-        let rest = value.split_at_checked(VERSION_BYTES);
-        let version = rest.and_then(|(version, _)| version.try_into().ok());
-        let version = version.map_or(0, u64::from_le_bytes);
-        if version == 0 || value.len() > VERSION_BYTES + self.value_bytes_max {
-            return Err(self.damaged("it has no version, or too many bytes"));
-        }
-        Ok(Some(VersionedValue {
-            value: value.split_off(VERSION_BYTES),
-            version: RegisterVersion(version),
-            write,
-        }))
+        let found = decode(bytes, self.value_bytes_max).map_err(|reason| self.damaged(reason))?;
+        Ok(Some(found))
     }
 
     fn register(&self) -> String {
@@ -232,21 +261,6 @@ impl VersionedFile {
         LoadError::Damaged {
             register: self.register(),
             reason: reason.into(),
-        }
-    }
-
-    fn not_swapped(&self, error: &FileError, write: WriteId) -> SwapError {
-        let (register, reason) = (self.register(), error.to_string());
-        if error.may_be_replaced {
-            SwapError::Unknown {
-                register,
-                write,
-                reason,
-            }
-        } else if error.is_refusal() {
-            SwapError::Refused { register, reason }
-        } else {
-            SwapError::Unavailable { register, reason }
         }
     }
 }

@@ -6,8 +6,10 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use percolator_register::files::{Files, NewFile};
-use percolator_register::{RegisterVersion, SwapError, VersionedFile, VersionedValue, WriteId};
+use percolator_register::files::{Files, FolderFiles, NewFile};
+use percolator_register::{
+    LoadError, RegisterVersion, SwapError, VersionedFile, VersionedFolder, VersionedValue, WriteId,
+};
 
 const PATH: &str = "register";
 
@@ -16,6 +18,7 @@ const PATH: &str = "register";
 enum NameChange {
     Made(String, usize),
     Moved(String, String),
+    Removed(String),
 }
 
 /// What a crash leaves of content that was not synced.
@@ -78,6 +81,43 @@ fn apply(names: &mut BTreeMap<String, usize>, change: &NameChange) {
             let file = names.remove(from).expect("a file that was made before");
             names.insert(to.clone(), file);
         }
+        NameChange::Removed(name) => {
+            names.remove(name);
+        }
+    }
+}
+
+/// Which of both is tried.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    File,
+    Folder,
+}
+
+/// A handle of one of both.
+enum Register {
+    File(VersionedFile),
+    Folder(VersionedFolder),
+}
+
+impl Register {
+    fn load(&self) -> Result<Option<VersionedValue>, LoadError> {
+        match self {
+            Self::File(file) => file.load(),
+            Self::Folder(folder) => folder.load(),
+        }
+    }
+
+    fn swap(
+        &self,
+        expected: Option<RegisterVersion>,
+        value: &[u8],
+        write: WriteId,
+    ) -> Result<RegisterVersion, SwapError> {
+        match self {
+            Self::File(file) => file.swap(expected, value, write),
+            Self::Folder(folder) => folder.swap(expected, value, write),
+        }
     }
 }
 
@@ -99,8 +139,17 @@ impl Device {
         act(&mut state)
     }
 
-    fn register(&self) -> VersionedFile {
-        VersionedFile::on(Arc::new(self.clone()), PATH)
+    fn change(state: &mut State, change: NameChange) {
+        apply(&mut state.names, &change);
+        state.changes.push(change);
+    }
+
+    fn register(&self, kind: Kind) -> Register {
+        let files = Arc::new(self.clone());
+        match kind {
+            Kind::File => Register::File(VersionedFile::on(files, PATH)),
+            Kind::Folder => Register::Folder(VersionedFolder::on(files, PATH)),
+        }
     }
 }
 
@@ -126,9 +175,7 @@ impl Files for Device {
             }
             let file = state.files.len();
             state.files.push((Vec::new(), 0));
-            let change = NameChange::Made(name, file);
-            apply(&mut state.names, &change);
-            state.changes.push(change);
+            Self::change(state, NameChange::Made(name, file));
             Ok(file)
         })?;
         let device = self.clone();
@@ -137,9 +184,7 @@ impl Files for Device {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.with(|state| {
-            let change = NameChange::Moved(name(from), name(to));
-            apply(&mut state.names, &change);
-            state.changes.push(change);
+            Self::change(state, NameChange::Moved(name(from), name(to)));
             Ok(())
         })
     }
@@ -148,6 +193,43 @@ impl Files for Device {
         self.with(|state| {
             state.durable = state.names.clone();
             state.changes.clear();
+            Ok(())
+        })
+    }
+}
+
+impl FolderFiles for Device {
+    fn make_folder(&self, _: &Path) -> io::Result<()> {
+        self.with(|_| Ok(()))
+    }
+
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+        let prefix = format!("{}/", folder.display());
+        self.with(|state| {
+            let names = state.names.keys();
+            let names = names.filter_map(|name| name.strip_prefix(&prefix));
+            Ok(names.map(str::to_owned).collect())
+        })
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.with(|state| {
+            let file = state.names.get(&name(from));
+            let file = *file.ok_or(io::ErrorKind::NotFound)?;
+            if state.names.contains_key(&name(to)) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            Self::change(state, NameChange::Made(name(to), file));
+            Ok(())
+        })
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.with(|state| {
+            if !state.names.contains_key(&name(path)) {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            Self::change(state, NameChange::Removed(name(path)));
             Ok(())
         })
     }
@@ -187,7 +269,7 @@ fn version(value: Option<&VersionedValue>) -> u64 {
 }
 
 /// Swaps once on `device`, crashes at every step, and checks what is there. Gives how many crashes it has seen.
-fn crash_at_every_step(before: &State, old: Option<&VersionedValue>) -> usize {
+fn crash_at_every_step(kind: Kind, before: &State, old: Option<&VersionedValue>) -> usize {
     let write = WriteId([9; 16]);
     let expected = old.map(|old| old.version);
     let mut seen = 0;
@@ -197,12 +279,12 @@ fn crash_at_every_step(before: &State, old: Option<&VersionedValue>) -> usize {
             steps: 0,
             ..before.clone()
         });
-        let result = device.register().swap(expected, b"new value", write);
+        let result = device.register(kind).swap(expected, b"new value", write);
         let crashed = device.state();
         for state in crashes(&crashed) {
             seen += 1;
             let device = Device::new(state);
-            let found = device.register().load().expect("never torn");
+            let found = device.register(kind).load().expect("never torn");
             let is_new = found.as_ref().is_some_and(|found| found.write == write);
             match &result {
                 Ok(version) => assert_eq!(found.as_ref().unwrap().version, *version),
@@ -214,7 +296,10 @@ fn crash_at_every_step(before: &State, old: Option<&VersionedValue>) -> usize {
             }
             // What was returned stays.
             for again in crashes(&device.state()) {
-                let again = Device::new(again).register().load().expect("never torn");
+                let again = Device::new(again)
+                    .register(kind)
+                    .load()
+                    .expect("never torn");
                 assert!(version(again.as_ref()) >= version(found.as_ref()));
             }
         }
@@ -226,13 +311,16 @@ fn crash_at_every_step(before: &State, old: Option<&VersionedValue>) -> usize {
             crash_at: None,
             ..crashed
         });
-        let found = device.register().load().expect("never torn");
+        let found = device.register(kind).load().expect("never torn");
         for state in crashes(&device.state()) {
-            let again = Device::new(state).register().load().expect("never torn");
+            let again = Device::new(state)
+                .register(kind)
+                .load()
+                .expect("never torn");
             assert_eq!(again, found, "what was returned stays");
         }
         let next = found.as_ref().map(|found| found.version);
-        let after = device.register().swap(next, b"next", WriteId([8; 16]));
+        let after = device.register(kind).swap(next, b"next", WriteId([8; 16]));
         assert_eq!(after, Ok(RegisterVersion(version(found.as_ref()) + 1)));
     }
     seen
@@ -240,17 +328,19 @@ fn crash_at_every_step(before: &State, old: Option<&VersionedValue>) -> usize {
 
 #[test]
 fn a_crash_between_any_two_steps_leaves_the_old_value_or_the_new_one() {
-    let device = Device::default();
-    let register = device.register();
-    let mut old = None;
-    for round in 0..4_u8 {
-        // Of 7 steps: read, create, write, sync, read, rename, sync of the folder.
-        assert!(crash_at_every_step(&device.state(), old.as_ref()) >= 7);
-        let expected = old.as_ref().map(|old| old.version);
-        let value = vec![round; 100 * usize::from(round)];
-        register
-            .swap(expected, &value, WriteId([round; 16]))
-            .expect("a swap");
-        old = register.load().expect("a load");
+    for kind in [Kind::File, Kind::Folder] {
+        let device = Device::default();
+        let register = device.register(kind);
+        let mut old = None;
+        for round in 0..5_u8 {
+            // Of 7 steps at least: read, create, write, sync, read, rename or link, sync of the folder.
+            assert!(crash_at_every_step(kind, &device.state(), old.as_ref()) >= 7);
+            let expected = old.as_ref().map(|old| old.version);
+            let value = vec![round; 100 * usize::from(round)];
+            register
+                .swap(expected, &value, WriteId([round; 16]))
+                .expect("a swap");
+            old = register.load().expect("a load");
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
-use percolator_register::{FileRegister, Register, RegisterVersion, SwapError, VersionedFile};
+use percolator_register::{FolderRegister, Register, RegisterVersion, SwapError, VersionedFolder};
 use rand::{RngExt as _, SeedableRng as _};
 
 const PATH: &str = "PERCOLATOR_TEST_REGISTER";
@@ -29,10 +29,10 @@ fn child() {
         .enable_all()
         .build()
         .expect("a runtime");
-    runtime.block_on(swap_for_ever(&FileRegister::new(path), &name));
+    runtime.block_on(swap_for_ever(&FolderRegister::new(path), &name));
 }
 
-async fn swap_for_ever(register: &FileRegister, name: &str) {
+async fn swap_for_ever(register: &FolderRegister, name: &str) {
     let mut acknowledge = std::io::stderr();
     let mut expected = register.load().await.expect("a load").map(|it| it.version);
     for number in 0.. {
@@ -107,7 +107,7 @@ fn processes_that_are_killed_lose_nothing_and_agree() {
     let seed = rand::random();
     eprintln!("seed {seed}");
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
-    let file = VersionedFile::new(&path);
+    let folder_of_all = VersionedFolder::new(&path);
     let mut all = BTreeMap::new();
     for number in 0..ROUNDS {
         for (version, value) in round(&path, number, random.random_range(0..20)) {
@@ -115,7 +115,7 @@ fn processes_that_are_killed_lose_nothing_and_agree() {
             assert_eq!(before, None, "version {version} has two winners");
         }
         // The same handle all the time: it notices versions that go back.
-        let found = file.load().expect("never torn");
+        let found = folder_of_all.load().expect("never torn");
         let found = found.map(|found| (found.version, found.value));
         let Some((RegisterVersion(version), value)) = found else {
             assert!(all.is_empty(), "acknowledged, and nothing is there");

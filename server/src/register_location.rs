@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::election::Timing;
-use percolator_register::{FileRegister, LoadError, Register, VersionedValue};
+use percolator_register::{FolderRegister, LoadError, Register, VersionedValue};
 #[cfg(feature = "etcd")]
 use percolator_register_etcd::{EtcdLocation, EtcdRegister, LocationError as EtcdLocationError};
 #[cfg(feature = "kubernetes")]
@@ -106,7 +106,7 @@ impl RegisterLocation {
                         cause,
                     })?;
                 }
-                let register = FileRegister::new(folder.join(part.file))
+                let register = FolderRegister::new(folder.join(part.file))
                     .with_timeout(part.timeout)
                     .with_value_bytes_max(part.file_bytes_max);
                 Ok(Arc::new(register))

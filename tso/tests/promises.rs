@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::oracles::{Cluster, Stream, granted_once};
 use percolator_protocol::election::Leadership;
-use percolator_register::{FileRegister, Register};
+use percolator_register::{FolderRegister, Register};
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -172,7 +172,7 @@ impl Pair {
     }
 
     async fn wait_for_value(&self, is_it: impl Fn(&Leadership) -> bool) {
-        let register = FileRegister::new(self.register().join("oracle"));
+        let register = FolderRegister::new(self.register().join("oracle"));
         let deadline = Instant::now() + WITHIN;
         loop {
             let found = register.load().await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::{Bed, conflicts, load, swap, within};
-use crate::files::{Files, NewFile, StdFiles};
+use crate::files::{Files, FolderFiles, NewFile, StdFiles};
 use crate::{Register, RegisterVersion, SwapError, SwapOutcome, VersionedValue, WriteId};
 
 /// What is lost on the way.
@@ -168,5 +168,23 @@ impl Files for FaultyFiles {
         // A connection that has ended behind the request takes the answer with it.
         self.fail(&[Fault::AnswersLost, Fault::Disconnected])?;
         StdFiles.sync_folder_of(path)
+    }
+}
+
+impl FolderFiles for FaultyFiles {
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        StdFiles.make_folder(path)
+    }
+
+    fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+        StdFiles.names(folder)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        StdFiles.link(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        StdFiles.remove(path)
     }
 }
