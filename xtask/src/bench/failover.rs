@@ -31,7 +31,7 @@ const DISK_HANGS: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What becomes of a leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Fault {
     /// SIGTERM: it hands over.
     Ended,
@@ -39,7 +39,7 @@ pub(crate) enum Fault {
     Killed,
     /// SIGSTOP, and SIGCONT when the clients are done.
     StandsStill,
-    /// SIGKILL, when its folder takes no write: it can't even end until the clients are done.
+    /// SIGKILL, when its folder takes no write: it can't even end until the clients are done. Needs root.
     KilledInWrite,
 }
 
@@ -102,18 +102,23 @@ pub(crate) fn distribution(gaps: &mut [u128]) -> [u128; 3] {
 pub(super) fn run(programs: &Path, args: &Args) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let turns = usize::try_from(args.turns)?;
-    throughput(programs, folder.path(), args)?;
+    let mut faults = args.faults.clone();
+    if faults.is_empty() {
+        throughput(programs, folder.path(), args)?;
+        faults.extend(Fault::OF_PROCESSES);
+    }
+    let on_volumes = faults.contains(&Fault::KilledInWrite);
     let start = |role: Role, port| {
         let folder = folder.path().join(role.name());
         std::fs::create_dir(&folder)?;
-        Bench::start(programs, &folder, port, false)
+        Bench::start(programs, &folder, port, on_volumes)
     };
     let oracles = start(Role::Oracle, PORT)?;
     let masters = start(Role::Master, PORT + 100)?;
     println!("for how long nothing went on, {turns} faults of each kind, milliseconds");
     println!("{:<62}{:>8}{:>8}{:>8}", "", "median", "p99", "longest");
     let mut results = BTreeMap::new();
-    for fault in Fault::OF_PROCESSES {
+    for fault in faults {
         let gaps = |bench: &Bench, role| -> anyhow::Result<Vec<u128>> {
             let gaps = (0..turns).map(|_| Ok(bench.gap(role, fault)?.as_millis()));
             gaps.collect()

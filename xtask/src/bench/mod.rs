@@ -35,6 +35,7 @@ Examples:
   cargo xtask bench engines --rows 2000000
   cargo xtask bench starts --turns 5
   cargo xtask bench failover --turns 50
+  cargo xtask bench failover --turns 50 --faults ended
 
 Numbers mean something on a machine that does nothing else.")]
 pub(crate) struct Args {
@@ -59,6 +60,9 @@ pub(crate) struct Args {
     /// Rounds of `before`, `engines` and `starts`: in each, every side has its turn. Of `failover`, faults of each kind.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     turns: u32,
+    /// Of `failover`, these faults alone, without the timestamps a second; several with commas between. Default: the first three.
+    #[arg(long, value_enum, value_name = "FAULT", value_delimiter = ',')]
+    faults: Vec<failover::Fault>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
