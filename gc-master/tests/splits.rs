@@ -226,6 +226,22 @@ fn an_answer_that_is_lost_is_made_good_by_the_next_heartbeat() {
     world.assert_agreement("heard");
 }
 
+/// Both of its tablets are commanded again.
+#[test]
+fn a_table_whose_merge_has_failed_can_be_deleted() {
+    let mut world = world();
+    split(&mut world, &["c"]).unwrap();
+    world.down.push("tablet-0".to_owned());
+    let said = merge(&mut world, "c");
+    assert!(matches!(&said, Err(Refusal::NotCut { .. })), "{said:?}");
+    world.down.clear();
+    world.beat_all();
+    world.delete("accounts").unwrap();
+    world.beat_all();
+    assert_eq!(world.rows(), [""; 0]);
+    world.assert_agreement("deleted");
+}
+
 /// A server that is slow to answer doesn't let people wait for ever, and is named.
 #[test]
 fn who_waits_is_told_for_whom() {

@@ -78,6 +78,26 @@ fn what_is_written_meanwhile_follows() {
     );
 }
 
+/// The filter of locks counts it once, also if a piece has its end and the next one.
+#[test]
+fn a_lock_that_went_and_came_within_a_piece_is_there() {
+    let mut two = Two::new();
+    two.owner.ask(prewrite("d", "first", 16));
+    two.begin(1);
+    let call = two.call();
+    two.carry(&call);
+    two.owner.put("d", "first", 16, 17);
+    two.owner.ask(prewrite("d", "second", 18));
+    two.hand_over();
+    assert_eq!(two.other.core.locks(), 1);
+    let Some(Body::Get(got)) = ask_at(&mut two.other, 2, get("d", 20)) else {
+        panic!("no answer");
+    };
+    let met = &got.results[0].result;
+    let is_locked = matches!(met, Some(v1::get_result::Result::Locked(_)));
+    assert!(is_locked, "{met:?}");
+}
+
 #[test]
 fn nobody_serves_it_between_the_last_piece_and_the_decision() {
     let mut two = Two::new();

@@ -273,6 +273,27 @@ async fn write_much(client: &Client, rows: &[&'static str]) -> Txn {
     txn
 }
 
+/// The client keeps rows that were read as a whole.
+#[test]
+fn a_row_that_was_read_before_shows_what_was_flushed_over_it() {
+    let bench = Bench::with(small_flushes());
+    fill(&bench);
+    bench.run(async {
+        let txn = bench.client.begin().await.expect("it begins");
+        for (column, value) in [("c", olds()[ROWS[0]].clone()), ("d", None)] {
+            let read = txn.get(TABLE, ROWS[0], column).await.expect("an answer");
+            assert_eq!(read, value);
+        }
+        for row in ROWS {
+            txn.put(TABLE, row, "c", "much").expect("it is kept");
+            txn.ready().await.expect("nothing is in its way");
+        }
+        let read = txn.get(TABLE, ROWS[0], "c").await.expect("an answer");
+        assert_eq!(read.as_deref(), Some(&b"much"[..]));
+        txn.commit().await.expect("it commits");
+    });
+}
+
 #[test]
 fn a_large_transaction_lives_as_long_as_its_client_renews_its_primary() {
     let bench = Bench::with(small_flushes());
