@@ -297,13 +297,9 @@ impl Server {
             }
             None => {
                 let mut failure = None;
-                let ends = async {
-                    shutdown.await;
-                    terms.serving.drain().await;
-                };
                 let stop = async {
                     tokio::select! {
-                        () = ends => {}
+                        () = async { shutdown.await; terms.serving.drain().await } => {}
                         error = terms.take_part() => failure = Some(error),
                     }
                     terms.leave().await;
