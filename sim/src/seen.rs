@@ -111,8 +111,8 @@ pub enum Seen<'a> {
     RetentionAsked(Duration),
     /// Somebody who asked for a retention was answered: that of the beginning is in force no more.
     RetentionSet,
-    /// A client was told that its transaction, which began at this timestamp, is too old.
-    ToldTooOld(Timestamp),
+    /// A client got the answer that its transaction, which began at this timestamp, is too old.
+    TooOld(Timestamp),
     /// A client asks for a lease at this floor, or gives its lease back where it is 0.
     LeaseAsked {
         /// Its session.

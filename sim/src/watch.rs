@@ -162,7 +162,7 @@ impl Watch {
                 self.tell(|invariant| invariant.retention_asked(*retention))
             }
             Seen::RetentionSet => self.tell(|invariant| invariant.retention_set()),
-            Seen::ToldTooOld(start_ts) => self.tell(|invariant| invariant.told_too_old(*start_ts)),
+            Seen::TooOld(start_ts) => self.tell(|invariant| invariant.too_old(*start_ts)),
             Seen::KeptAlive {
                 start_ts,
                 tablet,

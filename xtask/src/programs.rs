@@ -93,7 +93,7 @@ pub(crate) struct Built {
 /// Mutants, which nothing but the simulator turns on.
 pub(crate) const MUTANTS: [&str; 2] = ["--features", "percolator-sim/mutants"];
 
-/// The features of builds for tests, which no release has: mutants, and operators that hear of everything late. They are the same for all,
+/// The features of builds for tests, which no release has: mutants, and operators whose watches are late. They are the same for all,
 /// so that each crate is built once.
 pub(crate) const FEATURES: [&str; 2] = [
     "--features",

@@ -40,7 +40,7 @@ pub(crate) fn look(session: &Session, is_fresh: bool, error: &Error) {
     let Error::TooOld(too_old) = error else {
         return;
     };
-    world.see(&Seen::ToldTooOld(too_old.start_ts));
+    world.see(&Seen::TooOld(too_old.start_ts));
     if session.client.is_covered(too_old.start_ts) && !world.has_paced_clocks() {
         world.fail(
             NAME,

@@ -139,8 +139,8 @@ pub trait Invariant: Send {
         Ok(())
     }
 
-    /// A client was told that what began at this timestamp is too old.
-    fn told_too_old(&mut self, start_ts: Timestamp) -> Result<(), String> {
+    /// A client got the answer that what began at this timestamp is too old.
+    fn too_old(&mut self, start_ts: Timestamp) -> Result<(), String> {
         Ok(())
     }
 

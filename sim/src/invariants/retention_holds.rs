@@ -1,4 +1,4 @@
-//! Within the retention nothing is too old: no client is told so, and no tablet server refuses what began less than a retention before the highest
+//! Within the retention nothing is too old: no client gets that answer, and no tablet server refuses what began less than a retention before the highest
 //! timestamp that the oracle has granted (`protocol::safe_point::barrier`). Where the retention grows, what was too old before
 //! stays so. This is judged by the oracle's time and by what administrators asked for and were answered, and neither by a client's
 //! session, which would not complain if it believed itself refused rightly, nor by what a master holds for set.
@@ -63,11 +63,11 @@ impl Invariant for RetentionHolds {
         Ok(())
     }
 
-    fn told_too_old(&mut self, start_ts: Timestamp) -> Result<(), String> {
+    fn too_old(&mut self, start_ts: Timestamp) -> Result<(), String> {
         let start_ms = start_ts.physical_ms();
         if start_ms > self.allowed_ms {
             return Err(format!(
-                "a client is told that {start_ts}, of {} ms ago, is too old, and versions are kept for {:?}",
+                "a client got the answer that {start_ts}, of {} ms ago, is too old, and versions are kept for {:?}",
                 self.highest.physical_ms().saturating_sub(start_ms),
                 self.shortest()
             ));
@@ -136,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_told_so_only_beyond_one_retention() {
+    fn a_client_gets_that_answer_only_beyond_one_retention() {
         let mut invariant = of(10);
         assert_eq!(reaches(&mut invariant, 15_000, Timestamp::ZERO), Ok(()));
-        assert_eq!(invariant.told_too_old(at(4_999)), Ok(()));
-        assert_broken(invariant.told_too_old(at(5_001)), "of 9999 ms ago");
+        assert_eq!(invariant.too_old(at(4_999)), Ok(()));
+        assert_broken(invariant.too_old(at(5_001)), "of 9999 ms ago");
     }
 
     #[test]
