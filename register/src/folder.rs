@@ -16,8 +16,9 @@ use crate::{
     WriteId,
 };
 
-/// So many versions below the newest one stay: a load that has found one reads it before it is removed, as a rule.
-const KEPT_BELOW: u64 = 2;
+/// So many versions below the newest one stay: a load that has found one reads it before it is removed, as a rule, and a swap that
+/// was overtaken by no more than these is known to have happened.
+const KEPT_BELOW: u64 = 7;
 /// What names of temporary files end with.
 const TEMPORARY: &str = ".tmp";
 
@@ -27,7 +28,7 @@ const TEMPORARY: &str = ".tmp";
 /// writes and syncs a temporary file, and links it to the name of the version behind the expected one, which succeeds for one of
 /// several that try. Nobody waits for anybody: a process that stands still (SIGSTOP) anywhere in a swap holds no lock.
 ///
-/// Old versions are removed, so a process that stood still for long may link a version that was there before. Then a higher one
+/// Old versions are removed, so a process that stood still for long may link a version that was there before. Then a much higher one
 /// is there, and the value stays what it is: such a swap is reported as unknown, and a load shows that it was superseded.
 #[derive(Clone)]
 pub struct VersionedFolder {
@@ -192,7 +193,9 @@ impl VersionedFolder {
         };
         let versions = self.versions();
         let versions = versions.map_err(|error| unknown(error.to_string()))?;
-        if versions.iter().any(|other| other > version) {
+        // One that is removed lies well below the highest, so that this one's name was never there before.
+        let never_removed = version.0.saturating_add(KEPT_BELOW);
+        if versions.iter().any(|other| other.0 > never_removed) {
             return Err(unknown("other processes have swapped it since".to_owned()));
         }
         self.seen.floor.raise(*version);

@@ -46,8 +46,10 @@ async fn swap_for_ever(register: &FolderRegister, name: &str) {
                 expected = Some(version);
             }
             Err(SwapError::Conflict { found, .. }) => expected = found,
-            // The others are faster, for seconds.
-            Err(SwapError::Unavailable { .. }) => {}
+            // The others are faster, by many versions.
+            Err(SwapError::Unknown { .. }) => {
+                expected = register.load().await.expect("a load").map(|it| it.version);
+            }
             Err(error) => panic!("a swap: {error}"),
         }
     }

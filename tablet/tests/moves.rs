@@ -78,25 +78,6 @@ fn what_is_written_meanwhile_follows() {
     );
 }
 
-/// A piece names its key once for each change: the filter of locks counts it once.
-#[test]
-fn a_lock_that_came_went_and_came_within_a_piece_is_counted_once() {
-    let mut two = Two::new();
-    two.begin(1);
-    let call = two.call();
-    two.carry(&call);
-    two.owner.put("e", "first", 16, 17);
-    two.owner.ask(prewrite("e", "second", 18));
-    two.hand_over();
-    assert_eq!(two.other.core.locks(), 1);
-    let Some(Body::Get(got)) = ask_at(&mut two.other, 2, get("e", 20)) else {
-        panic!("no answer");
-    };
-    let met = &got.results[0].result;
-    let is_locked = matches!(met, Some(v1::get_result::Result::Locked(_)));
-    assert!(is_locked, "{met:?}");
-}
-
 #[test]
 fn nobody_serves_it_between_the_last_piece_and_the_decision() {
     let mut two = Two::new();

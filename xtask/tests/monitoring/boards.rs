@@ -127,11 +127,11 @@ pub(crate) const BOARDS: &[Board] = &[
         panels: &[
             panel("Which clusters are not as they should be?", "short", &[("max by (namespace, name, type) (percolator_cluster_condition{type=~\"Degraded|Stalled\", status=\"True\"})", "{{namespace}}/{{name}}: {{type}}"), ("max by (namespace, name) (percolator_cluster_condition{type=\"Available\", status=\"False\"})", "{{namespace}}/{{name}}: not Available")], "PercolatorClusterDegraded").bad_from(1.0),
             panel("Who acts?", "short", &[("percolator_operator_leader", "{{instance}}")], "PercolatorOperatorIdle"),
-            panel("How do its looks at clusters end?", "ops", &[("sum by (result) (rate(percolator_operator_reconciles_total[$__rate_interval]))", "{{result}}"), ("sum(rate(percolator_operator_writes_total[$__rate_interval]))", "wrote something")], "PercolatorOperatorFailing"),
-            panel("How long does a look take?", "s", &[("histogram_quantile(0.99, sum by (le) (rate(percolator_operator_reconcile_duration_seconds_bucket[$__rate_interval])))", "99 of 100")], "PercolatorOperatorFailing").bad_from(5.0),
+            panel("How do its reconciles end?", "ops", &[("sum by (result) (rate(percolator_operator_reconciles_total[$__rate_interval]))", "{{result}}"), ("sum(rate(percolator_operator_writes_total[$__rate_interval]))", "wrote something")], "PercolatorOperatorFailing"),
+            panel("How long does a reconcile take?", "s", &[("histogram_quantile(0.99, sum by (le) (rate(percolator_operator_reconcile_duration_seconds_bucket[$__rate_interval])))", "99 of 100")], "PercolatorOperatorFailing").bad_from(5.0),
             panel("What does it ask of the API server?", "reqps", &[("sum by (method, result) (rate(percolator_operator_api_requests_total[$__rate_interval]))", "{{method}}: {{result}}")], "PercolatorOperatorFailing"),
             panel("What waits in its queue?", "short", &[("max(percolator_operator_clusters)", "clusters"), ("sum by (state) (percolator_operator_queued_clusters)", "{{state}}")], "PercolatorOperatorFailing"),
-            panel("What fails: looks and watches?", "ops", &[("sum(rate(percolator_operator_errors_total[$__rate_interval]))", "errors")], "PercolatorOperatorFailing"),
+            panel("What fails: reconciles and watches?", "ops", &[("sum(rate(percolator_operator_errors_total[$__rate_interval]))", "errors")], "PercolatorOperatorFailing"),
         ],
     },
 ];
