@@ -11,9 +11,9 @@ use percolator_wire::v1;
 use crate::core::Directory;
 use crate::refusal::Refusal;
 
-/// Sessions at a time, of some 500 bytes each. When all clients of a large cluster restart, those of the killed ones are there too for as
-/// long as a lease lasts.
-pub(crate) const SESSIONS_MAX: usize = 1_000_000;
+/// Sessions at a time: with ten transactions each, 1.5 KiB, they fit into the master's limit of memory, 512 MiB. When all clients restart,
+/// those of the killed ones are there too for as long as a lease lasts.
+pub(crate) const SESSIONS_MAX: usize = 300_000;
 /// Transactions that one session names.
 pub(crate) const TRANSACTIONS_MAX: usize = 1_000;
 
