@@ -96,12 +96,10 @@ impl Serving {
             return current().ok_or_else(|| Status::unavailable("the master is stopping"));
         };
         let term = candidate.leading_term().map_err(refused)?;
-        if *self.admits.lock() == Admission::Nothing {
-            return Err(percolator_wire::not_leader("master", None));
-        }
-        // A leader that still reads the state answers as one that doesn't lead yet.
+        // A leader that still reads the state answers as one that doesn't lead yet, and one that ends as one that does no more.
+        let admits = *self.admits.lock() != Admission::Nothing;
         current()
-            .filter(|runner| runner.term() == term)
+            .filter(|runner| admits && runner.term() == term)
             .ok_or_else(|| percolator_wire::not_leader("master", None))
     }
 

@@ -35,7 +35,7 @@ use crate::reconciles::Reconciles;
 use crate::rolls::{self, Rolls};
 use crate::watches::Watches;
 
-/// How many clusters are reconciled a time, of all namespaces together.
+/// How many clusters are reconciled at a time, of all namespaces together.
 const CONCURRENCY: u16 = 8;
 /// What happens to a cluster within this is reconciled once: its objects come in bursts.
 const GATHER: Duration = Duration::from_millis(50);

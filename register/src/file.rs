@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::blocking;
 use crate::files::{FileError, Files, StdFiles, beside};
 use crate::{
     BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedFile, VersionedValue,
@@ -68,23 +69,13 @@ impl FileRegister {
     pub fn path(&self) -> &Path {
         self.file.path()
     }
-
-    fn register(&self) -> String {
-        self.path().display().to_string()
-    }
 }
 
 impl Register for FileRegister {
     fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
         Box::pin(async move {
             let file = self.file.clone();
-            let load = blocking(self.timeout, move || file.load());
-            load.await.unwrap_or_else(|reason| {
-                Err(LoadError::Unavailable {
-                    register: self.register(),
-                    reason,
-                })
-            })
+            blocking::load(self.path(), self.timeout, move || file.load()).await
         })
     }
 
@@ -97,20 +88,13 @@ impl Register for FileRegister {
             let write = WriteId::random();
             let (file, lock) = (self.file.clone(), self.lock.clone());
             let deadline = Instant::now() + self.timeout;
-            let swap = blocking(self.timeout, move || {
+            blocking::swap(self.path(), self.timeout, write, move || {
                 let locked = || lock_until(deadline, &lock);
                 let version = file.swap_under(expected, &value, write, locked)?;
                 remove_leftovers(&file, version);
                 Ok(version)
-            });
-            // A thread that waits for the device can't be ended: what it does may be done later.
-            swap.await.unwrap_or_else(|reason| {
-                Err(SwapError::Unknown {
-                    register: self.register(),
-                    write,
-                    reason,
-                })
             })
+            .await
         })
     }
 
@@ -135,18 +119,6 @@ fn remove_leftovers(file: &VersionedFile, version: RegisterVersion) {
             // Another process may have removed it.
             let _ = std::fs::remove_file(entry.path());
         }
-    }
-}
-
-/// Does the work on a thread that may block; an error is that it has not ended in time, or in a panic.
-pub(crate) async fn blocking<T: Send + 'static>(
-    timeout: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, String> {
-    match tokio::time::timeout(timeout, tokio::task::spawn_blocking(work)).await {
-        Ok(Ok(result)) => Ok(result),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer from the device within {timeout:?}")),
     }
 }
 

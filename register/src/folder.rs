@@ -4,13 +4,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::blocking;
 use crate::error::check_size_up_to;
-use crate::file::blocking;
 use crate::files::{FileError, FolderFiles, StdFiles, sync_folder_of, write_synced};
-use crate::versioned_file::{SeenVersions, decode, encode, not_swapped};
+use crate::versioned_file::{SeenVersions, damaged, decode, encode, not_swapped};
 use crate::{
     BoxFuture, LoadError, Register, RegisterVersion, SwapError, VALUE_BYTES_MAX, VersionedValue,
     WriteId,
@@ -87,28 +86,9 @@ impl VersionedFolder {
     /// # Errors
     /// [`LoadError`].
     pub fn load(&self) -> Result<Option<VersionedValue>, LoadError> {
-        let least = self.seen.floor.get();
-        let mut found = self.newest()?;
-        if found.is_none() {
-            // A folder that is away has no value either, and may have had one.
-            self.sync_above()?;
-            found = self.newest()?;
-        }
-        let version = found.as_ref().map(|found| found.version);
+        let above = || self.sync_above();
         self.seen
-            .floor
-            .check(least, version)
-            .map_err(|reason| self.damaged(reason))?;
-        // The process that put it there may have died before the name was durable. What is returned here must not be
-        // undone by a crash of the machine.
-        if let Some(RegisterVersion(version)) = version
-            && self.seen.durable.load(Ordering::Acquire) < version
-        {
-            self.sync_above()?;
-            self.sync()?;
-            self.seen.durable.fetch_max(version, Ordering::AcqRel);
-        }
-        Ok(found)
+            .load(&self.path, || self.newest(), above, || self.sync())
     }
 
     /// Replaces the value if it has the expected version; durable when this returns.
@@ -160,13 +140,9 @@ impl VersionedFolder {
     ) -> Result<RegisterVersion, SwapError> {
         let Prepared { version, temporary } = prepared;
         let name = self.file_of(*version);
-        let linked = self.files.link(temporary, &name);
-        if linked.is_ok() {
+        match self.files.link(temporary, &name) {
             // It has two names.
-            let _ = self.files.remove(temporary);
-        }
-        match linked {
-            Ok(()) => {}
+            Ok(()) => drop(self.files.remove(temporary)),
             // Another swap was first; one that has succeeded has removed the temporary files of its version.
             Err(error)
                 if matches!(
@@ -198,8 +174,7 @@ impl VersionedFolder {
         if versions.iter().any(|other| other.0 > never_removed) {
             return Err(unknown("other processes have swapped it since".to_owned()));
         }
-        self.seen.floor.raise(*version);
-        self.seen.durable.fetch_max(version.0, Ordering::AcqRel);
+        self.seen.swapped(*version);
         self.remove_old(*version);
         Ok(*version)
     }
@@ -287,10 +262,7 @@ impl VersionedFolder {
     }
 
     fn damaged(&self, reason: impl Into<String>) -> LoadError {
-        LoadError::Damaged {
-            register: self.register(),
-            reason: reason.into(),
-        }
+        damaged(&self.path, reason)
     }
 }
 
@@ -353,13 +325,7 @@ impl Register for FolderRegister {
     fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
         Box::pin(async move {
             let folder = self.folder.clone();
-            let load = blocking(self.timeout, move || folder.load());
-            load.await.unwrap_or_else(|reason| {
-                Err(LoadError::Unavailable {
-                    register: self.folder.register(),
-                    reason,
-                })
-            })
+            blocking::load(self.folder.path(), self.timeout, move || folder.load()).await
         })
     }
 
@@ -370,15 +336,8 @@ impl Register for FolderRegister {
     ) -> BoxFuture<'_, Result<RegisterVersion, SwapError>> {
         Box::pin(async move {
             let (folder, write) = (self.folder.clone(), WriteId::random());
-            let swap = blocking(self.timeout, move || folder.swap(expected, &value, write));
-            // A thread that waits for the device can't be ended: what it does may be done later.
-            swap.await.unwrap_or_else(|reason| {
-                Err(SwapError::Unknown {
-                    register: self.folder.register(),
-                    write,
-                    reason,
-                })
-            })
+            let swap = move || folder.swap(expected, &value, write);
+            blocking::swap(self.folder.path(), self.timeout, write, swap).await
         })
     }
 

@@ -6,6 +6,7 @@
 //! [`FolderRegister`] is for processes of one machine, and [`FileRegister`] for one process. Registers over Kubernetes and etcd are crates of their own, so
 //! that a server pulls in neither client. It must not know what a value means.
 
+mod blocking;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;

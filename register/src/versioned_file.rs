@@ -31,9 +31,55 @@ pub struct VersionedFile {
 
 #[derive(Debug, Default)]
 pub(crate) struct SeenVersions {
-    pub(crate) floor: VersionFloor,
-    /// The version whose name is known to be durable; 0 for none.
-    pub(crate) durable: AtomicU64,
+    floor: VersionFloor,
+    /// The highest version whose name is known to be durable; 0 for none.
+    durable: AtomicU64,
+}
+
+impl SeenVersions {
+    /// The value that `read` finds at this path. `sync_above` fails if the folder is away that the register is in, and makes the
+    /// register's own name durable; `sync_names` does that for the names in which its versions are.
+    pub(crate) fn load(
+        &self,
+        path: &Path,
+        read: impl Fn() -> Result<Option<VersionedValue>, LoadError>,
+        sync_above: impl Fn() -> Result<(), FileError>,
+        sync_names: impl Fn() -> Result<(), FileError>,
+    ) -> Result<Option<VersionedValue>, LoadError> {
+        let least = self.floor.get();
+        let mut found = read()?;
+        if found.is_none() {
+            // A folder that is away has no value either, and may have had one.
+            sync_above()?;
+            found = read()?;
+        }
+        let version = found.as_ref().map(|found| found.version);
+        let checked = self.floor.check(least, version);
+        checked.map_err(|reason| damaged(path, reason))?;
+        // The process that put it there may have died before the name was durable. What is returned here must not be
+        // undone by a crash of the machine.
+        if let Some(RegisterVersion(version)) = version
+            && self.durable.load(Ordering::Acquire) < version
+        {
+            sync_above()?;
+            sync_names()?;
+            self.durable.fetch_max(version, Ordering::AcqRel);
+        }
+        Ok(found)
+    }
+
+    /// This version is durable, and was the register's.
+    pub(crate) fn swapped(&self, version: RegisterVersion) {
+        self.floor.raise(version);
+        self.durable.fetch_max(version.0, Ordering::AcqRel);
+    }
+}
+
+pub(crate) fn damaged(path: &Path, reason: impl Into<String>) -> LoadError {
+    LoadError::Damaged {
+        register: path.display().to_string(),
+        reason: reason.into(),
+    }
 }
 
 /// The bytes of a value of this version.
@@ -124,27 +170,9 @@ impl VersionedFile {
     /// # Errors
     /// [`LoadError`].
     pub fn load(&self) -> Result<Option<VersionedValue>, LoadError> {
-        let least = self.seen.floor.get();
-        let mut found = self.read()?;
-        if found.is_none() {
-            // A folder that is away has no file either, and may have a value.
-            sync_folder_of(&*self.files, &self.path)?;
-            found = self.read()?;
-        }
-        let version = found.as_ref().map(|found| found.version);
-        self.seen
-            .floor
-            .check(least, version)
-            .map_err(|reason| self.damaged(reason))?;
-        // The process that put it there may have died before the name was durable. What is returned here must not be
-        // undone by a crash of the machine.
-        if let Some(RegisterVersion(version)) = version
-            && self.seen.durable.load(Ordering::Acquire) != version
-        {
-            sync_folder_of(&*self.files, &self.path)?;
-            self.seen.durable.store(version, Ordering::Release);
-        }
-        Ok(found)
+        // The version is in the file itself: there are no names but its own.
+        let above = || sync_folder_of(&*self.files, &self.path);
+        self.seen.load(&self.path, || self.read(), above, || Ok(()))
     }
 
     /// Replaces the value if it has the expected version; durable when this returns.
@@ -193,8 +221,7 @@ impl VersionedFile {
         // Others may read the new value before: they see to it themselves that it is durable.
         let synced = sync_folder_of(&*self.files, &self.path);
         synced.map_err(|error| not_swapped(error.late()))?;
-        self.seen.floor.raise(RegisterVersion(next));
-        self.seen.durable.store(next, Ordering::Release);
+        self.seen.swapped(RegisterVersion(next));
         Ok(RegisterVersion(next))
     }
 
@@ -258,10 +285,7 @@ impl VersionedFile {
     }
 
     fn damaged(&self, reason: impl Into<String>) -> LoadError {
-        LoadError::Damaged {
-            register: self.register(),
-            reason: reason.into(),
-        }
+        damaged(&self.path, reason)
     }
 }
 

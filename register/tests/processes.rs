@@ -109,7 +109,7 @@ fn processes_that_are_killed_lose_nothing_and_agree() {
     let seed = rand::random();
     eprintln!("seed {seed}");
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
-    let folder_of_all = VersionedFolder::new(&path);
+    let register = VersionedFolder::new(&path);
     let mut all = BTreeMap::new();
     for number in 0..ROUNDS {
         for (version, value) in round(&path, number, random.random_range(0..20)) {
@@ -117,7 +117,7 @@ fn processes_that_are_killed_lose_nothing_and_agree() {
             assert_eq!(before, None, "version {version} has two winners");
         }
         // The same handle all the time: it notices versions that go back.
-        let found = folder_of_all.load().expect("never torn");
+        let found = register.load().expect("never torn");
         let found = found.map(|found| (found.version, found.value));
         let Some((RegisterVersion(version), value)) = found else {
             assert!(all.is_empty(), "acknowledged, and nothing is there");

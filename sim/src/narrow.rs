@@ -20,8 +20,9 @@ pub(crate) fn narrow(plan: &mut Plan) -> bool {
     }
     let ms = Duration::from_millis;
     plan.faults.clear();
+    let kinds = Fault::of_one_each();
     for _ in 0..1 + rng.below(3) {
-        plan.faults.insert(*rng.pick(&Fault::of_one_each()));
+        plan.faults.insert(*rng.pick(&kinds));
     }
     plan.workloads = vec![rng.pick(&workloads::all()).name()];
     plan.few_keys = rng.below(2) == 0;

@@ -99,8 +99,10 @@ impl Fault {
 
     /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but six that
     /// seeds draw for themselves.
-    pub fn of_any() -> &'static [Self] {
-        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len() - 6]
+    pub fn of_any() -> Vec<Self> {
+        let mut all = Self::of_one_each();
+        all.retain(|fault| DRAWN_APART.iter().all(|(apart, _)| apart != fault));
+        all
     }
 
     /// Those that need no replicas of servers.
@@ -280,8 +282,7 @@ impl Plan {
         let ms = Duration::from_millis;
         let likely = [1, 2, 3][rng.below(3) as usize];
         let mut faults: BTreeSet<Fault> = Fault::of_any()
-            .iter()
-            .copied()
+            .into_iter()
             // It came later: what else a seed is stays as it was.
             .filter(|fault| *fault != Fault::LoseFolder)
             .filter(|_| rng.below(4) < likely)
@@ -401,17 +402,18 @@ impl Plan {
     }
 }
 
-/// Kinds of faults that came later, each with a draw of its own: what else a seed is stays as it was.
+/// Kinds of faults that came later, each with a draw of its own, of so many seeds for one: what else a seed is stays as it was.
+const DRAWN_APART: [(Fault, u64); 6] = [
+    (Fault::StaleCommitTs, 4),
+    (Fault::SplitAndMerge, 3),
+    (Fault::MoveTablets, 3),
+    (Fault::Balance, 3),
+    (Fault::ChangeSettings, 4),
+    (Fault::JoinLater, 4),
+];
+
 fn drawn_apart(seed: u64) -> impl Iterator<Item = Fault> {
-    let kinds = [
-        (Fault::StaleCommitTs, 4),
-        (Fault::SplitAndMerge, 3),
-        (Fault::MoveTablets, 3),
-        (Fault::Balance, 3),
-        (Fault::ChangeSettings, 4),
-        (Fault::JoinLater, 4),
-    ];
-    let drawn = kinds
+    let drawn = DRAWN_APART
         .into_iter()
         .filter(move |(fault, one_of)| Rng::new(seed, fault.name()).below(*one_of) == 0);
     drawn.map(|(fault, _)| fault)

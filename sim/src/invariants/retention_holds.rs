@@ -1,6 +1,6 @@
-//! Within the retention nothing is too old: no client gets that answer, and no tablet server refuses what began less than a retention before the highest
-//! timestamp that the oracle has granted (`protocol::safe_point::barrier`). Where the retention grows, what was too old before
-//! stays so. This is judged by the oracle's time and by what administrators asked for and were answered, and neither by a client's
+//! Within the retention nothing is too old: no client gets that answer, and no tablet server refuses what began less than a
+//! retention before the highest timestamp that the oracle has granted (`protocol::safe_point::barrier`). Where the retention
+//! grows, what was too old before stays so. This is judged by the oracle's time and by what administrators asked for and were answered, and neither by a client's
 //! session, which would not complain if it believed itself refused rightly, nor by what a master holds for set.
 
 use std::time::Duration;
@@ -27,6 +27,19 @@ impl RetentionHolds {
     fn shortest(&self) -> Duration {
         let may_be = self.asked.into_iter().chain(self.first);
         may_be.min().unwrap_or_default()
+    }
+
+    /// Whether this timestamp may be refused.
+    fn check(&self, ts: Timestamp, what: impl FnOnce() -> String) -> Result<(), String> {
+        if ts.physical_ms() <= self.allowed_ms {
+            return Ok(());
+        }
+        Err(format!(
+            "{}, of {} ms ago, and versions are kept for {:?}",
+            what(),
+            self.highest.physical_ms().saturating_sub(ts.physical_ms()),
+            self.shortest()
+        ))
     }
 
     fn allow(&mut self) {
@@ -64,28 +77,16 @@ impl Invariant for RetentionHolds {
     }
 
     fn too_old(&mut self, start_ts: Timestamp) -> Result<(), String> {
-        let start_ms = start_ts.physical_ms();
-        if start_ms > self.allowed_ms {
-            return Err(format!(
-                "a client got the answer that {start_ts}, of {} ms ago, is too old, and versions are kept for {:?}",
-                self.highest.physical_ms().saturating_sub(start_ms),
-                self.shortest()
-            ));
-        }
-        Ok(())
+        self.check(start_ts, || {
+            format!("a client is refused as too old: {start_ts}")
+        })
     }
 
     fn points(&mut self, server: &str, points: Points, _: Option<Duration>) -> Result<(), String> {
-        let barrier_ms = points.barrier.physical_ms();
-        if barrier_ms > self.allowed_ms {
-            return Err(format!(
-                "{server} refuses what is below {}, of {} ms ago, and versions are kept for {:?}",
-                points.barrier,
-                self.highest.physical_ms().saturating_sub(barrier_ms),
-                self.shortest()
-            ));
-        }
-        Ok(())
+        let barrier = points.barrier;
+        self.check(barrier, || {
+            format!("{server} refuses what is below {barrier}")
+        })
     }
 }
 
