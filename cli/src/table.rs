@@ -28,10 +28,14 @@ pub(crate) enum Command {
     #[command(after_help = "\
 Examples:
   percolator table create accounts
+  percolator table create accounts orders items
+  percolator table create - < names.txt                      one name a line, made as they are read
   percolator table create pages --split-at h --split-at p    three tablets: up to h, h to p, from p on")]
     Create {
-        /// Its name: 1 to 64 of a-z, 0-9, '_', '.' and '-', starting with a letter or digit.
-        name: String,
+        /// Its name: 1 to 64 of a-z, 0-9, '_', '.' and '-', starting with a letter or digit. Several are made one after
+        /// the other, up to the first that fails; - reads names from the standard input.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
         /// Cut the table into tablets at this row; may be given often, in order.
         #[arg(long, value_name = "ROW")]
         split_at: Vec<Escaped>,
@@ -211,17 +215,15 @@ pub(crate) async fn run(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Create { name, split_at, .. } => {
+        Command::Create {
+            names, split_at, ..
+        } => {
             let cuts: Vec<_> = split_at.into_iter().map(|row| row.0).collect();
-            let made = create(client, &name, &cuts).await?;
-            match output.format {
-                Format::Text => output.note(&format!(
-                    "table {name} is ready, {} tablet(s)",
-                    made.tablets.len()
-                )),
-                Format::Json => {
-                    let lost = lost(client).await?;
-                    output.line(&serde_json::to_string(&TableJson::new(&made, &lost))?)?;
+            for name in names {
+                if name == "-" {
+                    create_read(client, &cuts, output).await?;
+                } else {
+                    create_and_say(client, &name, &cuts, output).await?;
                 }
             }
         }
@@ -251,6 +253,46 @@ pub(crate) async fn run(
         Command::List { .. } => list(client, output).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the tables that the standard input names, each as soon as it is read.
+async fn create_read(client: &Client, cuts: &[Bytes], output: Output) -> anyhow::Result<()> {
+    // A thread of its own may wait for a line; it ends with the process.
+    let (sender, mut lines) = tokio::sync::mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in io::stdin().lines() {
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    while let Some(line) = lines.recv().await {
+        let line = line?;
+        if !line.trim().is_empty() {
+            create_and_say(client, line.trim(), cuts, output).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn create_and_say(
+    client: &Client,
+    name: &str,
+    cuts: &[Bytes],
+    output: Output,
+) -> anyhow::Result<()> {
+    let made = create(client, name, cuts).await?;
+    match output.format {
+        Format::Text => output.note(&format!(
+            "table {name} is ready, {} tablet(s)",
+            made.tablets.len()
+        )),
+        Format::Json => {
+            let lost = lost(client).await?;
+            output.line(&serde_json::to_string(&TableJson::new(&made, &lost))?)?;
+        }
+    }
+    Ok(())
 }
 
 fn say_observed(output: Output, table: &str, column: &[u8], observed: bool) -> anyhow::Result<()> {

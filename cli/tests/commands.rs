@@ -80,6 +80,27 @@ fn cells_are_written_read_scanned_and_deleted() {
 }
 
 #[test]
+fn several_tables_are_made_up_to_the_first_that_fails() {
+    let cluster = Cluster::threads();
+    let names = || {
+        let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
+        let tables = listed.lines().map(|line| {
+            let table: Value = serde_json::from_str(line).expect("JSON");
+            table["name"].as_str().expect("a name").to_owned()
+        });
+        tables.collect::<Vec<_>>()
+    };
+    cluster.run(&["table", "create", "a", "b"]).ok();
+    let read = ["table", "create", "-", "--split-at", "m"];
+    cluster.run_with(&read, "c\n\n d \n").ok();
+    assert_eq!(names(), ["a", "b", "c", "d"]);
+    let failed = cluster.run_with(&read, "e\nNo Good\nf\n");
+    assert!(failed.err.contains("No Good"), "{failed:#?}");
+    assert_ne!(failed.code(), 0);
+    assert_eq!(names(), ["a", "b", "c", "d", "e"]);
+}
+
+#[test]
 fn large_values_many_pages_and_own_writes() {
     let cluster = Cluster::threads();
     let value = "v".repeat(100_000);

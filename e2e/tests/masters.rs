@@ -3,6 +3,8 @@
 //! moves all the time and no transfer fails; tables are created all the time, and each of them is there in the end.
 //! `cargo xtask test e2e` runs it.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,7 +15,7 @@ use percolator_e2e::leaders::{
     Cordon, OWN_DISK, cut_off, evict_leader, hang_disk_and_kill, kill_at_once, leader, stand_still,
     wait_for_another_leader, wait_for_another_term,
 };
-use percolator_e2e::{Kube, Namespace, PROGRAM, kubectl, say, server_of, small, wait};
+use percolator_e2e::{Kube, Namespace, PROGRAM, say, server_of, small, wait};
 
 const ACCOUNTS: u32 = 100;
 const CLIENTS: u32 = 8;
@@ -25,7 +27,7 @@ const STALL_MAX: Duration = Duration::from_secs(90);
 /// Between two tables: the machine has other things to do.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Creates tables, one after the other, until it is dropped.
+/// Tables that are created one after the other by one client, as an application would, until this is dropped.
 struct Tables {
     created: Arc<Mutex<Vec<Instant>>>,
     stop: Arc<AtomicBool>,
@@ -33,28 +35,17 @@ struct Tables {
 }
 
 impl Tables {
-    /// Begins, from the pod of the application.
+    /// Begins, in the pod of the application.
     fn create(space: &Namespace) -> Self {
         let (created, stop) = (Arc::<Mutex<Vec<Instant>>>::default(), Arc::default());
         let space = space.name().to_owned();
         let (of_thread, until) = (created.clone(), Arc::<AtomicBool>::clone(&stop));
         let thread = std::thread::spawn(move || {
-            let mut number = 0;
             while !until.load(Ordering::Relaxed) {
-                let server = server_of("demo");
-                let name = format!("table-{number}");
-                let exec = ["-n", &space, "exec", "bank", "--", PROGRAM, "-q"];
-                let create = ["-c", &server, "table", "create", &name];
-                match kubectl(&[&exec[..], &create].concat()) {
-                    Ok(_) => {
-                        number += 1;
-                        let mut created = of_thread.lock().unwrap_or_else(PoisonError::into_inner);
-                        created.push(Instant::now());
-                    }
-                    // The same one is created again: it may be there by now.
-                    Err(error) => say(&format!("{name} is not created: {}", error.trim())),
+                if let Err(error) = create_more(&space, &of_thread, &until) {
+                    // A client that gave up: the same table is created again, which may be there by now.
+                    say(&format!("tables are not created: {error}"));
                 }
-                std::thread::sleep(PAUSE);
             }
         });
         Self {
@@ -93,6 +84,44 @@ impl Drop for Tables {
     fn drop(&mut self) {
         // Of a test that has failed: nobody waits for it.
         self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Names one table after the other to one `percolator table create -`, until that ends or `until` is set.
+fn create_more(
+    space: &str,
+    created: &Mutex<Vec<Instant>>,
+    until: &AtomicBool,
+) -> Result<(), String> {
+    let created = || created.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = server_of("demo");
+    let mut command = Command::new("kubectl");
+    command.args([
+        "-n", space, "exec", "-i", "bank", "--", PROGRAM, "-c", &server,
+    ]);
+    command.args(["-o", "json", "table", "create", "-"]);
+    let mut client = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let mut names = client.stdin.take().expect("piped");
+    let mut answers = BufReader::new(client.stdout.take().expect("piped")).lines();
+    while !until.load(Ordering::Relaxed) {
+        let name = format!("table-{}", created().len());
+        if writeln!(names, "{name}").is_err() || !matches!(answers.next(), Some(Ok(_))) {
+            break;
+        }
+        created().push(Instant::now());
+        std::thread::sleep(PAUSE);
+    }
+    drop(names);
+    let ended = client.wait_with_output();
+    let ended = ended.map_err(|error| error.to_string())?;
+    match ended.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&ended.stderr).trim().to_owned()),
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::convert::Infallible;
 use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, select};
 use parking_lot::{Mutex, MutexGuard};
 use percolator_protocol::election::mutants::{self, ElectionMutant};
 use percolator_protocol::election::{
@@ -15,7 +16,7 @@ use percolator_protocol::election::{
 };
 use percolator_register::{Register, SwapError};
 use percolator_server::promises::{
-    IntroducedStandby, Introduction, LeaderRight, PromiseRefusal, Promiser,
+    IntroducedReplica, Introduction, LeaderRight, PromiseRefusal, Promiser,
 };
 use percolator_server::{SmallFile, leadership};
 use tokio::sync::{Notify, watch};
@@ -78,8 +79,8 @@ pub trait Host: Send + Sync + 'static {
     ) {
     }
 
-    /// A standby of the same register has introduced itself, or ends.
-    fn introduced(&self, _now_ms: u64, _standby: &IntroducedStandby) {}
+    /// A replica of the same register has introduced itself, or ends.
+    fn introduced(&self, _now_ms: u64, _other: &IntroducedReplica) {}
 
     /// This became of a promise: see [`Promiser::count_promise`].
     fn count_promise(&self, _result: &'static str) {}
@@ -105,6 +106,8 @@ pub struct Candidate<H> {
     leads: watch::Sender<Option<u64>>,
     /// A term of it has begun: its folder is to keep that, and the others are to promise.
     begun: Notify,
+    /// The leader has taken leave: the register is to be loaded now.
+    leader_ended: Notify,
 }
 
 impl<H: Host> Candidate<H> {
@@ -126,6 +129,7 @@ impl<H: Host> Candidate<H> {
             member,
             leads: watch::Sender::default(),
             begun: Notify::new(),
+            leader_ended: Notify::new(),
         }
     }
 
@@ -186,7 +190,8 @@ impl<H: Host> Candidate<H> {
     pub async fn run(&self) -> Infallible {
         loop {
             self.drive().await;
-            self.host.sleep(self.poll()).await;
+            let ended = pin!(self.leader_ended.notified());
+            select(pin!(self.host.sleep(self.poll())), ended).await;
         }
     }
 
@@ -452,21 +457,34 @@ impl<H: Host> Promiser for Candidate<H> {
         let replica = self.replica();
         let election = replica.election();
         Some(Introduction {
-            leader: election.introduces_to()?.to_owned(),
-            standby: IntroducedStandby::new(replica.register()?, election.member()),
+            to: election.introduces_to()?.to_owned(),
+            replica: IntroducedReplica::new(replica.register()?, election.member()),
         })
     }
 
-    fn introduced(&self, standby: &IntroducedStandby) {
+    fn leave_takings(&self) -> Vec<Introduction> {
+        let replica = self.replica();
+        let election = replica.election();
+        let own = replica
+            .register()
+            .map(|register| IntroducedReplica::new(register, election.member()));
+        own.map(|own| own.take_leave_of(election.take_leave_of()))
+            .unwrap_or_default()
+    }
+
+    fn introduced(&self, other: &IntroducedReplica) {
         let now_ms = self.host.now_ms();
         let mut replica = self.replica();
-        if replica.register() != Some(standby.register) {
+        if replica.register() != Some(other.register) {
             return;
         }
-        if !standby.is_leaving {
-            replica.introduced(now_ms, &standby.peer);
+        if other.is_leaving {
+            replica.leader_has_ended();
+            self.leader_ended.notify_one();
+        } else {
+            replica.introduced(now_ms, &other.peer);
         }
-        self.host.introduced(now_ms, standby);
+        self.host.introduced(now_ms, other);
     }
 
     fn right(&self) -> LeaderRight {

@@ -62,10 +62,6 @@ impl Directory {
     /// How it is now.
     pub(crate) fn facts(&self, now: Duration) -> Facts {
         let oracle = self.collection.now;
-        let progress = self
-            .live
-            .values()
-            .flat_map(|live| &live.progress.last.tablets);
         let mut facts = Facts {
             has_state: self.state.is_some(),
             in_flight: self.in_flight.len(),
@@ -75,7 +71,7 @@ impl Directory {
             sessions: self.sessions.len(),
             gc_locks: self.sessions.named(),
             disk_failures: self.disk_failures(),
-            garbage: progress.map(|tablet| tablet.waiting).sum(),
+            garbage: self.live.values().map(|it| it.progress.waiting()).sum(),
             held_by: self.holds(now).into_iter().map(|hold| hold.by).collect(),
             ..Facts::default()
         };
@@ -126,18 +122,40 @@ impl Directory {
         let to_drain = state.draining_servers();
         facts.tablets_to_drain =
             count(to_drain.map(|name| self.tablets.count_of_owner(name)).sum());
-        for (id, tablet) in self.tablets.iter() {
-            let holder = self.holder(id, tablet);
-            let shown = self.tablet_state(id, tablet, holder, now);
-            *facts.tablets.entry(shown).or_default() += 1;
-            if shown == "down" {
-                *facts.down_by_owner.entry(holder.to_owned()).or_default() += 1;
-            }
-            let table = state.tables.get(&tablet.table);
+        for (table, tablets) in self.tablets.counts() {
+            let table = state.tables.get(&table);
             let table = table.map_or_else(String::new, |table| table.name.clone());
-            *facts.by_table.entry(table).or_default() += 1;
+            *facts.by_table.entry(table).or_default() += count(tablets);
         }
+        self.count_tablets(now, |state, holder, tablets| {
+            *facts.tablets.entry(state).or_default() += count(tablets);
+            if state == "down" {
+                *facts.down_by_owner.entry(holder.to_owned()).or_default() += count(tablets);
+            }
+        });
         facts
+    }
+
+    /// Gives the states in which tablets are, each with the server without which nobody serves these and with how many they are. Looks
+    /// at no tablet that its owner's present list has.
+    fn count_tablets(&self, now: Duration, mut count: impl FnMut(&'static str, &str, usize)) {
+        for (owner, listed) in self.tablets.listed() {
+            let is_alive = self.is_alive(owner, now);
+            let if_alive = |state| if is_alive { state } else { "down" };
+            for (state, tablets) in [
+                ("creating", listed.unmade),
+                (if_alive("serving"), listed.serving),
+                (if_alive("frozen"), listed.frozen),
+            ] {
+                if tablets > 0 {
+                    count(state, owner, tablets);
+                }
+            }
+        }
+        for (id, tablet) in self.tablets.unlisted() {
+            let holder = self.holder(id, tablet);
+            count(self.unlisted_state(id, tablet, holder, now), holder, 1);
+        }
     }
 
     /// How far the lowest floor of a lease lies behind.
@@ -148,7 +166,7 @@ impl Directory {
         age(self.collection.now, session.floor)
     }
 
-    fn tablet_state(
+    fn unlisted_state(
         &self,
         id: u64,
         tablet: &Placement,
@@ -161,7 +179,8 @@ impl Directory {
         if !self.is_alive(holder, now) {
             return "down";
         }
-        if self.lost_tablets(&tablet.owner).contains(&id) {
+        let owner = self.live.get(&tablet.owner);
+        if owner.is_some_and(|live| live.has_lost(id)) {
             return "lost";
         }
         match tablet.state {
@@ -202,6 +221,45 @@ mod tests {
         assert!(!facts.has_state);
         assert_eq!(facts.held_by, ["starting"]);
         assert!(begun().facts(LATER).has_state);
+    }
+
+    #[test]
+    fn tablets_that_are_listed_are_counted_and_not_looked_at() {
+        let mut directory = begun();
+        for server in ["tablet-0", "tablet-1"] {
+            let beat = Heartbeat::first(Role::Tablet, server, &format!("{server}:7402"));
+            directory.heartbeat(LATER, beat).unwrap();
+        }
+        // None of it in any table that there is.
+        for id in 0..1_000_u64 {
+            let key = |id: u64| bytes::Bytes::from(format!("{id:04}"));
+            let (start, end) = (key(id), key(id + 1));
+            let placement = Placement {
+                table: 7,
+                rows: percolator_protocol::types::Rows { start, end },
+                epoch: 1,
+                owner: ["tablet-0", "tablet-1", "tablet-2"][(id % 3) as usize].into(),
+                made: id % 5 != 0,
+                state: [TabletState::Serving, TabletState::Frozen][usize::from(id % 7 == 0)],
+                listed: id % 100 != 0,
+            };
+            directory.tablets.place(id, placement);
+        }
+        let live = directory.live.get_mut("tablet-0").unwrap();
+        live.missing.insert(300, (LATER, true));
+        let before = directory.tablets.visited();
+        let facts = directory.facts(LATER);
+        assert_eq!(directory.tablets.visited() - before, 10);
+        let (mut tablets, mut down) = (Counts::<&str>::new(), 0);
+        for (id, tablet) in directory.tablets.iter() {
+            let holder = directory.holder(id, tablet);
+            let state = directory.unlisted_state(id, tablet, holder, LATER);
+            *tablets.entry(state).or_default() += 1;
+            down += i64::from(state == "down");
+        }
+        assert_eq!(facts.tablets, tablets);
+        assert_eq!(facts.down_by_owner["tablet-2"], down);
+        assert_eq!(facts.by_table.values().sum::<i64>(), 1_000);
     }
 
     #[test]

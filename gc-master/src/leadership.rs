@@ -10,7 +10,7 @@ use percolator_protocol::election::{
 };
 use percolator_server::boot_time;
 use percolator_server::leadership::RegisterOutage;
-use percolator_server::promises::{IntroducedStandby, PromiseRefusal, send_copy};
+use percolator_server::promises::{IntroducedReplica, PromiseRefusal, send_copy};
 use percolator_wire::v1;
 use tokio::sync::watch;
 use tonic::Status;
@@ -297,7 +297,7 @@ impl Host for NetworkHost {
         }
     }
 
-    fn introduced(&self, now_ms: u64, standby: &IntroducedStandby) {
+    fn introduced(&self, now_ms: u64, standby: &IntroducedReplica) {
         if standby.is_leaving {
             self.standbys.left(&standby.server);
         } else {

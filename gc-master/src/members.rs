@@ -87,6 +87,11 @@ impl Live {
         self.free_bytes.map(|free| free / 2)
     }
 
+    /// Whether the server, which is there, has had this tablet and doesn't have it any more.
+    pub(crate) fn has_lost(&self, id: u64) -> bool {
+        self.missing.get(&id).is_some_and(|(_, told)| *told)
+    }
+
     /// Of a server that is heard for the first time.
     pub(crate) fn new(incarnation: u64, now: Duration) -> Self {
         Self {
@@ -187,9 +192,9 @@ impl Directory {
 
     /// Tablets that the server had and has not reported for a while, in order: see [`Note::Missing`](crate::Note).
     pub(crate) fn lost_tablets(&self, server: &str) -> Vec<u64> {
-        let missing = self.live.get(server).map(|live| &live.missing);
-        let told = missing.into_iter().flatten().filter(|(_, (_, told))| *told);
-        told.map(|(tablet, _)| *tablet).collect()
+        let live = self.live.get(server).into_iter();
+        let lost = live.flat_map(|live| live.missing.keys().filter(|id| live.has_lost(**id)));
+        lost.copied().collect()
     }
 
     /// Whether the present list of a tablet's owner, if it is known, doesn't have it.

@@ -27,6 +27,18 @@ struct OwnerTablets {
     in_use: usize,
     /// How many of these its present list doesn't have.
     unlisted: usize,
+    /// Those that its present list has.
+    listed: ListedTablets,
+    /// The others.
+    absent: BTreeSet<u64>,
+}
+
+/// How many tablets the present list of an owner has: those that are being made, and of the others those that take nothing more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListedTablets {
+    pub(crate) unmade: usize,
+    pub(crate) frozen: usize,
+    pub(crate) serving: usize,
 }
 
 /// The tablets of one table.
@@ -177,6 +189,23 @@ impl Placements {
         self.by_owner.get(owner).map_or(0, |owned| owned.ids.len())
     }
 
+    /// How many tablets the present list of each owner has.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = (&str, ListedTablets)> {
+        let owners = self.by_owner.iter();
+        owners.map(|(owner, owned)| (&**owner, owned.listed))
+    }
+
+    /// The others: of owners that have not reported them lately, or have lost them.
+    pub(crate) fn unlisted(&self) -> impl Iterator<Item = (u64, &Placement)> {
+        self.named(self.by_owner.values().flat_map(|owned| &owned.absent))
+    }
+
+    /// How many there are of each table that has one.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (u32, usize)> {
+        let tables = self.by_table.iter();
+        tables.map(|(table, tablets)| (*table, tablets.by_start.len()))
+    }
+
     /// How many there are of this table.
     pub fn count_of_table(&self, table: u32) -> usize {
         let tablets = self.by_table.get(&table);
@@ -242,6 +271,7 @@ impl Placements {
         let owned = self.by_owner.entry(placement.owner.clone()).or_default();
         owned.ids.insert(id);
         owned.count(&placement, usize::wrapping_add);
+        owned.list(id, placement.listed);
         let (left, right) = self.neighbours(&placement);
         let seam = |left, right| usize::from(is_seam(left, right));
         let before = seam(left, right);
@@ -259,6 +289,7 @@ impl Placements {
         let placement = self.by_id.remove(&id)?;
         if let Some(owned) = self.by_owner.get_mut(&placement.owner) {
             owned.ids.remove(&id);
+            owned.absent.remove(&id);
             owned.count(&placement, usize::wrapping_sub);
             if owned.ids.is_empty() {
                 self.by_owner.remove(&placement.owner);
@@ -349,6 +380,7 @@ impl Placements {
         ] {
             if let Some(owned) = self.by_owner.get_mut(&placement.owner) {
                 owned.count(placement, count);
+                owned.list(id, placement.listed);
             }
             if let Some(tablets) = self.by_table.get_mut(&placement.table) {
                 tablets.count(placement, count);
@@ -364,6 +396,23 @@ impl OwnerTablets {
         let in_use = placement.state != TabletState::Frozen;
         self.in_use = count(self.in_use, usize::from(in_use));
         self.unlisted = count(self.unlisted, usize::from(in_use && !placement.listed));
+        if placement.listed {
+            let counted = match placement {
+                Placement { made: false, .. } => &mut self.listed.unmade,
+                _ if in_use => &mut self.listed.serving,
+                _ => &mut self.listed.frozen,
+            };
+            *counted = count(*counted, 1);
+        }
+    }
+
+    /// Whether the present list has this tablet.
+    fn list(&mut self, id: u64, listed: bool) {
+        if listed {
+            self.absent.remove(&id);
+        } else {
+            self.absent.insert(id);
+        }
     }
 }
 
@@ -502,7 +551,23 @@ mod tests {
                     placements.place(id, tablet);
                 }
             }
+            let mut found = ids(placements.unlisted());
+            found.sort_unstable();
+            assert_eq!(found, ids(placements.iter().filter(|(_, it)| !it.listed)));
             let all: Vec<_> = placements.iter().map(|(_, it)| it.clone()).collect();
+            for (owner, listed) in placements.listed() {
+                let of_it = |it: &&Placement| it.owner == owner && it.listed;
+                let count =
+                    |is: fn(&&Placement) -> bool| all.iter().filter(of_it).filter(is).count();
+                let counted = ListedTablets {
+                    unmade: count(|it| !it.made),
+                    frozen: count(|it| it.made && it.state == TabletState::Frozen),
+                    serving: count(|it| it.made && it.state == TabletState::Serving),
+                };
+                assert_eq!(listed, counted, "{owner}");
+            }
+            let counts = placements.counts().map(|(_, count)| count);
+            assert_eq!(counts.sum::<usize>(), all.len());
             let in_use = |it: &&Placement| it.state != TabletState::Frozen;
             assert_eq!(placements.is_covered(1), placements.gaps(1).is_empty());
             assert_eq!(placements.none_in_use(1), !all.iter().any(|it| in_use(&it)));

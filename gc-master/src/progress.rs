@@ -12,6 +12,9 @@ const RATE_OVER: Duration = Duration::from_secs(10);
 pub(crate) struct Progressed {
     /// The last time.
     pub(crate) last: v1::GcProgress,
+    /// Of all its tablets: versions that wait, and records that it has collected since its start.
+    waiting: u64,
+    records: u64,
     /// How many records it had collected when a rate was last begun, and when that was.
     since: (Duration, u64),
     per_second: u64,
@@ -21,6 +24,9 @@ impl Progressed {
     /// `None`: it is as it was.
     pub(crate) fn heard(&mut self, now: Duration, progress: Option<v1::GcProgress>) {
         if let Some(progress) = progress {
+            let tablets = || progress.tablets.iter();
+            self.waiting = tablets().map(|tablet| tablet.waiting).sum();
+            self.records = tablets().map(|tablet| tablet.records).sum();
             self.last = progress;
         }
         let (since, before) = self.since;
@@ -36,9 +42,14 @@ impl Progressed {
         }
     }
 
+    /// Versions that wait to be collected.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
     /// Records that it has collected since its start.
     pub(crate) fn records(&self) -> u64 {
-        self.last.tablets.iter().map(|tablet| tablet.records).sum()
+        self.records
     }
 
     /// Of the last ten seconds or so.

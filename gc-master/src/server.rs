@@ -302,10 +302,11 @@ impl Server {
                         () = async { shutdown.await; terms.serving.drain().await } => {}
                         error = terms.take_part() => failure = Some(error),
                     }
-                    terms.leave().await;
+                    terms.take_leave().await;
                     // While connections are open: whoever asks is sent to the next leader.
                     serving.set(None);
                     serving.hand_over().await;
+                    terms.take_leave().await;
                 };
                 percolator_server::serve_when(listener, service, passes, GRACE, stop).await?;
                 failure.map_or(Ok(()), Err)
@@ -431,10 +432,10 @@ impl Terms {
         PromiseTask::new(replica, promises, self.folder.clone(), candidate.timing())
     }
 
-    /// Tells the leader, if this is a standby, that it ends.
-    async fn leave(&self) {
+    /// Says that it ends: a standby to the leader, and one that has handed over to the standbys.
+    async fn take_leave(&self) {
         if let Some((candidate, joined)) = self.serving.candidate().zip(self.joined.as_ref()) {
-            self.promise_task(candidate, joined).leave().await;
+            self.promise_task(candidate, joined).take_leave().await;
         }
     }
 

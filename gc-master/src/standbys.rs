@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_protocol::election::StoredLeadership;
-use percolator_server::promises::IntroducedStandby;
+use percolator_server::promises::IntroducedReplica;
 use percolator_wire::v1;
 
 use crate::oracles::has_departed;
@@ -46,7 +46,7 @@ impl Standbys {
     }
 
     /// A standby has introduced itself.
-    pub(crate) fn introduced(&self, now_ms: u64, standby: &IntroducedStandby) {
+    pub(crate) fn introduced(&self, now_ms: u64, standby: &IntroducedReplica) {
         let master = KnownMaster {
             address: standby.peer.address.clone(),
             incarnation: 0,
@@ -122,8 +122,8 @@ mod tests {
 
     use super::*;
 
-    fn standby(server: &str) -> IntroducedStandby {
-        IntroducedStandby {
+    fn standby(server: &str) -> IntroducedReplica {
+        IntroducedReplica {
             register: 5,
             server: server.to_owned(),
             peer: Peer {

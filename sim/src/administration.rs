@@ -90,7 +90,7 @@ pub(crate) fn join(world: &Arc<World>, cluster: &Arc<Cluster>) {
 
 impl Cluster {
     /// Unless it comes so late that the faults are over.
-    fn start_masters_again(self: &Arc<Self>, world: &Arc<World>) {
+    pub(crate) fn start_masters_again(self: &Arc<Self>, world: &Arc<World>) {
         if !self.is_healed() {
             self.kill_masters(world, MASTERS_DOWN);
         }

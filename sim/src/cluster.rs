@@ -52,6 +52,8 @@ pub struct Cluster {
     pub(crate) draining: Mutex<BTreeSet<usize>>,
     /// Tablet servers that run on older folders, by number: as they are to be again.
     pub(crate) set_aside: Mutex<BTreeMap<usize, Arc<Tablet>>>,
+    /// Tablet servers as they are with their own folders, which have each other's now.
+    pub(crate) swapped: Mutex<BTreeMap<usize, Arc<Tablet>>>,
     /// What workers do.
     pub workloads: Vec<Arc<dyn Workload>>,
     /// What they did.
@@ -132,6 +134,7 @@ impl Cluster {
             left_behind: Mutex::default(),
             draining: Mutex::default(),
             set_aside: Mutex::default(),
+            swapped: Mutex::default(),
             names: names(&workloads),
             tables: workloads
                 .iter()
@@ -567,5 +570,6 @@ fn new_tablet(name: String, node: NodeId, master: NodeId, highest: Highest, plan
         older: false,
         tears: plan.mutation == Some(Mutation::TornBatch),
         waits_for_ever: plan.mutation == Some(Mutation::StallIgnored),
+        takes_any_folder: plan.mutation == Some(Mutation::FolderOfAnotherTaken),
     }
 }

@@ -102,6 +102,7 @@ impl Tablet {
             older: false,
             tears: self.tears,
             waits_for_ever: self.waits_for_ever,
+            takes_any_folder: self.takes_any_folder,
         }
     }
 }

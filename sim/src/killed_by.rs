@@ -52,7 +52,8 @@ impl Mutation {
             | S::CutNotDone
             | S::ReplayNotRewritten
             | S::CheckpointNotDurable
-            | S::CheckpointBrokenOff => &[DURABLE],
+            | S::CheckpointBrokenOff
+            | S::FolderOfAnotherTaken => &[DURABLE],
             S::StaleTimestamps => &[&["recency"], READS],
             S::TwoOwners => &[&["one owner"]],
             S::Rule(M::MovedUndecided | M::MovedAndKept) => {

@@ -64,6 +64,7 @@ pub mod shrink;
 pub mod stale;
 pub mod store;
 pub mod subject;
+mod swapped;
 pub mod trace;
 pub mod transport;
 mod verified;

@@ -6,7 +6,7 @@ use percolator_client::transport::MasterError;
 use percolator_gc_master::Done;
 use percolator_protocol::election::{CopyRequest, NamedLeader, PromiseRequest};
 use percolator_protocol::oracle::Granted;
-use percolator_server::promises::IntroducedStandby;
+use percolator_server::promises::IntroducedReplica;
 use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
 
@@ -63,7 +63,7 @@ pub enum Ask {
         state: Arc<Vec<u8>>,
     },
     /// Of a standby, to the leader of its register.
-    Introduce(IntroducedStandby),
+    Introduce(IntroducedReplica),
     /// Of a replica, to the store of the registers.
     Register {
         /// Which one.

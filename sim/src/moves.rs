@@ -131,7 +131,12 @@ pub(crate) fn stop_when_empty(world: &Arc<World>, cluster: &Arc<Cluster>, whom: 
 /// A master that loses its state forgets what it has drained, and servers that run twice, or on older folders, are no servers to be
 /// removed.
 fn may_be_replaced(plan: &Plan) -> bool {
-    let others = [Fault::LoseMaster, Fault::OlderFolder, Fault::TwoProcesses];
+    let others = [
+        Fault::LoseMaster,
+        Fault::OlderFolder,
+        Fault::SwapFolders,
+        Fault::TwoProcesses,
+    ];
     !others.into_iter().any(|fault| plan.has(fault))
 }
 

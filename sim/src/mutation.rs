@@ -54,6 +54,8 @@ pub enum Mutation {
     ShownBeforeDurable,
     /// A new leader of several masters serves the state that it has loaded, without a swap.
     StateNotSwapped,
+    /// A tablet server takes any folder for its own.
+    FolderOfAnotherTaken,
 }
 
 impl Mutation {
@@ -81,6 +83,7 @@ impl Mutation {
             Self::StandbyAnswers,
             Self::ShownBeforeDurable,
             Self::StateNotSwapped,
+            Self::FolderOfAnotherTaken,
         ];
         #[cfg(feature = "mutants")]
         let all = {
@@ -107,7 +110,7 @@ impl Mutation {
         plan.replicas = Replicas::default();
         // It came later: for all others it stays as it was.
         plan.workloads.retain(|name| *name != "observe");
-        for fault in [Fault::ChangeSettings, Fault::JoinLater] {
+        for fault in [Fault::ChangeSettings, Fault::JoinLater, Fault::SwapFolders] {
             plan.faults.remove(&fault);
         }
         if plan.workloads.is_empty() {
@@ -493,6 +496,7 @@ impl Mutation {
                 }
             }
             Self::StallIgnored => only(&[Fault::DiskHang]),
+            Self::FolderOfAnotherTaken => only(&[Fault::SwapFolders]),
             Self::Rule(Mutant::ReplacedClusterTaken) => only(&[Fault::NewCluster]),
             Self::Rule(Mutant::DroppedRecordsStay) => plan.workloads = vec!["tables"],
             Self::Rule(Mutant::ShortenedValueStays | Mutant::LongKeysCut) => {

@@ -63,7 +63,7 @@ const ELECTED_PACES: [u64; 6] = [820, 900, 990, 1_010, 1_100, 1_200];
 pub(crate) const SYNC_LONGEST_MS: u64 = 750;
 
 /// What can be done to a process, a disk or a clock.
-const ACTIONS: [Fault; 27] = [
+const ACTIONS: [Fault; 28] = [
     Fault::Cut,
     Fault::KillServer,
     Fault::KillClient,
@@ -91,6 +91,7 @@ const ACTIONS: [Fault; 27] = [
     Fault::Balance,
     Fault::ChangeSettings,
     Fault::JoinLater,
+    Fault::SwapFolders,
 ];
 
 /// Something that is done.
@@ -196,7 +197,7 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         Fault::LoseMaster => deed.lasts = rng.about(ms(300)),
         // Some of them until long after the other one serves.
         Fault::TwoProcesses => deed.lasts = plan.lease / 2 + rng.about(2 * plan.lease),
-        Fault::OlderFolder => deed.lasts = rng.about(ms(2_000)),
+        Fault::OlderFolder | Fault::SwapFolders => deed.lasts = rng.about(ms(2_000)),
         // A standby takes over meanwhile, or not.
         Fault::KillLeader | Fault::PauseLeader | Fault::CutLeader | Fault::RegisterAway => {
             // All of them may be down at the end: a leader is to be there again within some takeovers from then on.
@@ -321,6 +322,13 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;
             let age = Duration::from_millis(500 + way % 5_000);
             cluster.go_back(world, number, age, lasts);
+        }
+        Fault::SwapFolders => {
+            let number = (whom % cluster.plan.tablet_servers as u64) as usize;
+            cluster.swap_folders(world, number, lasts);
+            if way.is_multiple_of(2) {
+                cluster.start_masters_again(world);
+            }
         }
         Fault::DiskHang => {
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;
@@ -535,6 +543,7 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
     }
     administration::join(world, cluster);
     cluster.end_left_behind(world);
+    cluster.swap_all_folders_back(world);
     cluster.bring_all_newest(world);
     (0..cluster.servers()).for_each(|server| cluster.mend_disk(server));
     *cluster.master().die_ppm.lock() = 0;

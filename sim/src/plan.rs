@@ -55,11 +55,12 @@ pub enum Fault {
     Balance,
     ChangeSettings,
     JoinLater,
+    SwapFolders,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -95,9 +96,10 @@ impl Fault {
         Self::Balance,
         Self::ChangeSettings,
         Self::JoinLater,
+        Self::SwapFolders,
     ];
 
-    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but six that
+    /// Those of a cluster whatever its size: every kind but those of several oracles or masters, and but those that
     /// seeds draw for themselves.
     pub fn of_any() -> Vec<Self> {
         let mut all = Self::of_one_each();
@@ -150,6 +152,7 @@ impl Fault {
             Self::Balance => "balance",
             Self::ChangeSettings => "change-settings",
             Self::JoinLater => "join-later",
+            Self::SwapFolders => "swap-folders",
         }
     }
 
@@ -212,6 +215,9 @@ impl Fault {
                 "the retention is changed, and masters are started again with another lease"
             }
             Self::JoinLater => "a tablet server joins while clients go on",
+            Self::SwapFolders => {
+                "two tablet servers are started with each other's folder, then with their own again"
+            }
             Self::Burst => "many more transactions at once for a while",
         }
     }
@@ -403,13 +409,14 @@ impl Plan {
 }
 
 /// Kinds of faults that came later, each with a draw of its own, of so many seeds for one: what else a seed is stays as it was.
-const DRAWN_APART: [(Fault, u64); 6] = [
+const DRAWN_APART: [(Fault, u64); 7] = [
     (Fault::StaleCommitTs, 4),
     (Fault::SplitAndMerge, 3),
     (Fault::MoveTablets, 3),
     (Fault::Balance, 3),
     (Fault::ChangeSettings, 4),
     (Fault::JoinLater, 4),
+    (Fault::SwapFolders, 4),
 ];
 
 fn drawn_apart(seed: u64) -> impl Iterator<Item = Fault> {

@@ -16,7 +16,7 @@ use percolator_protocol::oracle::Now;
 use percolator_register::{Register, SwapError};
 use percolator_server::leadership;
 use percolator_server::promises::{
-    IntroducedStandby, Introduction, LeaderRight, PromiseRefusal, Promiser,
+    IntroducedReplica, Introduction, LeaderRight, PromiseRefusal, Promiser,
 };
 use tokio::sync::Notify;
 
@@ -54,6 +54,8 @@ pub struct Elected<H> {
     timing: Timing,
     /// A term of it has begun: its folder is to keep that, and the others are to promise.
     begun: Notify,
+    /// The leader has taken leave: the register is to be loaded now.
+    leader_ended: Notify,
     /// The term in which it led when that was looked for last.
     led: Mutex<Option<u64>>,
 }
@@ -74,6 +76,7 @@ impl<H: Host> Elected<H> {
             register,
             timing,
             begun: Notify::new(),
+            leader_ended: Notify::new(),
             led: Mutex::default(),
         }
     }
@@ -102,7 +105,9 @@ impl<H: Host> Elected<H> {
         loop {
             self.drive().await;
             let exhausted = pin!(self.host.exhausted());
-            select(pin!(self.host.sleep(self.poll())), exhausted).await;
+            let ended = pin!(self.leader_ended.notified());
+            let sleep = pin!(self.host.sleep(self.poll()));
+            select(sleep, select(exhausted, ended)).await;
         }
     }
 
@@ -214,17 +219,31 @@ impl<H: Host> Promiser for Elected<H> {
     fn introduction(&self) -> Option<Introduction> {
         let introduction = self.host.replica(|replica, _| {
             Some(Introduction {
-                leader: replica.introduces_to()?.to_owned(),
-                standby: IntroducedStandby::new(replica.register()?, replica.member()),
+                to: replica.introduces_to()?.to_owned(),
+                replica: IntroducedReplica::new(replica.register()?, replica.member()),
             })
         });
         introduction.flatten()
     }
 
-    fn introduced(&self, standby: &IntroducedStandby) {
+    fn leave_takings(&self) -> Vec<Introduction> {
+        let taken = self.host.replica(|replica, _| {
+            let own = IntroducedReplica::new(replica.register()?, replica.member());
+            Some(own.take_leave_of(replica.take_leave_of()))
+        });
+        taken.flatten().unwrap_or_default()
+    }
+
+    fn introduced(&self, other: &IntroducedReplica) {
         self.host.replica(|replica, now| {
-            if replica.register() == Some(standby.register) && !standby.is_leaving {
-                replica.introduced(now, &standby.peer);
+            if replica.register() != Some(other.register) {
+                return;
+            }
+            if other.is_leaving {
+                replica.leader_has_ended();
+                self.leader_ended.notify_one();
+            } else {
+                replica.introduced(now, &other.peer);
             }
         });
     }

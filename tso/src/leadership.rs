@@ -9,6 +9,7 @@ use percolator_protocol::election::{
 };
 use percolator_protocol::oracle::Now;
 use percolator_register::SwapError;
+use percolator_server::promises::PromiseTask;
 use percolator_server::{Folder, SmallFile, leadership};
 
 use crate::Error;
@@ -106,7 +107,7 @@ impl LeadershipTask {
 
     /// Lets another oracle take over. Requests wait until that one is known, and are sent there: their clients may know no other
     /// way to it. Ends then, or when the hand-over is given up.
-    pub(crate) async fn hand_over(&self) {
+    pub(crate) async fn hand_over(&self, promises: &PromiseTask<Replica>) {
         let shared = self.elected.host();
         let role = shared.replica(|replica, _| replica.role());
         let led = role == Some(RoleKind::Leader);
@@ -125,7 +126,8 @@ impl LeadershipTask {
                 "the hand-over is not durable: another oracle takes over in some seconds"
             );
         } else if led {
-            let successor = tokio::time::timeout(wait, self.successor()).await;
+            let successor = tokio::time::timeout(wait, self.successor());
+            let (successor, ()) = tokio::join!(successor, promises.take_leave());
             let successor = successor.map_or(Successor::None, Successor::Known);
             return shared.succeeded_by(successor);
         }

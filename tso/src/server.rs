@@ -139,8 +139,8 @@ impl Background {
 
     /// Lets another oracle take over, if there are several.
     async fn hand_over(&self) {
-        if let Self::Leadership(leadership, _) = self {
-            leadership.hand_over().await;
+        if let Self::Leadership(leadership, promises) = self {
+            leadership.hand_over(promises).await;
         }
     }
 }

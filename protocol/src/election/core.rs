@@ -161,6 +161,13 @@ impl Election {
         self.not_before_ms = now_ms;
     }
 
+    /// The leader has ended, by its own account: a standby loads at once, and not only when its next load is due.
+    pub fn leader_has_ended(&mut self) {
+        if matches!(self.role, Role::Standby) {
+            self.must_load = true;
+        }
+    }
+
     /// Ends this replica's part: it doesn't lead from now on. A leader stores that it has none left, so that another
     /// replica takes over at once: go on with [`Self::poll`] until the role is [`RoleKind::Left`].
     pub fn hand_over(&mut self) {

@@ -231,6 +231,11 @@ impl MasterReplica {
         promised
     }
 
+    /// The leader has ended: [`Election::leader_has_ended`].
+    pub fn leader_has_ended(&mut self) {
+        self.election.leader_has_ended();
+    }
+
     /// A standby has introduced itself: [`Election::introduced`].
     pub fn introduced(&mut self, now_ms: u64, peer: &Peer) {
         self.election.introduced(now_ms, peer);

@@ -157,6 +157,16 @@ impl OracleReplica {
         self.election.promise(now.mono_ms, request)
     }
 
+    /// The leader has ended: [`Election::leader_has_ended`].
+    pub fn leader_has_ended(&mut self) {
+        self.election.leader_has_ended();
+    }
+
+    /// Who is to know that this replica ends: [`Election::take_leave_of`].
+    pub fn take_leave_of(&self) -> Vec<String> {
+        self.election.take_leave_of()
+    }
+
     /// A standby has introduced itself: [`Election::introduced`].
     pub fn introduced(&mut self, now: Now, peer: &Peer) {
         self.election.introduced(now.mono_ms, peer);

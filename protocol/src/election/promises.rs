@@ -229,6 +229,17 @@ impl Election {
         Some(&leader.address)
     }
 
+    /// Who is to know that this replica ends: of a standby its leader, and of one that has handed over all that it has asked for
+    /// promises. Their addresses.
+    pub fn take_leave_of(&self) -> Vec<String> {
+        let leader = self.introduces_to().into_iter().map(str::to_owned);
+        let is_left = matches!(self.role, Role::Left);
+        let asked = self.promises.peers.values().filter(|_| is_left);
+        leader
+            .chain(asked.map(|peer| peer.address.clone()))
+            .collect()
+    }
+
     /// A standby has introduced itself.
     pub fn introduced(&mut self, now_ms: u64, peer: &Peer) {
         if matches!(self.role, Role::Leader { .. }) {

@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status};
 use crate::{Folder, boot_time};
 
 pub use folder::{PromiseFolder, load_record, store_record, write_in_turn};
-pub use rounds::{PromiseHost, RecordKeeper, keep_copy, promise, take_part};
+pub use rounds::{PromiseHost, RecordKeeper, keep_copy, promise, take_leave, take_part};
 
 /// A promise that takes longer is asked for again: it would hardly count any more.
 const CALL_TIMEOUT: Duration = Duration::from_millis(600);
@@ -37,29 +37,29 @@ const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most bytes of a request without a state.
 const REQUEST_BYTES_MAX: usize = 4 << 10;
 
-/// How a standby introduces itself to the leader.
+/// How a standby introduces itself to the leader, or a replica takes leave of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Introduction {
-    /// The leader's address.
-    pub leader: String,
-    /// The standby.
-    pub standby: IntroducedStandby,
+    /// The address of the other one.
+    pub to: String,
+    /// The replica.
+    pub replica: IntroducedReplica,
 }
 
-/// A standby, as it introduces itself.
+/// A replica, as it introduces itself or takes leave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IntroducedStandby {
+pub struct IntroducedReplica {
     /// The id in the register's value.
     pub register: u64,
     /// Its stable name.
     pub server: String,
     /// Its folder, and where it is asked for promises.
     pub peer: Peer,
-    /// It ends, and is no standby any more.
+    /// It ends: a standby is none any more, and a leader has handed over.
     pub is_leaving: bool,
 }
 
-impl IntroducedStandby {
+impl IntroducedReplica {
     /// This member of a register.
     pub fn new(register: u64, member: &Member) -> Self {
         Self {
@@ -71,6 +71,19 @@ impl IntroducedStandby {
             },
             is_leaving: false,
         }
+    }
+
+    /// It takes leave of those at these addresses.
+    pub fn take_leave_of(self, addresses: Vec<String>) -> Vec<Introduction> {
+        let addresses = addresses.into_iter();
+        let introductions = addresses.map(|to| Introduction {
+            to,
+            replica: Self {
+                is_leaving: true,
+                ..self.clone()
+            },
+        });
+        introductions.collect()
     }
 }
 
@@ -108,8 +121,11 @@ pub trait Promiser: Send + Sync + 'static {
     /// Its introduction to the leader, if it is a standby.
     fn introduction(&self) -> Option<Introduction>;
 
-    /// A standby has introduced itself. It may be one of another register.
-    fn introduced(&self, standby: &IntroducedStandby);
+    /// Who is to know that it ends, if it knows its register.
+    fn leave_takings(&self) -> Vec<Introduction>;
+
+    /// A replica has introduced itself or has taken leave. It may be one of another register.
+    fn introduced(&self, other: &IntroducedReplica);
 
     /// What its right rests on now.
     fn right(&self) -> LeaderRight;
@@ -177,14 +193,9 @@ impl<P: Promiser> PromiseTask<P> {
         take_part(&self.replica, &self.host, self.every).await
     }
 
-    /// Tells the leader, if this is a standby, that it ends.
-    pub async fn leave(&self) {
-        let Some(mut introduction) = self.replica.introduction() else {
-            return;
-        };
-        introduction.standby.is_leaving = true;
-        // A leader that doesn't get this shows the standby as down for a while.
-        self.host.introduce(introduction).await;
+    /// See [`take_leave`].
+    pub async fn take_leave(&self) {
+        take_leave(&self.replica, &self.host).await;
     }
 }
 
@@ -233,20 +244,20 @@ impl PromiseHost for NetworkHost {
     }
 
     async fn introduce(&self, introduction: Introduction) {
-        if let Some(mut client) = self.client(&introduction.leader) {
-            let request = self.of_cluster(introduce(introduction.standby));
+        if let Some(mut client) = self.client(&introduction.to) {
+            let request = self.of_cluster(introduce(introduction.replica));
             let _ = client.introduce(request).await;
         }
     }
 }
 
-fn introduce(standby: IntroducedStandby) -> v1::IntroduceRequest {
+fn introduce(replica: IntroducedReplica) -> v1::IntroduceRequest {
     v1::IntroduceRequest {
-        register: standby.register,
-        replica: standby.peer.replica,
-        address: standby.peer.address,
-        server: standby.server,
-        leaving: standby.is_leaving,
+        register: replica.register,
+        replica: replica.peer.replica,
+        address: replica.peer.address,
+        server: replica.server,
+        leaving: replica.is_leaving,
     }
 }
 
@@ -418,7 +429,7 @@ impl<P: Promiser> Promises for PromiseService<P> {
         request: Request<v1::IntroduceRequest>,
     ) -> Result<Response<v1::IntroduceResponse>, Status> {
         let message = self.check(request)?;
-        let standby = IntroducedStandby {
+        let other = IntroducedReplica {
             register: message.register,
             server: message.server,
             peer: Peer {
@@ -428,7 +439,7 @@ impl<P: Promiser> Promises for PromiseService<P> {
             is_leaving: message.leaving,
         };
         if let Some((replica, _)) = &self.replica {
-            replica.introduced(&standby);
+            replica.introduced(&other);
         }
         Ok(Response::new(v1::IntroduceResponse {}))
     }

@@ -143,7 +143,7 @@ impl<P: Promiser, H: PromiseHost> Rounds<'_, P, H> {
         let Some(introduction) = self.replica.introduction() else {
             return;
         };
-        host.keep_connections(&[&introduction.leader]);
+        host.keep_connections(&[&introduction.to]);
         self.calls.push(host.introduce(introduction).boxed());
         self.introduced = Some(now);
     }
@@ -155,6 +155,14 @@ impl<P: Promiser, H: PromiseHost> Rounds<'_, P, H> {
         }
         self.was_by_promises = right.is_by_promises;
     }
+}
+
+/// Says that this replica ends: a standby to its leader, which would show it as down for a while, and a leader that has handed
+/// over to the standbys, which would take over only when they load next. Nobody relies on it.
+pub async fn take_leave<P: Promiser, H: PromiseHost>(replica: &Arc<P>, host: &H) {
+    let calls = replica.leave_takings().into_iter();
+    let calls: FuturesUnordered<_> = calls.map(|it| host.introduce(it)).collect();
+    calls.collect::<Vec<()>>().await;
 }
 
 /// A peer asks for a promise. The leader may count on it when this succeeds.

@@ -17,6 +17,7 @@ use percolator_gc_master::{
 };
 use percolator_protocol::election::{Member, NamedLeader, StateNumber, StateSource};
 use percolator_register::Register;
+use percolator_server::promises::take_leave;
 
 use crate::messages::{Answer, Ask, Caller};
 use crate::mutation::Mutation;
@@ -192,6 +193,7 @@ impl ElectedMaster {
         }
         self.set(None);
         self.candidate.hand_over().await;
+        take_leave(&self.candidate, self.promises()).await;
         let down = *self.down.lock();
         self.master.end(&self.world, down);
     }

@@ -9,6 +9,7 @@ use percolator_protocol::election::{Leadership, OracleReplica};
 use percolator_protocol::oracle::Now;
 use percolator_protocol::types::Timestamp;
 use percolator_register::Register;
+use percolator_server::promises::take_leave;
 use percolator_tso::{Elected, Host};
 
 use crate::messages::{Ask, Caller};
@@ -97,6 +98,7 @@ impl Part {
             running,
         } = &**self.elected.host();
         oracle.answer_waiting(world, running);
+        take_leave(&self.elected, &self.promises).await;
         let down = running.state.lock().down;
         oracle.end(world, down);
     }

@@ -192,9 +192,9 @@ impl PromiseHost for PromisePlace {
     }
 
     async fn introduce(&self, introduction: Introduction) {
-        let ask = Ask::Introduce(introduction.standby);
+        let ask = Ask::Introduce(introduction.replica);
         let timeout = self.every() * CALL_ROUNDS;
         // It is sent again.
-        let _ = self.ask_peer(&introduction.leader, ask, timeout).await;
+        let _ = self.ask_peer(&introduction.to, ask, timeout).await;
     }
 }

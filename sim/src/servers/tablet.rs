@@ -87,6 +87,8 @@ pub struct Tablet {
     pub tears: bool,
     /// Nobody watches whether the disk hangs: for a mutation.
     pub waits_for_ever: bool,
+    /// Nobody looks whose its folder is: for a mutation.
+    pub takes_any_folder: bool,
 }
 
 /// A process.
@@ -119,21 +121,13 @@ impl Tablet {
         world.held_back.lock().started(*self.highest.lock());
         // What the master hears of is what the core goes by.
         let incarnation = self.dice.of("incarnations", Rng::next);
-        let opened = self.open(incarnation);
-        let (engine, core) = match opened {
+        if let Err(error) = self.claim_folder() {
+            return self.starts_later(world, &error);
+        }
+        let (engine, core) = match self.open(incarnation) {
             Ok(opened) => opened,
-            Err(Error::Corrupt { .. }) => {
-                let why = opened.err().map(|error| error.to_string());
-                return world.fail("durable", why.unwrap_or_default());
-            }
-            Err(error) => {
-                let name = &self.name;
-                world.note(|| format!("{name} can't start: {error}"));
-                let tablet = self.clone();
-                self.died();
-                world.at(super::RESTART, Box::new(move |world| tablet.boot(world)));
-                return;
-            }
+            Err(error @ Error::Corrupt { .. }) => return world.fail("durable", error.to_string()),
+            Err(error) => return self.starts_later(world, &error),
         };
         let maybe = std::mem::take(&mut *self.maybe.lock());
         self.see(
@@ -162,6 +156,14 @@ impl Tablet {
             ticks: None,
         }));
         self.run(world, running, incarnation);
+    }
+
+    fn starts_later(self: &Arc<Self>, world: &Arc<World>, error: &dyn std::fmt::Display) {
+        let name = &self.name;
+        world.note(|| format!("{name} can't start: {error}"));
+        let tablet = self.clone();
+        self.died();
+        world.at(super::RESTART, Box::new(move |world| tablet.boot(world)));
     }
 
     /// Begins with what a process does.
@@ -573,15 +575,14 @@ impl Tablet {
     }
 
     fn see_points(&self, world: &World, report: &v1::HeartbeatRequest) {
-        let points = report.into();
-        self.see(
-            world,
-            &Seen::Points {
-                server: &self.name,
-                points,
-                time: (!world.has_paced_clocks()).then(|| world.now()),
-            },
-        );
+        let (server, points) = (&*self.name, report.into());
+        let time = (!world.has_paced_clocks()).then(|| world.now());
+        let seen = Seen::Points {
+            server,
+            points,
+            time,
+        };
+        self.see(world, &seen);
     }
 
     /// Ends the process; it is started again.

@@ -1,0 +1,86 @@
+//! Two tablet servers that are started with each other's folder, as with volumes that were mixed up, and then with their own
+//! again. Neither serves meanwhile: a folder says whose it is.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use percolator_server::{Error, Identity};
+
+use crate::cluster::Cluster;
+use crate::rng::{Dice, Rng};
+use crate::servers::tablet::Tablet;
+use crate::world::World;
+
+impl Cluster {
+    /// Starts a tablet server and the next one with each other's folder, if both run with their own, for so long.
+    pub(crate) fn swap_folders(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        number: usize,
+        lasts: Duration,
+    ) {
+        let numbers = [number, (number + 1) % self.plan.tablet_servers];
+        let own = numbers.map(|number| self.tablet(number));
+        let has_own = |tablet: &Arc<Tablet>| world.is_up(tablet.node) && !tablet.older;
+        if numbers[0] == numbers[1] || !own.iter().all(has_own) {
+            return;
+        }
+        let names = [&own[0].name, &own[1].name];
+        world.note(|| format!("{} and {} have each other's folder", names[0], names[1]));
+        for (number, tablet) in numbers.iter().zip(&own) {
+            world.kill(tablet.node, false);
+            self.mend_disk(2 + number);
+            tablet.retired.store(true, Ordering::Relaxed);
+        }
+        for (place, number) in numbers.into_iter().enumerate() {
+            let swapped = Arc::new(own[place].on_folder_of(&own[1 - place]));
+            *self.tablets[number].lock() = swapped.clone();
+            swapped.boot(world);
+        }
+        self.swapped.lock().extend(numbers.into_iter().zip(own));
+        let cluster = self.clone();
+        let end = move |world: &Arc<World>| cluster.swap_folders_back(world, &numbers);
+        world.at(lasts, Box::new(end));
+    }
+
+    /// Every server has its own folder again.
+    pub(crate) fn swap_all_folders_back(&self, world: &Arc<World>) {
+        let numbers: Vec<usize> = self.swapped.lock().keys().copied().collect();
+        self.swap_folders_back(world, &numbers);
+    }
+
+    fn swap_folders_back(&self, world: &Arc<World>, numbers: &[usize]) {
+        for number in numbers {
+            let Some(own) = self.swapped.lock().remove(number) else {
+                continue;
+            };
+            world.note(|| format!("{} has its own folder again", own.name));
+            let swapped = self.tablet(*number);
+            swapped.retired.store(true, Ordering::Relaxed);
+            // Of a mutant: it serves.
+            world.kill(swapped.node, false);
+            own.retired.store(false, Ordering::Relaxed);
+            *self.tablets[*number].lock() = own.clone();
+            own.boot(world);
+        }
+    }
+}
+
+impl Tablet {
+    /// The folder is this server's, and says so from its first start on.
+    pub(crate) fn claim_folder(&self) -> Result<(), Error> {
+        if self.takes_any_folder {
+            return Ok(());
+        }
+        let whose = ("tablet", &*self.name);
+        Identity::claim(&self.disk, Path::new(""), whose, || Ok(())).map(drop)
+    }
+
+    /// The same server, not running yet, with the other one's folder.
+    fn on_folder_of(&self, other: &Self) -> Self {
+        let dice = Dice::new(Rng::new(self.dice.of("swapped", Rng::next), "swapped"));
+        self.on(other.disk.clone(), other.image.clone(), dice)
+    }
+}
