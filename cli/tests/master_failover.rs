@@ -1,9 +1,14 @@
 //! Several masters under one register: leaders are killed, stand still and end while money moves. Another master goes on,
 //! tables are made, and no transfer fails.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Cluster, end_bank, signal, start_bank, wait_for, wait_for_transfers};
+use crate::support::{
+    Cluster, PERCOLATOR, end_bank, signal, start_bank, wait_for, wait_for_transfers,
+};
 use percolator_protocol::election::{Leadership, Member};
 use percolator_register::VersionedFolder;
 use serde_json::Value;
@@ -77,6 +82,67 @@ fn a_bank_goes_on_when_the_leading_master_is_killed_stands_still_or_ends() {
     }
     end_bank(bank);
     cluster.bank_holds(&["--accounts", "100"], &ledger);
+}
+
+/// An address that leads to this one, as that of a service of Kubernetes does.
+fn service_to(address: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let service = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for caller in listener.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(&address) else {
+                continue;
+            };
+            let ways = [
+                (caller.try_clone(), server.try_clone()),
+                (Ok(server), Ok(caller)),
+            ];
+            for (from, to) in ways {
+                std::thread::spawn(move || -> std::io::Result<u64> {
+                    std::io::copy(&mut from?, &mut to?)
+                });
+            }
+        }
+    });
+    service
+}
+
+#[test]
+fn a_client_that_was_given_one_address_asks_the_masters_that_it_has_learned_of() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let manifest = folder.path().join("cluster.yaml");
+    let manifest = manifest.to_str().expect("a path of text");
+    std::fs::write(manifest, MANIFEST).expect("written");
+    let cluster = Cluster::start(&["--processes", "-f", manifest]);
+    let before = leader(&cluster);
+    let service = service_to(before.address.clone());
+    let create = ["-c", &service, "-o", "json", "table", "create", "-"];
+    let mut client = Command::new(PERCOLATOR)
+        .args(create)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a client");
+    let mut names = client.stdin.take().expect("a pipe");
+    let mut made = BufReader::new(client.stdout.take().expect("a pipe")).lines();
+    let mut create = |name: &str| {
+        writeln!(names, "{name}").expect("read");
+        let made = made.next().expect("a table").expect("text");
+        assert!(made.contains(&format!("\"name\":\"{name}\"")), "{made}");
+    };
+    create("first");
+    let pid = cluster.pid(&before.name);
+    cluster.without_restarts(|cluster| {
+        signal(pid, "STOP");
+        // The service still leads to the one that stands still.
+        create("second");
+        wait_for("another leader", || {
+            (leader(cluster) != before).then_some(())
+        });
+    });
+    signal(pid, "CONT");
+    drop(names);
+    assert!(client.wait().expect("an end").success());
 }
 
 #[test]

@@ -180,9 +180,13 @@ impl Master {
         let status = match asked {
             Ok(Ok(answer)) => {
                 *self.timeout_of_several.lock() = TIMEOUT_OF_SEVERAL;
+                self.addresses.lock().answered(answer.metadata());
                 return Ok(answer.into_inner());
             }
-            Ok(Err(status)) => status,
+            Ok(Err(status)) => {
+                self.addresses.lock().learn(status.metadata());
+                status
+            }
             Err(_) => {
                 *self.timeout_of_several.lock() = (2 * timeout).min(2 * MASTER_TIMEOUT);
                 *self.shared.lock() = (String::new(), Weak::new());

@@ -8,12 +8,15 @@ use parking_lot::{Mutex, RwLock};
 use percolator_protocol::election::{
     MasterReplica, Member, PromiseCall, RoleKind, StateNumber, StoredLeadership,
 };
-use percolator_server::boot_time;
 use percolator_server::leadership::RegisterOutage;
 use percolator_server::promises::{IntroducedReplica, PromiseRefusal, send_copy};
-use percolator_wire::v1;
+use percolator_server::{GrpcService, boot_time};
+use percolator_wire::{MASTERS, v1};
 use tokio::sync::watch;
 use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{self, HeaderValue};
+use tower::util::MapResponse;
 
 use crate::candidate::{Candidate, Host, NotLeading};
 use crate::copies::CopyFile;
@@ -145,6 +148,11 @@ impl Serving {
         }
     }
 
+    /// Where all masters are that this one knows, for the answers of one of several.
+    fn masters(&self) -> Option<HeaderValue> {
+        self.candidate()?.host().masters.read().clone()
+    }
+
     /// Why nobody is answered, if so. A standby that sees its leader renew its right is as it should be.
     pub(crate) fn ready(&self) -> Result<(), String> {
         let Some(candidate) = &self.candidate else {
@@ -165,6 +173,16 @@ impl Serving {
     }
 }
 
+/// The same service, whose answers say where all masters are.
+pub(crate) fn names_masters(service: impl GrpcService, serving: Arc<Serving>) -> impl GrpcService {
+    MapResponse::new(service, move |mut response: http::Response<Body>| {
+        if let Some(masters) = serving.masters() {
+            response.headers_mut().insert(MASTERS, masters);
+        }
+        response
+    })
+}
+
 /// The answer of a master that may not act: it names the one that leads, if that is known.
 fn refused(why: NotLeading) -> Status {
     match why {
@@ -181,6 +199,8 @@ pub(crate) struct NetworkHost {
     logged: Mutex<Option<LoggedElection>>,
     /// The other masters, as far as this one has heard of them.
     standbys: Standbys,
+    /// The addresses of all, for clients.
+    masters: RwLock<Option<HeaderValue>>,
     metrics: Arc<Metrics>,
 }
 
@@ -201,6 +221,7 @@ impl NetworkHost {
             outage: RegisterOutage::default(),
             logged: Mutex::default(),
             standbys: Standbys::new(server.to_owned()),
+            masters: RwLock::default(),
             metrics,
         }
     }
@@ -208,6 +229,14 @@ impl NetworkHost {
     /// The masters beside this one, which leads. `expected`: how many there are to be; 0: it wasn't told.
     pub(crate) fn standby_masters(&self, expected: u32) -> Vec<v1::StandbyMaster> {
         self.standbys.list(boot_ms(), expected)
+    }
+
+    fn name_masters(&self, addresses: &[&str]) {
+        let named = addresses.join(",");
+        let is_known = |known: &HeaderValue| known.as_bytes() == named.as_bytes();
+        if !self.masters.read().as_ref().is_some_and(is_known) {
+            *self.masters.write() = HeaderValue::try_from(named).ok();
+        }
     }
 
     /// How long this master's last takeover took.
@@ -270,6 +299,7 @@ impl Host for NetworkHost {
         let (role, term) = (replica.role(), replica.term());
         let metrics = &self.metrics.leadership;
         metrics.show(role, term, replica.leads(now_ms));
+        self.name_masters(&election.addresses(now_ms));
         let state = LoggedElection {
             role,
             term,

@@ -22,7 +22,7 @@ use crate::core::{Directory, Settings};
 use crate::driver::drive;
 use crate::facts::Facts;
 use crate::joining::JoinedMaster;
-use crate::leadership::{Replica, Serving};
+use crate::leadership::{Replica, Serving, names_masters};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
@@ -265,6 +265,7 @@ impl Server {
         let promises = joined.as_ref().map(|joined| joined.promises.clone());
         let replica = serving.candidate().cloned().zip(promises);
         let service = Beside::new(service, PromiseService::server(replica, folder.clone()));
+        let service = names_masters(service, serving.clone());
         let terms = Terms {
             options,
             address,

@@ -38,6 +38,8 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// The first one of several masters is given up after this, and the next one asked. After each silence it is twice as
 /// long, so that a heartbeat with long lists has the time that it needs.
 const TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(1);
+/// A connection to one of several masters must be made within this: the address of a pod that is gone answers nothing at all.
+const CONNECT_TO_SEVERAL: Duration = Duration::from_millis(500);
 /// A server that stops waits so long for the master.
 const LEAVING_MAX: Duration = Duration::from_millis(500);
 /// Another reason for no answer is logged so long after the last one.
@@ -237,7 +239,7 @@ impl MasterLink {
         };
         let connected = addresses.current().to_owned();
         Ok(Self {
-            client: connect(&connected)?,
+            client: connect(&connected, addresses.may_pass(&connected))?,
             connected,
             addresses,
             timeout,
@@ -252,7 +254,7 @@ impl MasterLink {
         let began = Instant::now();
         if self.connected != self.addresses.current() {
             let address = self.addresses.current().to_owned();
-            self.client = match connect(&address) {
+            self.client = match connect(&address, self.addresses.may_pass(&address)) {
                 Ok(client) => client,
                 // A standby has named something else.
                 Err(_) => {
@@ -266,12 +268,16 @@ impl MasterLink {
         let status = match beaten {
             Ok(Ok(response)) => {
                 self.asked = 0;
+                self.addresses.answered(response.metadata());
                 if self.addresses.are_several() {
                     self.timeout = TIMEOUT_OF_SEVERAL;
                 }
                 return Ok(response.into_inner());
             }
-            Ok(Err(status)) => status,
+            Ok(Err(status)) => {
+                self.addresses.learn(status.metadata());
+                status
+            }
             Err(_) => {
                 self.timeout = (self.timeout * 2).min(TIMEOUT);
                 let waited = Status::deadline_exceeded("no answer in time");
@@ -306,14 +312,18 @@ impl MasterLink {
     }
 }
 
-/// A connection that is made with the first request, and again after a loss.
-fn connect(master: &str) -> Result<MasterClient<Channel>, Error> {
+/// A connection that is made with the first request, and again after a loss. `may_pass`: there is another master to ask.
+fn connect(master: &str, may_pass: bool) -> Result<MasterClient<Channel>, Error> {
     let endpoint = Endpoint::from_shared(format!("http://{master}")).map_err(|_| {
         let text = master.to_owned();
         NoMasterAddress { text }
     })?;
     let channel = endpoint
-        .connect_timeout(TIMEOUT)
+        .connect_timeout(if may_pass {
+            CONNECT_TO_SEVERAL
+        } else {
+            TIMEOUT
+        })
         .timeout(TIMEOUT)
         .tcp_nodelay(true)
         .connect_lazy();

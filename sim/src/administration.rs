@@ -34,17 +34,21 @@ impl Plan {
     }
 }
 
-/// Changes the retention, or starts all masters again with another lease and the same state.
+/// Changes the retention, pauses collection or lets it go on, or starts all masters again with another lease and the same state.
 pub(crate) fn change_settings(world: &Arc<World>, cluster: &Arc<Cluster>, way: u64) {
-    let (which, starts_again, way) = (way % 2, way / 2 % 2 == 1, way / 4);
+    let (which, starts_again, way) = (way % 4, way / 4 % 2 == 1, way / 8);
     let one_of = |of: &[u64]| Duration::from_secs(of[(way % of.len() as u64) as usize]);
-    if which == 0 {
-        let (retention, cluster2) = (one_of(&RETENTIONS), cluster.clone());
-        let world2 = world.clone();
+    if which < 3 {
+        let (retention, pauses) = (one_of(&RETENTIONS), way.is_multiple_of(2));
+        let (cluster2, world2) = (cluster.clone(), world.clone());
         let setting = async move {
+            let set = match which {
+                2 => cluster2.pause_collection(&world2, pauses).await,
+                _ => cluster2.set_retention(&world2, retention).await,
+            };
             // It may be in force all the same.
-            if cluster2.set_retention(&world2, retention).await.is_err() {
-                world2.note(|| "the retention is not set, as far as it is known".to_owned());
+            if set.is_err() {
+                world2.note(|| "that is not set, as far as it is known".to_owned());
             }
             if starts_again {
                 cluster2.start_masters_again(&world2);
@@ -105,28 +109,64 @@ impl Cluster {
             retention_ms: Some(retention.as_millis() as u64),
             ..v1::SetGcRequest::default()
         };
+        world.see(&Seen::RetentionAsked(retention));
+        self.set_gc(world, request).await?;
+        // A state that is lost takes the setting with it.
+        if !self.plan.has(Fault::LoseMaster) {
+            world.see(&Seen::RetentionSet);
+        }
+        world.note(|| format!("versions are kept for {} s", retention.as_secs()));
+        Ok(())
+    }
+
+    async fn pause_collection(&self, world: &Arc<World>, pauses: bool) -> Result<(), MasterError> {
+        let request = v1::SetGcRequest {
+            paused: Some(pauses),
+            ..v1::SetGcRequest::default()
+        };
+        self.set_gc(world, request).await?;
+        let how = if pauses { "pauses" } else { "goes on" };
+        world.note(|| format!("collection {how}"));
+        Ok(())
+    }
+
+    async fn set_gc(
+        &self,
+        world: &Arc<World>,
+        request: v1::SetGcRequest,
+    ) -> Result<(), MasterError> {
         let life = self.life("keeper");
         let transport = self.transport(world, self.keeper, &life);
-        world.see(&Seen::RetentionAsked(retention));
         match transport.ask_master(Ask::SetGc(request)).await? {
-            Answer::GcSet(_) => {
-                // A state that is lost takes the setting with it.
-                if !self.plan.has(Fault::LoseMaster) {
-                    world.see(&Seen::RetentionSet);
-                }
-                world.note(|| format!("versions are kept for {} s", retention.as_secs()));
-                Ok(())
-            }
+            Answer::GcSet(_) => Ok(()),
             _ => Err(odd()),
         }
+    }
+
+    /// What was asked for during the faults may come so late.
+    fn late_max(&self) -> Duration {
+        3 * self.plan.lock_ttl + LATE_MIN
+    }
+
+    /// Lets collection go on, however often that takes, and once more after all that was asked before and was late.
+    pub(crate) fn collect_at_last(self: &Arc<Self>, world: &Arc<World>) {
+        let (cluster, world2) = (self.clone(), world.clone());
+        let setting = async move {
+            for wait in [Duration::ZERO, cluster.late_max()] {
+                world2.sleep(wait).await;
+                while cluster.pause_collection(&world2, false).await.is_err() {
+                    world2.sleep(AGAIN).await;
+                }
+            }
+        };
+        world.spawn(self.keeper, setting.boxed());
     }
 
     /// Sets the retention, however often that takes, after all that was asked before and was late.
     pub(crate) fn set_retention_at_last(self: &Arc<Self>, world: &Arc<World>, retention: Duration) {
         let (cluster, world2) = (self.clone(), world.clone());
-        let late_max = 3 * self.plan.lock_ttl + LATE_MIN;
         let setting = async move {
-            world2.sleep(late_max).await;
+            world2.sleep(cluster.late_max()).await;
             while cluster.set_retention(&world2, retention).await.is_err() {
                 world2.sleep(AGAIN).await;
             }

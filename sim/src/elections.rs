@@ -4,13 +4,16 @@ use percolator_protocol::election::mutants::ElectionMutant;
 
 use crate::plan::Fault;
 
-/// Mutants of promises that whole clusters kill.
+/// Mutants of promises that whole clusters kill within a thousand seeds. The others need a replica that starts again, or a swap that is
+/// undecided, at just one moment of a takeover: the model of the election goes through all of these, and kills them.
 #[cfg(feature = "mutants")]
-pub(crate) const OF_PROMISES: [ElectionMutant; 4] = [
+pub(crate) const OF_PROMISES: [ElectionMutant; 6] = [
     ElectionMutant::SomePromises,
     ElectionMutant::LimitInOneFolder,
     ElectionMutant::OwnFolderIgnored,
     ElectionMutant::PromiseBroken,
+    ElectionMutant::PromiseFromAnswer,
+    ElectionMutant::UnlistedTakesOver,
 ];
 
 /// Mutants of masters' states that whole clusters kill; the model kills the others as well.
@@ -36,6 +39,15 @@ pub(crate) fn faults_for(mutant: ElectionMutant) -> &'static [Fault] {
             Fault::KillLeader,
             Fault::KillServer,
             Fault::PauseServer,
+        ],
+        // A replica has to be away when the others promise.
+        E::UnlistedTakesOver => &[
+            Fault::KillServer,
+            Fault::KillLeader,
+            Fault::PauseLeader,
+            Fault::CutLeader,
+            Fault::RegisterAway,
+            Fault::RegisterSlow,
         ],
         _ if mutant.is_of_states() => &[
             Fault::Loss,

@@ -542,6 +542,9 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
         store.boot_again(world);
     }
     administration::join(world, cluster);
+    if cluster.plan.has(Fault::ChangeSettings) {
+        cluster.collect_at_last(world);
+    }
     cluster.end_left_behind(world);
     cluster.swap_all_folders_back(world);
     cluster.bring_all_newest(world);

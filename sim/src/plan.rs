@@ -212,7 +212,7 @@ impl Fault {
                 "the master splits tablets that grow and moves them to even servers out; these are drained, and undrained"
             }
             Self::ChangeSettings => {
-                "the retention is changed, and masters are started again with another lease"
+                "the retention is changed, collection is paused, and masters are started again with another lease"
             }
             Self::JoinLater => "a tablet server joins while clients go on",
             Self::SwapFolders => {

@@ -75,7 +75,7 @@ impl Tablet {
             return Ok(());
         }
         let whose = ("tablet", &*self.name);
-        Identity::claim(&self.disk, Path::new(""), whose, || Ok(())).map(drop)
+        Identity::claim(&self.disk, Path::new(&self.name), whose, || Ok(())).map(drop)
     }
 
     /// The same server, not running yet, with the other one's folder.

@@ -9,7 +9,8 @@ use percolator_protocol::types::{Cell, Lock, Tablet, Timestamp, Write, WriteKind
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
-use crate::reads::{Range, has_read, locks_in, met_from};
+use crate::reads::has_read;
+use crate::scan_part::{Range, locks_in, met_from};
 use crate::state::State;
 use crate::work::invalid;
 use crate::{Error, Refusal, store};

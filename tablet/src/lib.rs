@@ -46,6 +46,7 @@ mod resolution;
 mod resolve;
 pub mod resolver;
 pub mod runner;
+mod scan_part;
 pub mod server;
 mod service;
 mod sizes;

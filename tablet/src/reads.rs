@@ -1,20 +1,17 @@
 //! Requests that only read. They take no latch: a lock is looked for before the records, and whatever
 //! prewrites after that commits above the reader's snapshot, which is older.
 
-use std::cell::RefCell;
-use std::ops::ControlFlow;
-
 use bytes::Bytes;
-use percolator_engine::{Column, Direction};
-use percolator_protocol::actions::{Read, ScanEnd, Snapshot, scan_forward, scan_reverse};
-use percolator_protocol::types::{Cell, Lock, TableId, Timestamp, key};
+use percolator_engine::Column;
+use percolator_protocol::actions::{Read, Snapshot};
+use percolator_protocol::types::{Cell, TableId, Timestamp, key};
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::response::Body;
 use percolator_wire::{met_lock, v1};
 
 use crate::asked::raw_key;
 use crate::load::Load;
-use crate::records::Records;
+use crate::scan_part::{Part, PartEnd, PartMax, Range, scan_part};
 use crate::state::State;
 use crate::store;
 use crate::work::{Place, check_count, invalid, timestamp};
@@ -167,7 +164,7 @@ fn has_scanned(state: &State, tablet: Option<&v1::TabletRef>, part: &Part) {
     }
 }
 
-fn bytes_of(cell: &Cell, value: &[u8]) -> usize {
+pub(crate) fn bytes_of(cell: &Cell, value: &[u8]) -> usize {
     cell.row.len() + cell.column.len() + value.len()
 }
 
@@ -273,14 +270,11 @@ fn get_rows(
             reverse: false,
         };
         loop {
-            let part = scan_part(
-                state,
-                engine,
-                snapshot,
-                &range,
-                state.limits.scan_cells,
-                left,
-            )?;
+            let max = PartMax {
+                cells: state.limits.scan_cells,
+                bytes: left,
+            };
+            let part = scan_part(state, engine, snapshot, &range, max)?;
             let bytes: usize = part.cells.iter().map(|(_, value)| value.len()).sum();
             left = left.saturating_sub(bytes.max(1));
             has_scanned(state, refs.get(tablet as usize), &part);
@@ -353,8 +347,11 @@ fn scan(state: &State, refs: &[v1::TabletRef], request: v1::ScanRequest) -> Resu
     };
     let owners = Owners::view(state, request.own)?;
     let engine = owners.reader(state);
-    let bytes_max = state.limits.scan_bytes;
-    let part = scan_part(state, engine, snapshot, &range, limit, bytes_max)?;
+    let max = PartMax {
+        cells: limit,
+        bytes: state.limits.scan_bytes,
+    };
+    let part = scan_part(state, engine, snapshot, &range, max)?;
     has_scanned(state, Some(asked), &part);
     let last = part.cells.last().map(|(cell, _)| cell.into());
     let mut response = v1::ScanResponse {
@@ -382,193 +379,6 @@ fn scan(state: &State, refs: &[v1::TabletRef], request: v1::ScanRequest) -> Resu
         }
     }
     Ok(Body::Scan(response))
-}
-
-/// A range of cells' keys.
-pub(crate) struct Range {
-    pub(crate) start: Vec<u8>,
-    pub(crate) end: Vec<u8>,
-    pub(crate) reverse: bool,
-}
-
-struct Part {
-    cells: Vec<(Cell, Bytes)>,
-    end: PartEnd,
-}
-
-impl Part {
-    fn bytes(&self) -> usize {
-        let each = self.cells.iter();
-        each.map(|(cell, value)| bytes_of(cell, value)).sum()
-    }
-}
-
-enum PartEnd {
-    /// The range is read.
-    Done,
-    /// There's more behind this cell's key (forward), or before it (reverse).
-    Resume(Vec<u8>),
-    /// Locks are in the way; the first one is where the part ends.
-    Locked(Vec<v1::MetLock>),
-    /// The reader was rolled back on this cell.
-    RolledBack(Vec<u8>),
-}
-
-/// Reads a part of the range. Locks first: see the module's head.
-#[expect(
-    clippy::too_many_lines,
-    reason = "its closures share what was met so far"
-)]
-fn scan_part(
-    state: &State,
-    engine: &dyn percolator_engine::Read,
-    snapshot: Snapshot<'_>,
-    range: &Range,
-    limit: usize,
-    bytes_max: usize,
-) -> Result<Part, Refusal> {
-    let direction = if range.reverse {
-        Direction::Reverse
-    } else {
-        Direction::Forward
-    };
-    let (mut start, mut end) = (range.start.clone(), range.end.clone());
-    let mut locks = locks_in(engine, range, direction, state.limits.scan_locks)?;
-    // Set if the part has to end early: the key of the last cell it may reach.
-    let is_full = locks.len() == state.limits.scan_locks;
-    let part_end = locks.last().filter(|_| is_full).map(|(key, _)| key.clone());
-    if let Some(last) = &part_end {
-        if range.reverse {
-            start.clone_from(last);
-        } else {
-            end = key::behind_cell(last.clone());
-        }
-    }
-    let seen = std::cell::Cell::new(0);
-    let last_seen: RefCell<Option<Vec<u8>>> = RefCell::new(None);
-    let cut_short = || seen.get() > state.limits.scan_records;
-    // Whether a cell lies behind the last one whose records were looked at.
-    let is_behind = |cell_key: &[u8]| {
-        last_seen.borrow().as_deref().is_some_and(|last| {
-            if range.reverse {
-                cell_key < last
-            } else {
-                cell_key > last
-            }
-        })
-    };
-    let of_one_cell = state.limits.scan_records_of_one_cell;
-    let records = Records::new(engine, snapshot, (&start, &end), direction, of_one_cell)?
-        // Between cells only: half of a cell's versions would show a wrong one.
-        .take_while(|record| {
-            seen.set(seen.get() + 1);
-            let Ok((key, ..)) = record else {
-                return true;
-            };
-            let mut last_seen = last_seen.borrow_mut();
-            if last_seen.as_ref() == Some(key) {
-                return true;
-            }
-            if cut_short() {
-                return false;
-            }
-            *last_seen = Some(key.clone());
-            true
-        });
-    let mut cells = Vec::new();
-    let mut bytes = 0;
-    let mut failed = None;
-    let mut cut_off = false;
-    let emit = |cell_key: Vec<u8>, read| {
-        // One of the reader's own locks; what lies before it isn't read yet.
-        if snapshot.own && cut_short() && is_behind(&cell_key) {
-            cut_off = true;
-            return ControlFlow::Break(());
-        }
-        let value = match read {
-            Read::Value(value) => Ok(value),
-            Read::Long(ts) => store::long_value(engine, &cell_key, ts),
-            Read::Absent | Read::Locked(_) | Read::RolledBack => {
-                return ControlFlow::Continue(());
-            }
-        };
-        let emitted = value.and_then(|value| Ok((key::decode_cell(&cell_key)?, value)));
-        match emitted {
-            Ok((cell, value)) => {
-                bytes += cell.row.len() + cell.column.len() + value.len() + 16;
-                cells.push((cell, value));
-            }
-            Err(error) => {
-                failed = Some(error);
-                return ControlFlow::Break(());
-            }
-        }
-        if cells.len() >= limit || state.limits.ends_scan(bytes, bytes_max) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    };
-    locks.retain(|(_, lock)| snapshot.blocked_by(lock) || snapshot.owns(lock));
-    let in_the_way = locks.iter().cloned().map(Ok);
-    let ended = if range.reverse {
-        scan_reverse(snapshot, records, in_the_way, emit)?
-    } else {
-        scan_forward(snapshot, records, in_the_way, emit)?
-    };
-    if let Some(error) = failed {
-        return Err(error.into());
-    }
-    let (cut_short, is_behind) = (cut_short(), |key: &[u8]| is_behind(key));
-    let end = match ended {
-        // A lock behind the last record that was looked at is not in the way yet.
-        ScanEnd::Locked(cell_key, _) if cut_short && is_behind(&cell_key) => {
-            PartEnd::Resume(last_seen.take().unwrap_or_default())
-        }
-        ScanEnd::Locked(cell_key, _) => PartEnd::Locked(met_from(&cell_key, &locks, snapshot)?),
-        ScanEnd::RolledBack(cell_key) => PartEnd::RolledBack(cell_key),
-        ScanEnd::Stopped if cut_off => PartEnd::Resume(last_seen.take().unwrap_or_default()),
-        ScanEnd::Stopped => match cells.last() {
-            Some((cell, _)) => PartEnd::Resume(store::cell_key(cell)),
-            None => PartEnd::Done,
-        },
-        ScanEnd::Done => match (cut_short, last_seen.take(), part_end) {
-            (true, Some(last), _) => PartEnd::Resume(last),
-            (_, _, Some(last)) => PartEnd::Resume(last),
-            _ => PartEnd::Done,
-        },
-    };
-    Ok(Part { cells, end })
-}
-
-/// The first locks of a range, in the order of a scan: so many at the most.
-pub(crate) fn locks_in(
-    engine: &dyn percolator_engine::Read,
-    range: &Range,
-    direction: Direction,
-    most: usize,
-) -> Result<Vec<(Vec<u8>, Lock)>, Error> {
-    let pairs = engine.scan(Column::Lock, &range.start, &range.end, direction)?;
-    pairs
-        .take(most)
-        .map(|pair| {
-            let (key, record) = pair?;
-            Ok((key.to_vec(), Lock::decode(record)?))
-        })
-        .collect()
-}
-
-/// Those of others, from this cell's on.
-pub(crate) fn met_from(
-    cell_key: &[u8],
-    locks: &[(Vec<u8>, Lock)],
-    snapshot: Snapshot<'_>,
-) -> Result<Vec<v1::MetLock>, Error> {
-    let from = locks.iter().position(|(key, _)| *key == cell_key);
-    let met = locks[from.unwrap_or_default()..].iter();
-    met.filter(|(_, lock)| !snapshot.owns(lock))
-        .map(|(key, lock)| Ok(met_lock(&key::decode_cell(key)?, lock)))
-        .collect()
 }
 
 fn resume_cell(table: TableId, key: &[u8]) -> Result<Cell, Error> {

@@ -141,10 +141,6 @@ impl Server {
     ///
     /// # Errors
     /// The master refuses this server, or the disk lost a write.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "the parts of a server, from start to end"
-    )]
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let Self {
             options,
@@ -225,27 +221,38 @@ impl Server {
             () = resolve_locks(&resolver, &shared) => Ok(()),
             () = get_tablets(&peers, &shared) => Ok(()),
         };
-        let failure = end.await.ok().flatten();
-        let (last, cluster_id) = (shared.report(), shared.cluster_id().cloned());
-        drop(shared);
-        // The committer ends when the last holder of its channel does; it doesn't hold up the end.
-        let close = tokio::task::spawn_blocking(move || engine.close());
-        if let Some(failure) = failure {
-            // What was answered is durable, and nothing more is.
-            let last = v1::HeartbeatRequest {
-                failure: failure.clone(),
-                ..last
-            };
-            heartbeat::leave(&leaving, cluster_id, last).await;
-            return Err(Error::Stopped(failure));
-        }
-        result?;
-        // What is left for the store, the next start has from the log.
-        if let Ok(Ok(closed)) = tokio::time::timeout(options.disk_stall_max, close).await {
-            closed?;
-        }
-        // Nobody is answered any more, and all that was is in the folder.
-        heartbeat::leave(&leaving, cluster_id, last).await;
-        Ok(())
+        let ended = match end.await.ok().flatten() {
+            Some(failure) => Err(Error::Stopped(failure)),
+            None => result,
+        };
+        leave(ended, shared, engine, leaving, options.disk_stall_max).await
     }
+}
+
+/// Gives the lease back when the server has ended with this, and its folder, unless that takes too long.
+async fn leave(
+    ended: Result<(), Error>,
+    shared: Arc<Shared>,
+    engine: Arc<dyn Engine>,
+    leaving: heartbeat::Options,
+    stall_max: Duration,
+) -> Result<(), Error> {
+    let (mut last, cluster_id) = (shared.report(), shared.cluster_id().cloned());
+    drop(shared);
+    // The committer ends when the last holder of its channel does; it doesn't hold up the end.
+    let close = tokio::task::spawn_blocking(move || engine.close());
+    if let Err(Error::Stopped(failure)) = &ended {
+        // What was answered is durable, and nothing more is.
+        last.failure.clone_from(failure);
+        heartbeat::leave(&leaving, cluster_id, last).await;
+        return ended;
+    }
+    ended?;
+    // What is left for the store, the next start has from the log.
+    if let Ok(Ok(closed)) = tokio::time::timeout(stall_max, close).await {
+        closed?;
+    }
+    // Nobody is answered any more, and all that was is in the folder.
+    heartbeat::leave(&leaving, cluster_id, last).await;
+    Ok(())
 }

@@ -243,10 +243,6 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Server`]: the transport failed, or the master refuses.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "the parts of a server, from start to end"
-    )]
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let Self {
             options,
@@ -263,7 +259,7 @@ impl Server {
             promises,
             shared,
         } = self;
-        let (beating, stall) = (shared.clone(), shared.stall.clone());
+        let stall = shared.stall.clone();
         let (shown, data) = (shared.clone(), folder.path().to_owned());
         // Of several oracles the next one is restarted only when this one could take over, or leads.
         let asked = shared.clone();
@@ -279,7 +275,7 @@ impl Server {
         // Also one that knows its cluster: another one may have taken its place since, and serves.
         let (adopted, mut is_adopted) = watch::channel(options.master.is_none());
         if options.master.is_some() {
-            beating.obey_master();
+            shared.obey_master();
         }
         let ready = is_adopted.clone();
         let pages = pages(shown, ready, data);
@@ -294,32 +290,19 @@ impl Server {
             cluster_id: folder.cluster_id(),
             life,
         });
-        let sent_ms = AtomicU64::new(0);
-        let report = || {
-            let (reached, now_ms) = beating.reached();
-            sent_ms.store(now_ms, Ordering::Relaxed);
-            HeartbeatRequest {
-                high_ts: reached.limit.as_u64(),
-                time: reached.time.as_u64(),
-                disk_stalled_ms: stall.stalled_ms(),
-                oracle_register: register_id,
-                leads_term: beating.leads_term(),
-                takeover_ms: beating.takeover_ms(),
-                ..HeartbeatRequest::default()
-            }
+        let beating = Beating {
+            shared: shared.clone(),
+            register_id,
+            sent_ms: AtomicU64::new(0),
         };
+        let report = || beating.report();
         let beats = async {
             let Some(beat) = beat.clone() else {
                 return std::future::pending().await;
             };
             let adopt = |id: &str| folder.adopt_cluster(id);
             let heard = |heard: &HeartbeatResponse| {
-                let bounds = Bounds {
-                    above: Timestamp::from_u64(heard.timestamps_above),
-                    commits_above: Timestamp::from_u64(heard.commits_above),
-                };
-                let lease_ms = u64::from(heard.lease_ms);
-                beating.heard(sent_ms.load(Ordering::Relaxed), lease_ms, bounds);
+                beating.heard(heard);
                 let _ = adopted.send(true);
             };
             heartbeat::run(beat, &report, adopt, heard, std::future::pending()).await
@@ -359,6 +342,39 @@ impl Server {
             (Some(error), _) => Err(error),
             (None, Some(why)) => Err(Error::DiskStalled(why)),
         }
+    }
+}
+
+/// What an oracle says in its heartbeats, and hears.
+struct Beating {
+    shared: Arc<Shared>,
+    register_id: u64,
+    /// When the heartbeat under way was sent, by the monotonic clock.
+    sent_ms: AtomicU64,
+}
+
+impl Beating {
+    fn report(&self) -> HeartbeatRequest {
+        let (reached, now_ms) = self.shared.reached();
+        self.sent_ms.store(now_ms, Ordering::Relaxed);
+        HeartbeatRequest {
+            high_ts: reached.limit.as_u64(),
+            time: reached.time.as_u64(),
+            disk_stalled_ms: self.shared.stall.stalled_ms(),
+            oracle_register: self.register_id,
+            leads_term: self.shared.leads_term(),
+            takeover_ms: self.shared.takeover_ms(),
+            ..HeartbeatRequest::default()
+        }
+    }
+
+    fn heard(&self, heard: &HeartbeatResponse) {
+        let bounds = Bounds {
+            above: Timestamp::from_u64(heard.timestamps_above),
+            commits_above: Timestamp::from_u64(heard.commits_above),
+        };
+        let (sent_ms, lease_ms) = (self.sent_ms.load(Ordering::Relaxed), heard.lease_ms);
+        self.shared.heard(sent_ms, u64::from(lease_ms), bounds);
     }
 }
 

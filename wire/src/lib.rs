@@ -27,4 +27,4 @@ mod trace;
 pub use cluster::{check_cluster, of_cluster};
 pub use convert::{Malformed, commit_response, commit_result, met_lock, prewrite_rejection};
 pub use leader::{leader_of, not_leader, right_ended};
-pub use masters::{MasterAddresses, NoMasterAddress, is_address};
+pub use masters::{MASTERS, MasterAddresses, NoMasterAddress, is_address};

@@ -1,10 +1,17 @@
 //! Where a cluster's masters are, of which one leads, and which of them to ask.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use percolator_protocol::election::NamedLeader;
+use tonic::metadata::MetadataMap;
+
+/// In the metadata of a master's answers: the addresses of all masters that it knows, with commas between. One that is alone names none.
+pub const MASTERS: &str = "percolator-masters";
+/// So many are taken up at the most.
+const LEARNED_MAX: usize = 8;
 
 /// A standby takes over within this after a leader's last sign of life.
 const TAKEOVER: Duration = Duration::from_secs(3);
@@ -16,8 +23,15 @@ const WAITED: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterAddresses {
     all: Vec<String>,
+    /// Those at which masters reach each other, as one of them has named them. An address that was given may stand for several, or be
+    /// looked up anew each time: only these say which master isn't asked again.
+    learned: Vec<String>,
+    /// The one of these that has answered last.
+    answered_by: Option<String>,
     /// The one to ask; also one that only a standby has named.
     current: String,
+    /// Those to ask after it, if it doesn't lead.
+    others: VecDeque<String>,
     /// A standby may still take this one for the leader.
     silence: Option<Silence>,
     /// A standby has answered. So there are several masters, also if one address stands for all of them, as that of a service
@@ -57,7 +71,10 @@ impl FromStr for MasterAddresses {
         let current = all.first().cloned().unwrap_or_default();
         Ok(Self {
             all,
+            learned: Vec::new(),
+            answered_by: None,
             current,
+            others: VecDeque::new(),
             silence: None,
             has_standbys: false,
         })
@@ -83,17 +100,58 @@ impl MasterAddresses {
 
     /// Whether another address is known than this one, so that it needn't be waited for.
     pub fn may_pass(&self, address: &str) -> bool {
-        self.all.iter().any(|known| known != address)
+        self.known().any(|known| known != address)
     }
 
-    /// Whether a standby has answered.
+    /// Whether a standby has answered, or a master has named others.
     pub fn have_standbys(&self) -> bool {
-        self.has_standbys
+        self.has_standbys || self.learned.len() > 1
     }
 
     /// How many there are, as far as is known: as many as were given, and at least two if a standby has answered.
     pub fn count(&self) -> usize {
-        self.all.len().max(1 + usize::from(self.has_standbys))
+        let named = self.all.len().max(1 + usize::from(self.has_standbys));
+        named.max(self.learned.len())
+    }
+
+    /// The leader has answered, with this metadata.
+    pub fn answered(&mut self, metadata: &MetadataMap) {
+        self.learn(metadata);
+        self.answered_by = self.learned.first().cloned();
+        self.others.clear();
+    }
+
+    /// A master has named all that it knows, itself first, in the metadata of an answer.
+    pub fn learn(&mut self, metadata: &MetadataMap) {
+        let named = metadata.get(MASTERS).and_then(|named| named.to_str().ok());
+        if let Some(named) = named {
+            let addresses = named.split(',').filter(|address| is_address(address));
+            self.learned = addresses.take(LEARNED_MAX).map(str::to_owned).collect();
+        }
+    }
+
+    fn known(&self) -> impl Iterator<Item = &String> {
+        self.learned.iter().chain(&self.all)
+    }
+
+    /// Whom to ask after the current one, which is the last: first those whose addresses name one master each, and of these the one
+    /// that has answered last behind the others.
+    fn rest(&self) -> VecDeque<String> {
+        let at = self.all.iter().position(|it| *it == self.current);
+        let (before, behind) = self.all.split_at(at.map_or(0, |at| at + 1));
+        let by = self.answered_by.as_ref();
+        let others = self.learned.iter().filter(|it| Some(*it) != by);
+        let mut rest = VecDeque::new();
+        for address in others.chain(by).chain(behind).chain(before) {
+            if *address != self.current && !rest.contains(address) {
+                rest.push_back(address.clone());
+            }
+        }
+        // One that only a standby has named is named again.
+        if rest.is_empty() || self.known().any(|it| *it == self.current) {
+            rest.push_back(self.current.clone());
+        }
+        rest
     }
 
     /// The one that was asked isn't the leader, and names it if it knows it. Whether that one was taken up: then it may be
@@ -116,12 +174,13 @@ impl MasterAddresses {
             let is_alive = since.is_some_and(|it| u128::from(leader.silent_ms) < it.as_millis());
             if (silence.is_none() || is_alive) && leader.address != asked {
                 self.current.clone_from(&leader.address);
+                self.others.clear();
                 return true;
             }
             if since.is_some_and(|since| since < TAKEOVER) {
                 return false;
             }
-        } else if self.waited_for(self.next(), now) {
+        } else if self.waited_for(&self.next(), now) {
             // One that names nobody is about to lead.
             return false;
         }
@@ -144,8 +203,12 @@ impl MasterAddresses {
             return;
         }
         let has_waited = now.saturating_duration_since(since) >= WAITED;
+        // Behind an address that stands for several it is most likely the one that has answered there.
+        let stands_for = self.answered_by.as_deref().filter(|_| {
+            !self.learned.iter().any(|it| it == asked) && self.all.iter().any(|it| it == asked)
+        });
         self.silence = Some(Silence {
-            of: asked.to_owned(),
+            of: stands_for.unwrap_or(asked).to_owned(),
             // A connection that is refused costs nothing: it is tried again.
             waited: has_waited.then_some(now),
         });
@@ -153,13 +216,18 @@ impl MasterAddresses {
     }
 
     fn advance(&mut self) {
-        self.current = self.next().to_owned();
+        if self.others.is_empty() {
+            self.others = self.rest();
+        }
+        if let Some(next) = self.others.pop_front() {
+            self.current = next;
+        }
     }
 
-    fn next(&self) -> &str {
-        let at = self.all.iter().position(|it| *it == self.current);
-        let next = at.map_or(0, |at| (at + 1) % self.all.len());
-        self.all.get(next).map_or(&*self.current, |next| next)
+    fn next(&self) -> String {
+        let next = self.others.front().cloned();
+        let next = next.or_else(|| self.rest().pop_front());
+        next.unwrap_or_else(|| self.current.clone())
     }
 }
 
@@ -228,6 +296,42 @@ mod tests {
         assert!(!masters.not_leading("service:1", Some(&named("a:1")), now));
         assert_eq!(masters.current(), "service:1");
         assert!(masters.are_several());
+    }
+
+    fn names(masters: &'static str) -> MetadataMap {
+        let mut answer = MetadataMap::new();
+        answer.insert(MASTERS, masters.parse().unwrap());
+        answer
+    }
+
+    #[test]
+    fn masters_that_were_named_are_asked_before_addresses_that_stand_for_any() {
+        let began = Instant::now();
+        let now = began + Duration::from_secs(3);
+        let mut masters: MasterAddresses = "service:1,pod-0:1,pod-1:1".parse().unwrap();
+        let silent = |masters: &mut MasterAddresses, next: &str| {
+            let current = masters.current().to_owned();
+            masters.no_answer(&current, began, now);
+            assert_eq!(masters.current(), next);
+        };
+        // Leads, and has one standby.
+        masters.answered(&names("a:1,b:1"));
+        assert_eq!((masters.current(), masters.count()), ("service:1", 3));
+        assert!(masters.have_standbys() && masters.may_pass("service:1"));
+        silent(&mut masters, "b:1");
+        assert!(!masters.not_leading("b:1", Some(&named("a:1")), now));
+        assert_eq!(masters.current(), "b:1");
+        masters.answered(&names("b:1,a:1"));
+        // Both were replaced.
+        silent(&mut masters, "a:1");
+        silent(&mut masters, "service:1");
+        silent(&mut masters, "pod-0:1");
+        silent(&mut masters, "pod-1:1");
+        silent(&mut masters, "b:1");
+        // An answer that names nobody changes nothing, and neither does what is no address.
+        masters.learn(&MetadataMap::new());
+        masters.learn(&names("c:1,nowhere"));
+        silent(&mut masters, "c:1");
     }
 
     #[test]

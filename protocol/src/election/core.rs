@@ -1,5 +1,7 @@
 //! The election itself: who leads, in which term, and until when. It must not know what a leader does.
 
+use std::collections::BTreeMap;
+
 use super::mutants::{self, ElectionMutant};
 use super::promises::{Promises, inherited};
 use super::{
@@ -196,6 +198,30 @@ impl Election {
     /// This start of the replica.
     pub fn member(&self) -> &Member {
         &self.member
+    }
+
+    /// Where all replicas are that it knows: this one, the leader, and those that could take over, which are in the register's value or
+    /// were heard just now.
+    pub fn addresses(&self, now_ms: u64) -> Vec<&str> {
+        let stored = self.stored().map(|stored| &stored.value);
+        let holder = stored.and_then(|value| value.holder.as_ref());
+        let promisers = stored.into_iter().flat_map(|value| &value.promisers);
+        // One that has started again since is heard from another address.
+        let mut others: BTreeMap<u64, &str> = promisers
+            .map(|peer| (peer.replica, &*peer.address))
+            .collect();
+        others.extend(
+            self.promises
+                .heard_since(now_ms.saturating_sub(self.timing.takeover_ms)),
+        );
+        if let Some(holder) = holder {
+            others.remove(&holder.replica);
+        }
+        others.remove(&self.member.replica);
+        let holder = holder.map(|holder| &*holder.address);
+        let holder = holder.filter(|address| *address != self.member.address);
+        let own = std::iter::once(&*self.member.address);
+        own.chain(holder).chain(others.into_values()).collect()
     }
 
     /// Whether a load has ended, so that it knows something of the register.

@@ -136,6 +136,20 @@ impl Promises {
         listed.collect()
     }
 
+    /// Those of the replicas that were asked for promises.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.peers.values().map(|peer| &*peer.address)
+    }
+
+    /// Which replicas were heard since then, and where.
+    pub(super) fn heard_since(&self, since_ms: u64) -> impl Iterator<Item = (u64, &str)> {
+        let heard = self
+            .peers
+            .iter()
+            .filter(move |(_, peer)| peer.heard_ms >= since_ms);
+        heard.map(|(replica, peer)| (*replica, &*peer.address))
+    }
+
     fn add(&mut self, now_ms: u64, peer: &Peer, is_news: bool) {
         if peer.replica == 0 || peer.replica == self.record.replica {
             return;
@@ -234,10 +248,8 @@ impl Election {
     pub fn take_leave_of(&self) -> Vec<String> {
         let leader = self.introduces_to().into_iter().map(str::to_owned);
         let is_left = matches!(self.role, Role::Left);
-        let asked = self.promises.peers.values().filter(|_| is_left);
-        leader
-            .chain(asked.map(|peer| peer.address.clone()))
-            .collect()
+        let asked = self.promises.addresses().filter(|_| is_left);
+        leader.chain(asked.map(str::to_owned)).collect()
     }
 
     /// A standby has introduced itself.

@@ -372,3 +372,30 @@ fn a_takeover_goes_on_from_the_later_state() {
         assert_eq!(StateNumber::take_over(register, copy), source);
     }
 }
+
+#[test]
+fn replicas_are_named_where_they_were_heard_last() {
+    let stored = led(&[2, 3]);
+    let mut replica = start(member(2, 20), &[]);
+    assert_eq!(replica.addresses(0), ["here:2"]);
+    load(&mut replica, 0, &stored);
+    assert_eq!(replica.addresses(0), ["here:2", "here:1", "here:3"]);
+    // A standby hears of nobody.
+    let again = Peer {
+        address: "there:3".to_owned(),
+        ..peer(3)
+    };
+    replica.introduced(0, &again);
+    assert_eq!(replica.addresses(0), ["here:2", "here:1", "here:3"]);
+    let (at_ms, _) = takes_over(&mut replica, 10, 5_000, &stored).unwrap();
+    replica.swapped(at_ms, SwapResult::Done(6));
+    assert_eq!(replica.addresses(at_ms), ["here:2", "here:1", "here:3"]);
+    replica.introduced(at_ms, &again);
+    assert_eq!(replica.addresses(at_ms), ["here:2", "here:1", "there:3"]);
+    // One that is silent, and not in the register's value, is named no more.
+    replica.introduced(at_ms, &peer(4));
+    let named = ["here:2", "here:1", "there:3", "here:4"];
+    assert_eq!(replica.addresses(at_ms), named);
+    let later_ms = at_ms + Timing::default().takeover_ms + 1;
+    assert_eq!(replica.addresses(later_ms), ["here:2", "here:1", "here:3"]);
+}
