@@ -69,13 +69,19 @@ impl Cluster {
 }
 
 impl Tablet {
-    /// The folder is this server's, and says so from its first start on.
-    pub(crate) fn claim_folder(&self) -> Result<(), Error> {
+    /// The folder is this server's, and says so from its first start on. Otherwise the server is started again later.
+    pub(crate) fn claims_folder(self: &Arc<Self>, world: &Arc<World>) -> bool {
         if self.takes_any_folder {
-            return Ok(());
+            return true;
         }
         let whose = ("tablet", &*self.name);
-        Identity::claim(&self.disk, Path::new(&self.name), whose, || Ok(())).map(drop)
+        match Identity::claim(&self.disk, Path::new(&self.name), whose, || Ok(())) {
+            Ok(_) => return true,
+            // It was durable.
+            Err(error @ Error::Damaged { .. }) => world.fail("durable", error.to_string()),
+            Err(error) => self.starts_later(world, &error),
+        }
+        false
     }
 
     /// The same server, not running yet, with the other one's folder.

@@ -180,7 +180,7 @@ impl MasterAddresses {
             if since.is_some_and(|since| since < TAKEOVER) {
                 return false;
             }
-        } else if self.waited_for(&self.next(), now) {
+        } else if self.has_waited(now) {
             // One that names nobody is about to lead.
             return false;
         }
@@ -189,11 +189,9 @@ impl MasterAddresses {
         false
     }
 
-    /// Whether this one was waited for in vain so short a time ago that no standby can have taken over.
-    fn waited_for(&self, address: &str, now: Instant) -> bool {
-        let silence = self.silence.as_ref();
-        let silence = silence.filter(|silence| silence.of == address);
-        let waited = silence.and_then(|silence| silence.waited);
+    /// Whether one was waited for in vain so short a time ago that no standby can have taken over.
+    fn has_waited(&self, now: Instant) -> bool {
+        let waited = self.silence.as_ref().and_then(|silence| silence.waited);
         waited.is_some_and(|until| now.saturating_duration_since(until) < TAKEOVER)
     }
 
@@ -222,12 +220,6 @@ impl MasterAddresses {
         if let Some(next) = self.others.pop_front() {
             self.current = next;
         }
-    }
-
-    fn next(&self) -> String {
-        let next = self.others.front().cloned();
-        let next = next.or_else(|| self.rest().pop_front());
-        next.unwrap_or_else(|| self.current.clone())
     }
 }
 
@@ -320,6 +312,9 @@ mod tests {
         assert!(masters.have_standbys() && masters.may_pass("service:1"));
         silent(&mut masters, "b:1");
         assert!(!masters.not_leading("b:1", Some(&named("a:1")), now));
+        assert_eq!(masters.current(), "b:1");
+        // Just before it leads it names nobody. The service would lead to the silent one again.
+        assert!(!masters.not_leading("b:1", None, now + TAKEOVER / 2));
         assert_eq!(masters.current(), "b:1");
         masters.answered(&names("b:1,a:1"));
         // Both were replaced.

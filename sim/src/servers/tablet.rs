@@ -2,6 +2,7 @@
 //! simulated network.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::future::poll_fn;
 use std::path::Path;
 use std::sync::Arc;
@@ -121,8 +122,8 @@ impl Tablet {
         world.held_back.lock().started(*self.highest.lock());
         // What the master hears of is what the core goes by.
         let incarnation = self.dice.of("incarnations", Rng::next);
-        if let Err(error) = self.claim_folder() {
-            return self.starts_later(world, &error);
+        if !self.claims_folder(world) {
+            return;
         }
         let (engine, core) = match self.open(incarnation) {
             Ok(opened) => opened,
@@ -158,7 +159,7 @@ impl Tablet {
         self.run(world, running, incarnation);
     }
 
-    fn starts_later(self: &Arc<Self>, world: &Arc<World>, error: &dyn std::fmt::Display) {
+    pub(crate) fn starts_later(self: &Arc<Self>, world: &Arc<World>, error: &dyn Display) {
         let name = &self.name;
         world.note(|| format!("{name} can't start: {error}"));
         let tablet = self.clone();
