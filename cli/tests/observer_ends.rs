@@ -3,11 +3,13 @@
 use crate::support;
 use std::io::BufRead as _;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::support::observing::{observed, start_failing};
 use crate::support::{Cluster, SERVERS, block_on, wait_for};
-use percolator_client::{Bytes, Client, Error, Observer, ObserverOptions, OpenTxn};
+use percolator_client::{Bytes, Change, Client, Error, Observer, ObserverOptions, OpenTxn};
 use percolator_telemetry::endpoint;
 
 /// Runs for changes of a column, and writes each value to another one.
@@ -16,7 +18,7 @@ async fn copier(
     from: &str,
     to: &'static str,
 ) -> percolator_client::ObserverWorker {
-    let copy = move |change: percolator_client::Change, txn: OpenTxn| async move {
+    let copy = move |change: Change, txn: OpenTxn| async move {
         let value = change.value.unwrap_or_default();
         txn.put(to, &change.row, "c", value)?;
         Ok(())
@@ -56,13 +58,67 @@ fn a_loop_of_observers_is_reported_and_ends() {
         assert_eq!((&letter.row[..], letter.attempts), (&b"r"[..], 0));
         let reason = "a chain of 6 runs of observers, one because of the other, perhaps a loop: of columns \"c\" of t, \"c\" of u";
         assert_eq!(letter.reason, reason);
-        let status = client.observed("t", "c").await.expect("a status");
-        assert_eq!(status.waiting, 0);
+        // Servers say it a moment later.
+        wait_until_none_waits(&client).await;
         let [first, second] = workers;
         let (first, second) = (first.stop().await, second.stop().await);
         assert_eq!((first.committed, second.committed), (3, 3));
         assert_eq!((first.dead_letters, second.dead_letters), (1, 0));
         assert_eq!(client.dead_letters("u", "c").await.expect("letters"), []);
+    });
+}
+
+async fn wait_until_none_waits(client: &Client) {
+    for _ in 0..6000 {
+        let status = client.observed("t", "c").await.expect("a status");
+        if status.waiting == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("a change still waits");
+}
+
+/// However often a run fails for the cluster, its change is not given up; for the handler's own errors it is.
+#[test]
+fn errors_of_the_cluster_are_no_failures_of_the_handler() {
+    let cluster = Cluster::threads();
+    block_on(async {
+        let client = observed(&cluster).await;
+        let options = ObserverOptions {
+            backoff: Duration::from_millis(1),
+            backoff_max: Duration::from_millis(10),
+            ..ObserverOptions::default()
+        };
+        let failures = Arc::new(AtomicU32::new(0));
+        let handler = move |change: Change, _: OpenTxn| {
+            let is_early = failures.fetch_add(1, Ordering::Relaxed) < options.attempts_max + 2;
+            let timeout = Error::Timeout {
+                after: Duration::from_secs(10),
+                doing: "reading",
+                last: "no answer".to_owned(),
+            };
+            let result: Result<(), Box<dyn std::error::Error + Send + Sync>> = match &change.row[..]
+            {
+                b"timeout" if is_early => Err(timeout.into()),
+                b"own" => Err("no such document".into()),
+                _ => Ok(()),
+            };
+            async move { result }
+        };
+        let observer = Observer::new("t", "c", handler).with_options(options);
+        let worker = observer.start(&client).await.expect("a worker");
+        for (row, ends) in [("timeout", (1, 0)), ("own", (1, 1))] {
+            let put = move |txn: OpenTxn| async move { txn.put("t", row, "c", "x") };
+            client.transact(put).await.expect("written");
+            let ended = || (worker.counts().committed, worker.counts().dead_letters);
+            let (before, began) = (ended(), std::time::Instant::now());
+            while ended() == before && began.elapsed() < Duration::from_secs(60) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(ended(), ends, "{row}");
+        }
+        worker.stop().await;
     });
 }
 
@@ -182,7 +238,7 @@ fn a_run_that_is_under_way_commits_no_more() {
     block_on(async {
         let client = observed(&cluster).await;
         let unobserving = client.clone();
-        let unobserves = move |change: percolator_client::Change, txn: OpenTxn| {
+        let unobserves = move |change: Change, txn: OpenTxn| {
             let client = unobserving.clone();
             async move {
                 client.unobserve("t", "c").await?;

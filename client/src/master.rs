@@ -160,7 +160,15 @@ impl Master {
             // The connection's own timer is one of the runtime that made it, which may stand still.
             Repetition::Harmless | Repetition::Matters => 2 * MASTER_TIMEOUT,
         };
-        let client = self.client(address).map_err(NoAnswer::Final)?;
+        let client = match self.client(address) {
+            Ok(client) => client,
+            // A master has named something else.
+            Err(error) if !is_alone => {
+                self.addresses.lock().no_answer(address, began, began);
+                return Err(NoAnswer::AskAgain(error));
+            }
+            Err(error) => return Err(NoAnswer::Final(error)),
+        };
         let given_up = GivenUp {
             addresses: (repetition == Repetition::Harmless).then_some(&self.addresses),
             address,

@@ -127,7 +127,15 @@ impl LeadershipTask {
             );
         } else if led {
             let successor = tokio::time::timeout(wait, self.successor());
-            let (successor, ()) = tokio::join!(successor, promises.take_leave());
+            // One that is away isn't waited for.
+            let taking_leave = async {
+                promises.take_leave().await;
+                std::future::pending::<Infallible>().await
+            };
+            let successor = tokio::select! {
+                successor = successor => successor,
+                never = taking_leave => match never {},
+            };
             let successor = successor.map_or(Successor::None, Successor::Known);
             return shared.succeeded_by(successor);
         }

@@ -108,10 +108,11 @@ impl MasterAddresses {
         self.has_standbys || self.learned.len() > 1
     }
 
-    /// How many there are, as far as is known: as many as were given, and at least two if a standby has answered.
+    /// How many there are to ask: all addresses that are known, and at least two if a standby has answered.
     pub fn count(&self) -> usize {
-        let named = self.all.len().max(1 + usize::from(self.has_standbys));
-        named.max(self.learned.len())
+        let given = self.all.iter().filter(|it| !self.learned.contains(it));
+        let known = self.learned.len() + given.count();
+        known.max(1 + usize::from(self.has_standbys))
     }
 
     /// The leader has answered, with this metadata.
@@ -119,6 +120,7 @@ impl MasterAddresses {
         self.learn(metadata);
         self.answered_by = self.learned.first().cloned();
         self.others.clear();
+        self.silence = None;
     }
 
     /// A master has named all that it knows, itself first, in the metadata of an answer.
@@ -174,13 +176,12 @@ impl MasterAddresses {
             let is_alive = since.is_some_and(|it| u128::from(leader.silent_ms) < it.as_millis());
             if (silence.is_none() || is_alive) && leader.address != asked {
                 self.current.clone_from(&leader.address);
-                self.others.clear();
                 return true;
             }
             if since.is_some_and(|since| since < TAKEOVER) {
                 return false;
             }
-        } else if self.has_waited(now) {
+        } else if self.has_waited(now) && self.is_next_silent() {
             // One that names nobody is about to lead.
             return false;
         }
@@ -193,6 +194,15 @@ impl MasterAddresses {
     fn has_waited(&self, now: Instant) -> bool {
         let waited = self.silence.as_ref().and_then(|silence| silence.waited);
         waited.is_some_and(|until| now.saturating_duration_since(until) < TAKEOVER)
+    }
+
+    /// Whether the next one to ask is the silent one, or an address that may lead to it.
+    fn is_next_silent(&self) -> bool {
+        let next = self.others.front().cloned();
+        let next = next.or_else(|| self.rest().pop_front()).unwrap_or_default();
+        let is_silent = |silence: &Silence| silence.of == next;
+        let may_be_any = !self.learned.is_empty() && !self.learned.contains(&next);
+        may_be_any || self.silence.as_ref().is_some_and(is_silent)
     }
 
     /// The one that was asked then gave no answer until now.
@@ -308,7 +318,7 @@ mod tests {
         };
         // Leads, and has one standby.
         masters.answered(&names("a:1,b:1"));
-        assert_eq!((masters.current(), masters.count()), ("service:1", 3));
+        assert_eq!((masters.current(), masters.count()), ("service:1", 5));
         assert!(masters.have_standbys() && masters.may_pass("service:1"));
         silent(&mut masters, "b:1");
         assert!(!masters.not_leading("b:1", Some(&named("a:1")), now));

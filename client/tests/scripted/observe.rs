@@ -2,13 +2,11 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use percolator_client::{
-    Change, Client, Error as CallError, Observer, ObserverOptions, ObserverWorker, OpenTxn,
-};
+use percolator_client::{Change, Client, Observer, ObserverOptions, ObserverWorker, OpenTxn};
 use percolator_wire::v1::request::Body as Ask;
 use tokio::sync::{mpsc, watch};
 
@@ -128,43 +126,4 @@ fn what_came_for_a_row_before_its_run_had_ended_is_run_for_behind_it() {
         assert!(waited < Duration::from_secs(2), "{waited:?}");
         worker.stop().await;
     });
-}
-
-/// A cluster that doesn't answer makes no dead letters, however often a run fails for it; a handler's own errors do.
-#[test]
-fn errors_of_the_cluster_are_no_failures_of_the_handler() {
-    type Case = (&'static str, u64, fn() -> Box<dyn Error + Send + Sync>);
-    fn timeout() -> CallError {
-        CallError::Timeout {
-            after: Duration::from_secs(10),
-            doing: "reading",
-            last: "no answer".to_owned(),
-        }
-    }
-    let kinds: [Case; 3] = [
-        ("timeout", 0, || Box::new(timeout())),
-        ("unavailable", 0, || {
-            Box::new(CallError::Unavailable(String::new()))
-        }),
-        ("its own", 1, || "no such document".into()),
-    ];
-    for (what, given_up, error) in kinds {
-        let bench = Bench::new();
-        let (world, client) = (bench.cluster.world.clone(), bench.client.clone());
-        let failures = AtomicU32::new(0);
-        let more = ObserverOptions::default().attempts_max + 2;
-        let handler = move |_: Change, _: OpenTxn| {
-            let fails = failures.fetch_add(1, Ordering::Relaxed) < more;
-            async move { if fails { Err(error()) } else { Ok(()) } }
-        };
-        world.clone().run(async move {
-            let worker = worker(&client, handler).await;
-            write(&client, "first").await;
-            while worker.counts().committed + worker.counts().dead_letters == 0 {
-                world.sleep(Duration::from_millis(100)).await;
-            }
-            assert_eq!(worker.counts().dead_letters, given_up, "{what}");
-            worker.stop().await;
-        });
-    }
 }
