@@ -119,10 +119,10 @@ fn create_more(
     drop(names);
     let ended = client.wait_with_output();
     let ended = ended.map_err(|error| error.to_string())?;
-    match ended.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&ended.stderr).trim().to_owned()),
+    if ended.status.success() {
+        return Ok(());
     }
+    Err(String::from_utf8_lossy(&ended.stderr).trim().to_owned())
 }
 
 /// Does something, waits until tables are created and money moves again, and prints for how long no table was.

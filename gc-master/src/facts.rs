@@ -227,7 +227,7 @@ mod tests {
     fn tablets_that_are_listed_are_counted_and_not_looked_at() {
         let mut directory = begun();
         for server in ["tablet-0", "tablet-1"] {
-            let beat = Heartbeat::first(Role::Tablet, server, &format!("{server}:7402"));
+            let beat = Heartbeat::first(Role::Tablet, server, format!("{server}:7402"));
             directory.heartbeat(LATER, beat).unwrap();
         }
         // None of it in any table that there is.

@@ -141,6 +141,10 @@ impl Server {
     ///
     /// # Errors
     /// The master refuses this server, or the disk lost a write.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the parts of a server, from start to end"
+    )]
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let Self {
             options,

@@ -243,6 +243,10 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Server`]: the transport failed, or the master refuses.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the parts of a server, from start to end"
+    )]
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let Self {
             options,
