@@ -93,6 +93,13 @@ pub(crate) fn join(world: &Arc<World>, cluster: &Arc<Cluster>) {
 }
 
 impl Cluster {
+    /// The master's state is lost with its folder; it is started again after this time.
+    pub(crate) fn lose_master(self: &Arc<Self>, world: &Arc<World>, down: Duration) {
+        world.note(|| "the master loses its state".to_owned());
+        self.kill_server(world, 0, down, false);
+        self.master().disk.lose();
+    }
+
     /// Unless it comes so late that the faults are over.
     pub(crate) fn start_masters_again(self: &Arc<Self>, world: &Arc<World>) {
         if !self.is_healed() {

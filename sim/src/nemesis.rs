@@ -310,9 +310,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         }
         Fault::ClockPace => pace(world, cluster, one_of(whom, &cluster.nodes()), way),
         Fault::LoseMaster => {
-            world.note(|| "the master loses its state".to_owned());
-            cluster.kill_server(world, 0, lasts, false);
-            cluster.master().disk.lose();
+            cluster.lose_master(world, lasts);
         }
         Fault::TwoProcesses => {
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;
@@ -324,11 +322,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             cluster.go_back(world, number, age, lasts);
         }
         Fault::SwapFolders => {
-            let number = (whom % cluster.plan.tablet_servers as u64) as usize;
-            cluster.swap_folders(world, number, lasts);
-            if way.is_multiple_of(2) {
-                cluster.start_masters_again(world);
-            }
+            cluster.swap_folders(world, whom, lasts, way);
         }
         Fault::DiskHang => {
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;

@@ -14,13 +14,23 @@ use crate::servers::tablet::Tablet;
 use crate::world::World;
 
 impl Cluster {
-    /// Starts a tablet server and the next one with each other's folder, if both run with their own, for so long.
+    /// Starts a tablet server and the next one with each other's folder, if both run with their own, for so long. In half of the
+    /// ways all masters are started again behind it.
     pub(crate) fn swap_folders(
         self: &Arc<Self>,
         world: &Arc<World>,
-        number: usize,
+        whom: u64,
         lasts: Duration,
+        way: u64,
     ) {
+        let number = (whom % self.plan.tablet_servers as u64) as usize;
+        self.swap_two_folders(world, number, lasts);
+        if way.is_multiple_of(2) {
+            self.start_masters_again(world);
+        }
+    }
+
+    fn swap_two_folders(self: &Arc<Self>, world: &Arc<World>, number: usize, lasts: Duration) {
         let numbers = [number, (number + 1) % self.plan.tablet_servers];
         let own = numbers.map(|number| self.tablet(number));
         let has_own = |tablet: &Arc<Tablet>| world.is_up(tablet.node) && !tablet.older;
