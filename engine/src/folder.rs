@@ -43,6 +43,84 @@ struct Sealed {
 }
 
 impl Identity {
+    /// Of a folder that is opened with these options.
+    pub fn of(options: &Options) -> Self {
+        Self {
+            format: FORMAT,
+            engine: options.kind.name().to_owned(),
+            cluster_id: options.cluster_id.clone(),
+            server: options.server.clone(),
+        }
+    }
+
+    /// As the file FORMAT has it.
+    ///
+    /// # Errors
+    /// Those of JSON.
+    pub fn encode(&self) -> serde_json::Result<Vec<u8>> {
+        let mut text = serde_json::to_vec_pretty(&Sealed {
+            identity: self.clone(),
+            checksum: self.checksum()?,
+        })?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    /// What the file FORMAT of this folder says.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::WrongFormat`].
+    pub fn decode(folder: &Path, text: &[u8]) -> Result<Self, Error> {
+        let corrupt = |detail: String| Error::Corrupt {
+            path: folder.join(FORMAT_FILE),
+            offset: 0,
+            detail,
+        };
+        let unreadable = |error: serde_json::Error| corrupt(error.to_string());
+        let version: AnyVersion = serde_json::from_slice(text).map_err(unreadable)?;
+        if version.format != FORMAT {
+            return Err(Error::WrongFormat {
+                path: folder.to_owned(),
+                found: version.format,
+                expected: FORMAT,
+            });
+        }
+        let Sealed { identity, checksum } = serde_json::from_slice(text).map_err(unreadable)?;
+        if identity.checksum().map_err(unreadable)? == checksum {
+            Ok(identity)
+        } else {
+            Err(corrupt("its checksum is wrong".to_owned()))
+        }
+    }
+
+    /// Whether a folder of this identity may be opened as the one that is asked for.
+    ///
+    /// # Errors
+    /// [`Error::WrongEngine`], [`Error::WrongServer`].
+    pub fn check(&self, folder: &Path, asked: &Self) -> Result<(), Error> {
+        if self.engine != asked.engine {
+            return Err(Error::WrongEngine {
+                path: folder.to_owned(),
+                found: self.engine.clone(),
+                asked: asked.engine.clone(),
+            });
+        }
+        let other_cluster = match (&self.cluster_id, &asked.cluster_id) {
+            (Some(found), Some(asked)) => found != asked,
+            _ => false,
+        };
+        if self.server != asked.server || other_cluster {
+            return Err(Error::WrongServer {
+                path: folder.to_owned(),
+                found_cluster: self.cluster_id.clone(),
+                found_server: self.server.clone(),
+                cluster: asked.cluster_id.clone(),
+                server: asked.server.clone(),
+            });
+        }
+        Ok(())
+    }
+
     fn checksum(&self) -> serde_json::Result<String> {
         Ok(format!(
             "{:08x}",
@@ -72,15 +150,10 @@ impl Folder {
             path: path.to_owned(),
             _lock: lock(path)?,
         };
-        let asked = Identity {
-            format: FORMAT,
-            engine: options.kind.name().to_owned(),
-            cluster_id: options.cluster_id.clone(),
-            server: options.server.clone(),
-        };
+        let asked = Identity::of(options);
         match read(path)? {
             Some(found) => {
-                check(path, &found, &asked)?;
+                found.check(path, &asked)?;
                 if found.cluster_id.is_none() && asked.cluster_id.is_some() {
                     write(path, &asked)?;
                 }
@@ -134,7 +207,7 @@ pub fn adopt_cluster(folder: &Path, id: &str) -> Result<(), Error> {
     if found == adopted {
         return Ok(());
     }
-    check(folder, &found, &adopted)?;
+    found.check(folder, &adopted)?;
     write(folder, &adopted)
 }
 
@@ -176,50 +249,7 @@ fn read(folder: &Path) -> Result<Option<Identity>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io("read", path)(error)),
     };
-    let corrupt = |detail: String| Error::Corrupt {
-        path: path.clone(),
-        offset: 0,
-        detail,
-    };
-    let unreadable = |error: serde_json::Error| corrupt(error.to_string());
-    let version: AnyVersion = serde_json::from_slice(&text).map_err(unreadable)?;
-    if version.format != FORMAT {
-        return Err(Error::WrongFormat {
-            path: folder.to_owned(),
-            found: version.format,
-            expected: FORMAT,
-        });
-    }
-    let Sealed { identity, checksum } = serde_json::from_slice(&text).map_err(unreadable)?;
-    if identity.checksum().map_err(unreadable)? == checksum {
-        Ok(Some(identity))
-    } else {
-        Err(corrupt("its checksum is wrong".to_owned()))
-    }
-}
-
-fn check(folder: &Path, found: &Identity, asked: &Identity) -> Result<(), Error> {
-    if found.engine != asked.engine {
-        return Err(Error::WrongEngine {
-            path: folder.to_owned(),
-            found: found.engine.clone(),
-            asked: asked.engine.clone(),
-        });
-    }
-    let other_cluster = match (&found.cluster_id, &asked.cluster_id) {
-        (Some(found), Some(asked)) => found != asked,
-        _ => false,
-    };
-    if found.server != asked.server || other_cluster {
-        return Err(Error::WrongServer {
-            path: folder.to_owned(),
-            found_cluster: found.cluster_id.clone(),
-            found_server: found.server.clone(),
-            cluster: asked.cluster_id.clone(),
-            server: asked.server.clone(),
-        });
-    }
-    Ok(())
+    Identity::decode(folder, &text).map(Some)
 }
 
 /// Durably and in one step: a new file is synced, then takes the place of the old one.
@@ -227,13 +257,8 @@ fn write(folder: &Path, identity: &Identity) -> Result<(), Error> {
     let path = folder.join(FORMAT_FILE);
     let next = folder.join("FORMAT.next");
     let replace = || -> io::Result<()> {
-        let mut text = serde_json::to_vec_pretty(&Sealed {
-            identity: identity.clone(),
-            checksum: identity.checksum()?,
-        })?;
-        text.push(b'\n');
         let mut file = File::create(&next)?;
-        file.write_all(&text)?;
+        file.write_all(&identity.encode()?)?;
         file.sync_all()?;
         fs::rename(&next, &path)?;
         sync_folder(folder)

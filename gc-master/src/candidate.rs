@@ -11,13 +11,11 @@ use futures_util::future::{join, join_all, select};
 use parking_lot::{Mutex, MutexGuard};
 use percolator_protocol::election::mutants::{self, ElectionMutant};
 use percolator_protocol::election::{
-    Command, CopyRequest, MasterReplica, Member, NamedLeader, PromiseCall, PromiseRecord,
+    Command, CopyRequest, Election, MasterReplica, Member, NamedLeader, PromiseCall, PromiseRecord,
     PromiseRequest, PromiseRound, RoleKind, StateNumber, StoredLeadership, SwapResult, Timing,
 };
 use percolator_register::{Register, SwapError};
-use percolator_server::promises::{
-    IntroducedReplica, Introduction, LeaderRight, PromiseRefusal, Promiser,
-};
+use percolator_server::promises::{IntroducedReplica, LeaderRight, PromiseRefusal, Promiser};
 use percolator_server::{SmallFile, leadership};
 use tokio::sync::{Notify, watch};
 
@@ -453,23 +451,8 @@ impl<H: Host> Promiser for Candidate<H> {
         self.replica().promise(self.host.now_ms(), request)
     }
 
-    fn introduction(&self) -> Option<Introduction> {
-        let replica = self.replica();
-        let election = replica.election();
-        Some(Introduction {
-            to: election.introduces_to()?.to_owned(),
-            replica: IntroducedReplica::new(replica.register()?, election.member()),
-        })
-    }
-
-    fn leave_takings(&self) -> Vec<Introduction> {
-        let replica = self.replica();
-        let election = replica.election();
-        let own = replica
-            .register()
-            .map(|register| IntroducedReplica::new(register, election.member()));
-        own.map(|own| own.take_leave_of(election.take_leave_of()))
-            .unwrap_or_default()
+    fn election<T>(&self, look: impl FnOnce(&Election) -> T) -> Option<T> {
+        Some(look(self.replica().election()))
     }
 
     fn introduced(&self, other: &IntroducedReplica) {

@@ -1,26 +1,63 @@
 //! A server's folder: one process at a time, and only the server that it was made for.
 
 use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use percolator_register::files::StdFiles;
+use percolator_register::files::{StdFiles, replace_durably, sync_folder_of};
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
-pub use crate::identity::FORMAT;
-use crate::identity::Identity;
+
+/// The format of folders that this program reads and writes.
+pub const FORMAT: u32 = 2;
 
 /// The file by which a process has a folder for itself.
 pub const LOCK: &str = "LOCK";
+const IDENTITY: &str = "IDENTITY";
 
 /// A server's folder, locked for as long as this lives.
 ///
-/// `LOCK` is the file that is locked; `IDENTITY` says whose the folder is: [`Identity`].
+/// `LOCK` is the file that is locked; `IDENTITY` is JSON that says whose the folder is:
+/// `{"format":2,"role":"oracle","server":"tso-0","cluster_id":null,"checksum":"5f1c2a90"}`.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
     identity: Mutex<Identity>,
     _lock: File,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    format: u32,
+    role: String,
+    server: String,
+    cluster_id: Option<String>,
+}
+
+/// IDENTITY as it is written: a bit that flipped must not look like another server's folder.
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    #[serde(flatten)]
+    identity: Identity,
+    /// CRC-32C of the identity as JSON, in hexadecimal digits.
+    checksum: String,
+}
+
+impl Identity {
+    fn checksum(&self) -> serde_json::Result<String> {
+        Ok(format!(
+            "{:08x}",
+            crc32c::crc32c(&serde_json::to_vec(self)?)
+        ))
+    }
+}
+
+/// The one field that every format has, read first: what else is there depends on it.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
 }
 
 impl Folder {
@@ -38,8 +75,25 @@ impl Folder {
         let path = path.into();
         fs::create_dir_all(&path).map_err(Error::file("create the folder", &path))?;
         let lock = lock(&path, server)?;
-        let is_free = || refuse_foreign(&path, server);
-        let identity = Identity::claim(&StdFiles, &path, (role, server), is_free)?;
+        let identity = match read_identity(&path)? {
+            Some(found) => {
+                check(&path, "role", &found.role, role)?;
+                check(&path, "server", &found.server, server)?;
+                found
+            }
+            None => {
+                refuse_foreign(&path, server)?;
+                let identity = Identity {
+                    format: FORMAT,
+                    role: role.to_owned(),
+                    server: server.to_owned(),
+                    cluster_id: None,
+                };
+                write_identity(&path, &identity)?;
+                sync_folder_of(&StdFiles, &path)?;
+                identity
+            }
+        };
         let folder = Self {
             path,
             identity: Mutex::new(identity),
@@ -58,7 +112,7 @@ impl Folder {
 
     /// The cluster that the folder belongs to; none until one was adopted.
     pub fn cluster_id(&self) -> Option<String> {
-        self.identity().cluster_id().map(str::to_owned)
+        self.identity().cluster_id.clone()
     }
 
     /// Makes the folder one of this cluster, durably. Harmless when repeated.
@@ -67,11 +121,18 @@ impl Folder {
     /// [`Error::FolderOfAnother`] if it is another cluster's, and the errors of files.
     pub fn adopt_cluster(&self, cluster_id: &str) -> Result<(), Error> {
         let mut identity = self.identity();
-        if let Some(adopted) = identity.of_cluster(&self.path, cluster_id)? {
-            adopted.write(&StdFiles, &self.path)?;
-            *identity = adopted;
+        match &identity.cluster_id {
+            Some(found) => check(&self.path, "cluster", found, cluster_id),
+            None => {
+                let adopted = Identity {
+                    cluster_id: Some(cluster_id.to_owned()),
+                    ..identity.clone()
+                };
+                write_identity(&self.path, &adopted)?;
+                *identity = adopted;
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     fn identity(&self) -> std::sync::MutexGuard<'_, Identity> {
@@ -111,13 +172,70 @@ pub fn lock(folder: &Path, server: &str) -> Result<File, Error> {
     })
 }
 
+fn check(path: &Path, what: &'static str, found: &str, asked: &str) -> Result<(), Error> {
+    if found == asked {
+        return Ok(());
+    }
+    Err(Error::FolderOfAnother {
+        path: path.to_owned(),
+        what,
+        found: found.to_owned(),
+        asked: asked.to_owned(),
+    })
+}
+
 /// Whether a server's folder belongs to a cluster, for tools: without locking it.
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::FolderFormat`] and the errors of files.
 pub fn has_cluster(folder: &Path) -> Result<bool, Error> {
-    let identity = Identity::read(&StdFiles, folder)?;
-    Ok(identity.is_some_and(|identity| identity.cluster_id().is_some()))
+    let identity = read_identity(folder)?;
+    Ok(identity.is_some_and(|identity| identity.cluster_id.is_some()))
+}
+
+fn read_identity(folder: &Path) -> Result<Option<Identity>, Error> {
+    let path = folder.join(IDENTITY);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::file("read", &path)(error)),
+    };
+    let damaged = |reason: String| Error::Damaged {
+        path: path.clone(),
+        reason,
+    };
+    let unreadable = |error: serde_json::Error| damaged(error.to_string());
+    let Format { format } = serde_json::from_slice(&bytes).map_err(unreadable)?;
+    if format != FORMAT {
+        return Err(Error::FolderFormat {
+            path: folder.to_owned(),
+            found: format,
+            known: FORMAT,
+        });
+    }
+    let Sealed { identity, checksum } = serde_json::from_slice(&bytes).map_err(unreadable)?;
+    if identity.checksum().map_err(unreadable)? == checksum {
+        Ok(Some(identity))
+    } else {
+        Err(damaged("its checksum does not match".to_owned()))
+    }
+}
+
+fn write_identity(folder: &Path, identity: &Identity) -> Result<(), Error> {
+    let path = folder.join(IDENTITY);
+    let sealed = || {
+        serde_json::to_vec(&Sealed {
+            identity: identity.clone(),
+            checksum: identity.checksum()?,
+        })
+    };
+    let mut bytes = sealed().map_err(|error| Error::File {
+        action: "write",
+        path: path.clone(),
+        cause: error.into(),
+    })?;
+    bytes.push(b'\n');
+    Ok(replace_durably(&StdFiles, &path, &bytes)?)
 }
 
 /// A folder without an identity is ours to take only if nothing is in it but what an interrupted
@@ -140,7 +258,6 @@ fn refuse_foreign(folder: &Path, server: &str) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::IDENTITY;
 
     fn temporary() -> (tempfile::TempDir, PathBuf) {
         let outer = tempfile::tempdir().unwrap();

@@ -62,7 +62,7 @@ pub enum Ask {
         /// The state.
         state: Arc<Vec<u8>>,
     },
-    /// Of a standby, to the leader of its register.
+    /// Of a standby to the leader of its register, or of a replica that ends.
     Introduce(IntroducedReplica),
     /// Of a replica, to the store of the registers.
     Register {

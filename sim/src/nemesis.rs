@@ -309,9 +309,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             mend_later(world, turns, Place::Clock(node), lasts, Box::new(mend));
         }
         Fault::ClockPace => pace(world, cluster, one_of(whom, &cluster.nodes()), way),
-        Fault::LoseMaster => {
-            cluster.lose_master(world, lasts);
-        }
+        Fault::LoseMaster => cluster.lose_master(world, lasts),
         Fault::TwoProcesses => {
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;
             cluster.move_tablet_server(world, number, lasts);
@@ -321,9 +319,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             let age = Duration::from_millis(500 + way % 5_000);
             cluster.go_back(world, number, age, lasts);
         }
-        Fault::SwapFolders => {
-            cluster.swap_folders(world, whom, lasts, way);
-        }
+        Fault::SwapFolders => cluster.swap_folders(world, whom, lasts, way),
         Fault::DiskHang => {
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;
             let tablet = cluster.tablet(number);

@@ -1,12 +1,14 @@
 //! Two tablet servers that are started with each other's folder, as with volumes that were mixed up, and then with their own
 //! again. Neither serves meanwhile: a folder says whose it is.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use percolator_server::{Error, Identity};
+use percolator_engine::{Error, Identity, Options};
+use percolator_register::files::{Files, replace_durably};
 
 use crate::cluster::Cluster;
 use crate::rng::{Dice, Rng};
@@ -79,19 +81,25 @@ impl Cluster {
 }
 
 impl Tablet {
-    /// The folder is this server's, and says so from its first start on. Otherwise the server is started again later.
-    pub(crate) fn claims_folder(self: &Arc<Self>, world: &Arc<World>) -> bool {
-        if self.takes_any_folder {
-            return true;
+    /// The folder is this server's, and says so from its first start on: by the shipped identity of a folder, in a file of the
+    /// simulated device.
+    pub(crate) fn claim_folder(&self, options: &Options) -> Result<(), Error> {
+        let (file, asked) = (Path::new("FORMAT"), Identity::of(options));
+        let folder = Path::new(&self.name);
+        let failed = |cause: io::Error| Error::Io {
+            action: "open",
+            path: folder.to_owned(),
+            cause: Arc::new(cause),
+        };
+        match Files::read(&self.disk, file) {
+            Ok(text) => Identity::decode(folder, &text)?.check(folder, &asked),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let text = asked.encode().map_err(|error| failed(error.into()))?;
+                let written = replace_durably(&self.disk, file, &text);
+                written.map_err(|error| failed(io::Error::other(error)))
+            }
+            Err(error) => Err(failed(error)),
         }
-        let whose = ("tablet", &*self.name);
-        match Identity::claim(&self.disk, Path::new(&self.name), whose, || Ok(())) {
-            Ok(_) => return true,
-            // It was durable.
-            Err(error @ Error::Damaged { .. }) => world.fail("durable", error.to_string()),
-            Err(error) => self.starts_later(world, &error),
-        }
-        false
     }
 
     /// The same server, not running yet, with the other one's folder.

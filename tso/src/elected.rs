@@ -9,15 +9,13 @@ use std::time::Duration;
 
 use futures_util::future::select;
 use percolator_protocol::election::{
-    Command, CopyRequest, OracleReplica, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound,
-    RoleKind, StoredLeadership, SwapResult, Timing,
+    Command, CopyRequest, Election, OracleReplica, PromiseCall, PromiseRecord, PromiseRequest,
+    PromiseRound, RoleKind, StoredLeadership, SwapResult, Timing,
 };
 use percolator_protocol::oracle::Now;
 use percolator_register::{Register, SwapError};
 use percolator_server::leadership;
-use percolator_server::promises::{
-    IntroducedReplica, Introduction, LeaderRight, PromiseRefusal, Promiser,
-};
+use percolator_server::promises::{IntroducedReplica, LeaderRight, PromiseRefusal, Promiser};
 use tokio::sync::Notify;
 
 /// What one of several oracles has around what it decides.
@@ -216,22 +214,8 @@ impl<H: Host> Promiser for Elected<H> {
         promised.flatten()
     }
 
-    fn introduction(&self) -> Option<Introduction> {
-        let introduction = self.host.replica(|replica, _| {
-            Some(Introduction {
-                to: replica.introduces_to()?.to_owned(),
-                replica: IntroducedReplica::new(replica.register()?, replica.member()),
-            })
-        });
-        introduction.flatten()
-    }
-
-    fn leave_takings(&self) -> Vec<Introduction> {
-        let taken = self.host.replica(|replica, _| {
-            let own = IntroducedReplica::new(replica.register()?, replica.member());
-            Some(own.take_leave_of(replica.take_leave_of()))
-        });
-        taken.flatten().unwrap_or_default()
+    fn election<T>(&self, look: impl FnOnce(&Election) -> T) -> Option<T> {
+        self.host.replica(|replica, _| look(replica.election()))
     }
 
     fn introduced(&self, other: &IntroducedReplica) {

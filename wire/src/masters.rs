@@ -136,7 +136,7 @@ impl MasterAddresses {
         self.learned.iter().chain(&self.all)
     }
 
-    /// Whom to ask after the current one, which is the last: first those whose addresses name one master each, and of these the one
+    /// Those to ask after the current one, which is the last: first those whose addresses name one master each, and of these the one
     /// that has answered last behind the others.
     fn rest(&self) -> VecDeque<String> {
         let at = self.all.iter().position(|it| *it == self.current);

@@ -200,6 +200,11 @@ impl Election {
         &self.member
     }
 
+    /// Which register this is; none before one has a value.
+    pub fn register(&self) -> Option<u64> {
+        self.stored().map(|stored| stored.value.register)
+    }
+
     /// Where all replicas are that it knows: this one, the leader, and those that could take over, which are in the register's value or
     /// were heard just now.
     pub fn addresses(&self, now_ms: u64) -> Vec<&str> {

@@ -191,8 +191,7 @@ impl MasterReplica {
 
     /// Which register this is; none before one has a value.
     pub fn register(&self) -> Option<u64> {
-        let stored = self.election.stored();
-        stored.map(|stored| stored.value.register)
+        self.election.register()
     }
 
     /// The replica that leads, for others, if that is another one.

@@ -1,6 +1,6 @@
 //! How a replica of the oracle is, for those who watch it.
 
-use super::{Member, OracleReplica, RoleKind};
+use super::{Election, Member, OracleReplica, RoleKind};
 use crate::oracle::{ClockEvent, Now, Oracle, RecoverError};
 use crate::types::Timestamp;
 
@@ -29,7 +29,7 @@ impl OracleReplica {
 
     /// Which register this is; none before one has a value.
     pub fn register(&self) -> Option<u64> {
-        self.election.stored().map(|stored| stored.value.register)
+        self.election.register()
     }
 
     /// Whether it may grant timestamps now.
@@ -53,9 +53,9 @@ impl OracleReplica {
         self.election.register_age_ms(now.mono_ms)
     }
 
-    /// The leader to which this standby introduces itself: [`Election::introduces_to`](super::Election::introduces_to).
-    pub fn introduces_to(&self) -> Option<&str> {
-        self.election.introduces_to()
+    /// The election, for those who watch it.
+    pub fn election(&self) -> &Election {
+        &self.election
     }
 
     /// This start of the replica.

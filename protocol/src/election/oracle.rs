@@ -162,11 +162,6 @@ impl OracleReplica {
         self.election.leader_has_ended();
     }
 
-    /// Who is to know that this replica ends: [`Election::take_leave_of`].
-    pub fn take_leave_of(&self) -> Vec<String> {
-        self.election.take_leave_of()
-    }
-
     /// A standby has introduced itself: [`Election::introduced`].
     pub fn introduced(&mut self, now: Now, peer: &Peer) {
         self.election.introduced(now.mono_ms, peer);

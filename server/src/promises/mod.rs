@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_protocol::election::{
-    CopyRequest, Member, Peer, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound, Timing,
+    CopyRequest, Election, Peer, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound, Timing,
 };
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1::promises_client::PromisesClient;
@@ -60,30 +60,45 @@ pub struct IntroducedReplica {
 }
 
 impl IntroducedReplica {
-    /// This member of a register.
-    pub fn new(register: u64, member: &Member) -> Self {
-        Self {
-            register,
+    /// Of this election, if it knows its register.
+    fn of(election: &Election) -> Option<Self> {
+        let member = election.member();
+        Some(Self {
+            register: election.register()?,
             server: member.name.clone(),
             peer: Peer {
                 replica: member.replica,
                 address: member.address.clone(),
             },
             is_leaving: false,
-        }
+        })
+    }
+}
+
+impl Introduction {
+    /// Of a standby to its leader.
+    fn to_leader(election: &Election) -> Option<Self> {
+        Some(Self {
+            to: election.introduces_to()?.to_owned(),
+            replica: IntroducedReplica::of(election)?,
+        })
     }
 
-    /// It takes leave of those at these addresses.
-    pub fn take_leave_of(self, addresses: Vec<String>) -> Vec<Introduction> {
-        let addresses = addresses.into_iter();
-        let introductions = addresses.map(|to| Introduction {
+    /// Of a replica that ends, to all that are to know it.
+    fn leave_takings(election: &Election) -> Vec<Self> {
+        let Some(own) = IntroducedReplica::of(election) else {
+            return Vec::new();
+        };
+        let leaving = IntroducedReplica {
+            is_leaving: true,
+            ..own
+        };
+        let others = election.take_leave_of().into_iter();
+        let takings = others.map(|to| Self {
             to,
-            replica: Self {
-                is_leaving: true,
-                ..self.clone()
-            },
+            replica: leaving.clone(),
         });
-        introductions.collect()
+        takings.collect()
     }
 }
 
@@ -118,11 +133,8 @@ pub trait Promiser: Send + Sync + 'static {
     /// A peer asks for a promise. None: it doesn't promise.
     fn promise(&self, request: &PromiseRequest) -> Option<PromiseRecord>;
 
-    /// Its introduction to the leader, if it is a standby.
-    fn introduction(&self) -> Option<Introduction>;
-
-    /// Who is to know that it ends, if it knows its register.
-    fn leave_takings(&self) -> Vec<Introduction>;
+    /// Looks at its part in the election; none if it is alone.
+    fn election<T>(&self, look: impl FnOnce(&Election) -> T) -> Option<T>;
 
     /// A replica has introduced itself or has taken leave. It may be one of another register.
     fn introduced(&self, other: &IntroducedReplica);

@@ -140,7 +140,8 @@ impl<P: Promiser, H: PromiseHost> Rounds<'_, P, H> {
         if self.introduced.is_some_and(is_recent) {
             return;
         }
-        let Some(introduction) = self.replica.introduction() else {
+        let introduction = self.replica.election(Introduction::to_leader);
+        let Some(introduction) = introduction.flatten() else {
             return;
         };
         host.keep_connections(&[&introduction.to]);
@@ -160,7 +161,8 @@ impl<P: Promiser, H: PromiseHost> Rounds<'_, P, H> {
 /// Says that this replica ends: a standby to its leader, which would show it as down for a while, and a leader that has handed
 /// over to the standbys, which would take over only when they load next. Nobody relies on it.
 pub async fn take_leave<P: Promiser, H: PromiseHost>(replica: &Arc<P>, host: &H) {
-    let calls = replica.leave_takings().into_iter();
+    let takings = replica.election(Introduction::leave_takings);
+    let calls = takings.into_iter().flatten();
     let calls: FuturesUnordered<_> = calls.map(|it| host.introduce(it)).collect();
     calls.collect::<Vec<()>>().await;
 }

@@ -2,7 +2,6 @@
 //! simulated network.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::future::poll_fn;
 use std::path::Path;
 use std::sync::Arc;
@@ -122,13 +121,17 @@ impl Tablet {
         world.held_back.lock().started(*self.highest.lock());
         // What the master hears of is what the core goes by.
         let incarnation = self.dice.of("incarnations", Rng::next);
-        if !self.claims_folder(world) {
-            return;
-        }
         let (engine, core) = match self.open(incarnation) {
             Ok(opened) => opened,
             Err(error @ Error::Corrupt { .. }) => return world.fail("durable", error.to_string()),
-            Err(error) => return self.starts_later(world, &error),
+            Err(error) => {
+                let name = &self.name;
+                world.note(|| format!("{name} can't start: {error}"));
+                let tablet = self.clone();
+                self.died();
+                world.at(super::RESTART, Box::new(move |world| tablet.boot(world)));
+                return;
+            }
         };
         let maybe = std::mem::take(&mut *self.maybe.lock());
         self.see(
@@ -157,14 +160,6 @@ impl Tablet {
             ticks: None,
         }));
         self.run(world, running, incarnation);
-    }
-
-    pub(crate) fn starts_later(self: &Arc<Self>, world: &Arc<World>, error: &dyn Display) {
-        let name = &self.name;
-        world.note(|| format!("{name} can't start: {error}"));
-        let tablet = self.clone();
-        self.died();
-        world.at(super::RESTART, Box::new(move |world| tablet.boot(world)));
     }
 
     /// Begins with what a process does.
@@ -302,6 +297,9 @@ impl Tablet {
             last_reserve_bytes: LAST_RESERVE_BYTES,
             ..Options::new(EngineKind::Memory, self.name.clone())
         };
+        if !self.takes_any_folder {
+            self.claim_folder(&options)?;
+        }
         let disk = Arc::new(self.disk.clone());
         let log = Path::new("log");
         // With a store the log is cut off at checkpoints; without one it is all there is.

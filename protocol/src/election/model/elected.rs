@@ -117,7 +117,7 @@ impl Replica {
 
     pub(super) fn introduces_to(&self) -> Option<&str> {
         match self {
-            Self::Oracle(oracle) => oracle.introduces_to(),
+            Self::Oracle(oracle) => oracle.election().introduces_to(),
             Self::Master(master) => master.introduces_to(),
             Self::States(master) => master.election().introduces_to(),
         }
