@@ -115,6 +115,15 @@ fn a_client_that_was_given_one_address_asks_the_masters_that_it_has_learned_of()
     std::fs::write(manifest, MANIFEST).expect("written");
     let cluster = Cluster::start(&["--processes", "-f", manifest]);
     let before = leader(&cluster);
+    // From then on the leader's answers name it.
+    wait_for("a standby", || {
+        let status = cluster.run(&["status", "-o", "json"]);
+        let status: Value = serde_json::from_str(&status.out).ok()?;
+        let mut servers = status["servers"].as_array()?.iter();
+        servers
+            .any(|server| server["role"] == "master" && server["up"] == true)
+            .then_some(())
+    });
     let service = service_to(before.address.clone());
     let create = ["-c", &service, "-o", "json", "table", "create", "-"];
     let mut client = Command::new(PERCOLATOR)
@@ -127,7 +136,8 @@ fn a_client_that_was_given_one_address_asks_the_masters_that_it_has_learned_of()
     let mut made = BufReader::new(client.stdout.take().expect("a pipe")).lines();
     let mut create = |name: &str| {
         writeln!(names, "{name}").expect("read");
-        let made = made.next().expect("a table").expect("text");
+        let made = made.next().expect("a table; stderr says why not");
+        let made = made.expect("text");
         assert!(made.contains(&format!("\"name\":\"{name}\"")), "{made}");
     };
     create("first");

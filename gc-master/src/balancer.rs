@@ -450,11 +450,10 @@ impl Directory {
         };
         let is_owner = tablet.owner == server && tablet.listed && self.is_alive(server, now);
         let is_inside = tablet.rows.start < row && tablet.rows.contains(&row);
-        // Also for a person, whose copy may take longer than anybody waits for it.
-        let arrives = self.arrivals(now).contains_key(&id);
         let table = self.table(tablet.table);
         let is_ready = table.is_some_and(|table| table.state == TableState::Ready);
-        if !is_owner || !is_inside || !is_ready || arrives {
+        // Also for a person, whose copy may take longer than anybody waits for it. All servers are asked, so that it comes last.
+        if !is_owner || !is_inside || !is_ready || self.arrivals(now).contains_key(&id) {
             return;
         }
         let epoch = tablet.epoch;

@@ -215,6 +215,30 @@ fn a_folder_that_was_lost_while_no_master_ran_is_noticed() {
     world.assert_agreement("given up");
 }
 
+/// A register takes less than a server may lose, and a state that is too large would end each master that leads.
+#[test]
+fn losses_that_no_register_takes_are_found_by_the_next_start() {
+    let mut world = World::new(2);
+    let cuts: Vec<String> = (0..500).map(|cut| format!("{cut:03}")).collect();
+    let cuts: Vec<&str> = cuts.iter().map(String::as_str).collect();
+    world.create("a", &cuts).unwrap();
+    settle(&mut world);
+    world.collect();
+    let bytes = world.state().encode().len();
+    world.directory.limit_state(bytes);
+    world.servers.get_mut("tablet-1").unwrap().clear();
+    settle(&mut world);
+    assert!(world.state().unreported.is_empty());
+    assert!(world.state().encode().len() <= bytes / 6 * 7);
+
+    world.restart();
+    empty(&mut world, "tablet-1");
+    world.beat("tablet-0").unwrap();
+    beat_emptied(&mut world, "tablet-1");
+    settle(&mut world);
+    assert!(!lost(&world, "tablet-1").is_empty());
+}
+
 /// Nobody knows which server had them.
 #[test]
 fn rows_that_are_at_no_server_can_be_given_up() {

@@ -64,9 +64,9 @@ pub struct Arguments {
     /// Check this invariant alone, for example one-lock-a-cell; with --mutants: which mutants it kills.
     #[arg(long, value_name = "INVARIANT", value_parser = invariant)]
     pub alone: Option<&'static str>,
-    /// Run the master's core with so many tablet servers, 100 tablets and 10 sessions each, and with a tenth of that: fail
+    /// Run the master's core with so many tablet servers, 100 tablets and 20 sessions each, and with a tenth of that: fail
     /// if what must not grow with the cluster does.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(10..=100_000), conflicts_with_all = ["seed", "mutants", "seeds", "mutant", "alone", "invariants"], conflicts_with_all = OF_ONE)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(10..=15_000), conflicts_with_all = ["seed", "mutants", "seeds", "mutant", "alone", "invariants"], conflicts_with_all = OF_ONE)]
     pub servers: Option<u32>,
     /// So long there are faults.
     #[arg(long, value_name = "MS", requires = "seed", value_parser = clap::value_parser!(u64).range(..=3_600_000))]

@@ -29,6 +29,16 @@ impl Cluster {
         2..2 + self.tablets.len()
     }
 
+    /// The numbers of all masters and oracles that are one of several.
+    pub(crate) fn replica_numbers(&self) -> Vec<usize> {
+        let is_replica = |server: &usize| match self.place(*server) {
+            Place::Master(_) => self.masters.len() > 1,
+            Place::Oracle(_) => self.oracles.len() > 1,
+            Place::Tablet(_) => false,
+        };
+        (0..self.servers()).filter(is_replica).collect()
+    }
+
     fn place(&self, server: usize) -> Place {
         let tablets = self.tablet_numbers();
         match server {

@@ -184,7 +184,9 @@ impl Fault {
             Self::OlderFolder => {
                 "a tablet server is started with an older copy of its folder, then with its own again"
             }
-            Self::DiskHang => "disks neither take a write nor refuse it, until the process ends",
+            Self::DiskHang => {
+                "disks neither take a write nor refuse it: of tablet servers until the process ends, of replicas for some takeovers"
+            }
             Self::NewCluster => {
                 "in the end the cluster is deleted and another one made in its place, while clients go on"
             }
@@ -491,6 +493,7 @@ fn limits(seed: u64) -> Limits {
         },
         scan_records_of_one_cell: one_of(&[1, 5, usual.scan_records_of_one_cell]),
         move_bytes: one_of(&[200, 2_000, usual.move_bytes]),
+        verify_pairs: one_of(&[20, usual.verify_pairs]),
         index_garbage: true,
     }
 }

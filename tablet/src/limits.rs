@@ -46,6 +46,8 @@ pub struct Limits {
     /// Bytes of keys and values after which a piece of a tablet that moves to another server ends: one more entry may go
     /// over it. Default: 1 MiB.
     pub move_bytes: usize,
+    /// Records, long values or entries of the index in one piece of what is verified: some milliseconds. Default: 1,000.
+    pub verify_pairs: usize,
     /// Whether what may be collected is indexed. Off, nothing is ever collected: to measure the price alone.
     pub index_garbage: bool,
 }
@@ -68,6 +70,7 @@ impl Default for Limits {
             large_cells_a_second: 1_600,
             scan_records_of_one_cell: 64,
             move_bytes: 1 << 20,
+            verify_pairs: 1_000,
             index_garbage: true,
         }
     }

@@ -14,8 +14,6 @@ use crate::store::version_record;
 use crate::work::invalid;
 use crate::{Error, Refusal};
 
-/// Pairs of a piece: some milliseconds.
-const PAIRS: usize = 1_000;
 /// Entries of the index that are kept for the next records: these are of neighbouring cells, mostly in the same entry.
 const RECENT_MAX: usize = 4;
 /// Findings that are named.
@@ -159,7 +157,8 @@ impl Looked<'_> {
         let pairs = self
             .engine
             .scan(Column::Write, &[], &end, Direction::Reverse)?;
-        for pair in pairs.take(PAIRS) {
+        let most = self.state.limits.verify_pairs;
+        for pair in pairs.take(most) {
             let pair = pair?;
             let key = pair.0.clone();
             let cell_key = key::split_version(&key)?.0;
@@ -185,7 +184,7 @@ impl Looked<'_> {
             }
         }
         Ok(last
-            .filter(|(seen, _)| *seen >= PAIRS)
+            .filter(|(seen, _)| *seen >= most)
             .map(|(_, at)| at.encode()))
     }
 
@@ -301,13 +300,12 @@ impl Looked<'_> {
 
     /// Long values. `Some`: the last key.
     fn values(&mut self, after: &[u8]) -> Result<Option<Key>, Error> {
+        let most = self.state.limits.verify_pairs;
         let mut keys = Vec::new();
-        for pair in self.pairs(Column::Data, after)?.take(PAIRS) {
+        for pair in self.pairs(Column::Data, after)?.take(most) {
             keys.push(pair?.0);
         }
-        let resume = (keys.len() >= PAIRS)
-            .then(|| keys.last().cloned())
-            .flatten();
+        let resume = (keys.len() >= most).then(|| keys.last().cloned()).flatten();
         for stored in &keys {
             // The benchmark's plain keys are none of ours.
             let Ok((cell_key, start_ts)) = key::split_version(stored) else {
@@ -360,7 +358,7 @@ impl Looked<'_> {
                 ts, items: of_it, ..
             } = Entry::decode(&key, value)?;
             items.extend(of_it.into_iter().map(|item| (ts, item.cell_key)));
-            if items.len() >= PAIRS {
+            if items.len() >= self.state.limits.verify_pairs {
                 resume = Some(key);
                 break;
             }

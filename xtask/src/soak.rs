@@ -235,7 +235,7 @@ fn alone<'a>(context: &'a Context, args: &'a Args) -> Option<Step<'a>> {
         return Some(("patches", counted(patches)));
     }
     if let Some(takeovers) = args.takeovers {
-        let run = move || takeovers::run(&programs_of(context, args)?, takeovers);
+        let run = move || takeovers::run(context, &programs_of(context, args)?, takeovers);
         return Some(("takeovers", counted(run)));
     }
     if let Some(moves) = args.moves {

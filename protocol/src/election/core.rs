@@ -43,8 +43,15 @@ impl Known {
 
 /// The command under way.
 pub(super) enum InFlight {
-    Load { sent_ms: u64 },
-    Swap { sent_ms: u64, value: Leadership },
+    /// `must`: nothing else is done before one is answered.
+    Load {
+        sent_ms: u64,
+        must: bool,
+    },
+    Swap {
+        sent_ms: u64,
+        value: Leadership,
+    },
 }
 
 /// What a replica may do next.
@@ -234,8 +241,9 @@ impl Election {
         self.known.is_some()
     }
 
-    /// Whether a leader may act, as far as its folder is concerned.
-    pub(super) fn is_term_kept(&self) -> bool {
+    /// Whether a leader may act, as far as its folder is concerned. One whose folder doesn't take its term renews nothing, and is a
+    /// standby when its right ends: otherwise nobody would lead for as long as its disk hangs.
+    pub fn is_term_kept(&self) -> bool {
         self.promises.is_term_kept()
     }
 
@@ -299,7 +307,8 @@ impl Election {
     }
 
     /// What is due, if something is and no command is under way.
-    pub(super) fn next_step(&self, now_ms: u64) -> Option<NextStep> {
+    pub(super) fn next_step(&mut self, now_ms: u64) -> Option<NextStep> {
+        self.give_up_unkept(now_ms);
         if self.in_flight.is_some() || now_ms < self.not_before_ms {
             return None;
         }
@@ -310,6 +319,11 @@ impl Election {
             Role::Standby if self.may_take_over(now_ms) => Some(NextStep::TakeOver),
             Role::Standby => (now_ms >= self.next_load_ms).then_some(NextStep::Load),
             Role::Candidate { .. } => Some(NextStep::StandAgain),
+            Role::Leader { .. }
+                if !self.is_term_kept() && !mutants::on(ElectionMutant::UnkeptTermHeld) =>
+            {
+                None
+            }
             Role::Leader { renewed_ms, .. } => Some(NextStep::Lead {
                 renews: now_ms >= renewed_ms.saturating_add(self.timing.renew_ms),
             }),
@@ -318,8 +332,19 @@ impl Election {
         }
     }
 
+    fn give_up_unkept(&mut self, now_ms: u64) {
+        let is_over =
+            matches!(self.role, Role::Leader { right_ends_ms, .. } if now_ms >= right_ends_ms);
+        if is_over && !self.is_term_kept() && !mutants::on(ElectionMutant::UnkeptTermHeld) {
+            self.role = Role::Standby;
+            self.must_load = true;
+        }
+    }
+
     pub(super) fn load(&mut self, sent_ms: u64) -> Command {
-        self.in_flight = Some(InFlight::Load { sent_ms });
+        // What makes another one necessary meanwhile isn't met by this one.
+        let must = std::mem::take(&mut self.must_load);
+        self.in_flight = Some(InFlight::Load { sent_ms, must });
         Command::Load
     }
 
@@ -393,15 +418,15 @@ impl Election {
         now_ms: u64,
         result: Result<Option<StoredLeadership>, ()>,
     ) -> Option<ElectionEvent> {
-        let sent_ms = match self.in_flight.take() {
-            Some(InFlight::Load { sent_ms }) => sent_ms,
-            Some(InFlight::Swap { .. }) | None => now_ms,
+        let (sent_ms, must) = match self.in_flight.take() {
+            Some(InFlight::Load { sent_ms, must }) => (sent_ms, must),
+            Some(InFlight::Swap { .. }) | None => (now_ms, false),
         };
         let Ok(found) = result else {
+            self.must_load |= must;
             self.not_before_ms = now_ms.saturating_add(self.timing.retry_ms);
             return None;
         };
-        self.must_load = false;
         self.is_contested = false;
         self.next_load_ms = now_ms.saturating_add(self.timing.poll_ms);
         let version = found.as_ref().map(|found| found.version);
@@ -520,6 +545,10 @@ impl Election {
         if !self.is_listed(value) || self.is_bound(now_ms) {
             return false;
         }
+        // Its folder doesn't take the term of before. It wouldn't take the next one, either.
+        if !value.promisers.is_empty() && !self.is_term_kept() {
+            return false;
+        }
         // Its own start doesn't act while it isn't the leader.
         let is_dead = holder.incarnation == self.member.incarnation
             || self.dead.contains(&holder.incarnation);
@@ -529,8 +558,18 @@ impl Election {
     /// A swap of this replica, sent then, is the register's value.
     fn succeeded(&mut self, value: &Leadership, sent_ms: u64) {
         let right_ms = sent_ms.saturating_add(self.timing.right_ms);
-        if let Role::Candidate { .. } = self.role {
-            self.promises.begin_term(!value.promisers.is_empty());
+        if let Role::Candidate { term } = self.role {
+            let before = self.stored().map(|stored| &stored.value);
+            let own = before.filter(|before| {
+                let holder = before.holder.as_ref();
+                holder.is_some_and(|holder| holder.incarnation == self.member.incarnation)
+            });
+            let needed_term = match own {
+                _ if value.promisers.is_empty() => 0,
+                Some(own) => own.term,
+                None => term,
+            };
+            self.promises.begin_term(term, value.register, needed_term);
         }
         self.role = match self.role {
             Role::Candidate { term } => Role::Leader {

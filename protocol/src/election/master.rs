@@ -142,7 +142,9 @@ impl MasterReplica {
     pub fn poll(&mut self, now_ms: u64) -> Option<Command> {
         self.election.are_promisers_fixed =
             self.is_ahead() && !mutants::on(ElectionMutant::ListChangesWhileAhead);
-        self.election.poll(now_ms)
+        let command = self.election.poll(now_ms);
+        self.follow_term();
+        command
     }
 
     /// The load under way has ended: with what the register holds, or without an answer.

@@ -46,6 +46,8 @@ pub enum ElectionMutant {
     TakeoverForgetsPromisers,
     /// A leader acts before its folder keeps its term.
     TermNotKept,
+    /// A leader whose folder doesn't take its term renews its right all the same.
+    UnkeptTermHeld,
     /// The leader goes by the promisers of the known value alone, although a swap with others is undecided.
     UndecidedPromisersIgnored,
     /// While the register is away a state counts that only the leader's own folder has.
@@ -81,6 +83,7 @@ impl ElectionMutant {
                 | Self::UnlistedTakesOver
                 | Self::TakeoverForgetsPromisers
                 | Self::TermNotKept
+                | Self::UnkeptTermHeld
                 | Self::UndecidedPromisersIgnored
         )
     }
@@ -125,7 +128,7 @@ mod switch {
 
     impl ElectionMutant {
         /// All of them, but for those that concern the states of masters.
-        pub const ALL: [Self; 22] = [
+        pub const ALL: [Self; 23] = [
             Self::RightFromAnswer,
             Self::RightNeverEnds,
             Self::TakeoverWithoutSwap,
@@ -148,6 +151,7 @@ mod switch {
             Self::TakeoverForgetsPromisers,
             Self::UndecidedPromisersIgnored,
             Self::TermNotKept,
+            Self::UnkeptTermHeld,
         ];
 
         /// Those that concern the states of masters.

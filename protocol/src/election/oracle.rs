@@ -82,7 +82,11 @@ impl OracleReplica {
     /// The next command, if one is due and none is under way.
     pub fn poll(&mut self, now: Now) -> Option<Command> {
         let now_ms = now.mono_ms;
-        let limit = match self.election.next_step(now_ms)? {
+        let step = self.election.next_step(now_ms);
+        if self.role() == RoleKind::Standby {
+            self.term = None;
+        }
+        let limit = match step? {
             NextStep::Load => return Some(self.election.load(now_ms)),
             NextStep::TakeOver => return self.stand(now),
             NextStep::StandAgain => self.term.as_ref()?.pending?,

@@ -82,8 +82,10 @@ pub(super) struct Promises {
     pub(super) record: PromiseRecord,
     /// The replica doesn't take over before.
     pub(super) bound_until_ms: u64,
-    /// The folder is still to keep that this replica has begun its term.
-    is_term_unkept: bool,
+    /// The highest term that the folder surely has.
+    kept_term: u64,
+    /// As the leader, this replica acts when its folder has this term.
+    needed_term: u64,
     /// The limit in this leader's own folder, of its term.
     own_kept: Timestamp,
     peers: BTreeMap<u64, PeerState>,
@@ -100,18 +102,22 @@ impl Promises {
                 is_bound: false,
             },
             bound_until_ms: 0,
-            is_term_unkept: false,
+            kept_term: 0,
+            needed_term: 0,
             own_kept: Timestamp::ZERO,
             peers: BTreeMap::new(),
         }
     }
 
-    /// A term of this replica begins: what was promised in an earlier one doesn't count.
+    /// A term of this replica begins in this register: what was promised in an earlier one doesn't count.
     ///
     /// If promises counted in the term before, the folder has to keep the new term before this replica acts. Otherwise a
-    /// later start, which can't read the register, could promise to the leader of before, after this one has acted.
-    pub(super) fn begin_term(&mut self, counted_before: bool) {
-        self.is_term_unkept = counted_before;
+    /// later start, which can't read the register, could promise to the leader of before, after this one has acted. If this very
+    /// start was the leader of before, its folder needs that term alone: a later start refuses all earlier leaders.
+    pub(super) fn begin_term(&mut self, term: u64, register: u64, needed_term: u64) {
+        self.needed_term = needed_term;
+        self.record.term = self.record.term.max(term);
+        self.record.register = register;
         self.record.is_bound = false;
         self.own_kept = Timestamp::ZERO;
         for peer in self.peers.values_mut() {
@@ -121,7 +127,7 @@ impl Promises {
 
     /// Whether a leader may act, as far as its folder is concerned.
     pub(super) fn is_term_kept(&self) -> bool {
-        !self.is_term_unkept || mutants::on(ElectionMutant::TermNotKept)
+        self.kept_term >= self.needed_term || mutants::on(ElectionMutant::TermNotKept)
     }
 
     /// Whom the leader's next value lists: the replicas whose promises hold. A replica that isn't listed can't take over, so that
@@ -191,6 +197,7 @@ impl Election {
     /// Takes up what this replica's folder keeps. To be called before anything else; `record.replica` is that of the member.
     pub fn restore(&mut self, now_ms: u64, record: PromiseRecord) {
         self.promises.record = record;
+        self.promises.kept_term = record.term;
         if record.is_bound && !mutants::on(ElectionMutant::PromiseForgotten) {
             self.promises.bound_until_ms = now_ms.saturating_add(self.timing.takeover_ms);
         }
@@ -289,12 +296,16 @@ impl Election {
         })
     }
 
-    /// What this leader asks of all peers that it knows.
+    /// What this leader asks of all peers that it knows: nothing while its folder doesn't have its term. Whoever promised to it would be
+    /// bound for nothing.
     pub(super) fn promise_calls(&self, now_ms: u64, limit: Timestamp) -> Vec<PromiseCall> {
         let register = self.stored().map(|stored| stored.value.register);
         let (Role::Leader { term, .. }, Some(register)) = (&self.role, register) else {
             return Vec::new();
         };
+        if !self.is_term_kept() {
+            return Vec::new();
+        }
         let calls = self
             .promises
             .peers
@@ -335,10 +346,10 @@ impl Election {
         peer.heard_ms = peer.heard_ms.max(now_ms);
     }
 
-    /// This leader's own folder has the record of a round.
+    /// This replica's own folder has the record, of a round or of [a term](Self::is_term_kept) in which it gave up.
     pub fn kept(&mut self, record: &PromiseRecord) {
+        self.promises.kept_term = self.promises.kept_term.max(record.term);
         if matches!(self.role, Role::Leader { term, .. } if term == record.term) {
-            self.promises.is_term_unkept = false;
             self.promises.own_kept = self.promises.own_kept.max(record.limit);
         }
     }

@@ -239,6 +239,8 @@ fn a_replica_that_is_silent_is_forgotten_unless_it_is_listed() {
     let (at_ms, _) = takes_over(&mut leader, 10, 5_000, &stored).unwrap();
     leader.swapped(at_ms, SwapResult::Done(6));
     leader.introduced(at_ms, &peer(9));
+    let record = leader.record();
+    leader.kept(&record);
     let mut asked = |now_ms| {
         let round = leader.ask_promises(now_ms, Timestamp::ZERO).unwrap();
         let calls = round.calls.iter().map(|call| call.request.to);
@@ -319,9 +321,10 @@ fn acts_too_early() -> (bool, bool) {
     }
     leader.swapped(now_ms, SwapResult::Done(6));
     let stores = leader.may_store_state(now_ms);
-    let round = leader.ask_promises(now_ms).unwrap();
-    leader.kept(&round.record);
+    let record = leader.record();
+    leader.kept(&record);
     assert!(leader.may_store_state(now_ms) && leader.is_ahead());
+    let round = leader.ask_promises(now_ms).unwrap();
     let [call] = &*round.calls else {
         panic!("{round:?}");
     };
@@ -398,4 +401,67 @@ fn replicas_are_named_where_they_were_heard_last() {
     assert_eq!(replica.addresses(at_ms), named);
     let later_ms = at_ms + Timing::default().takeover_ms + 1;
     assert_eq!(replica.addresses(later_ms), ["here:2", "here:1", "here:3"]);
+}
+
+#[test]
+fn a_leave_that_comes_during_a_load_is_not_lost() {
+    let stored = led(&[2]);
+    let mut standby = start(member(2, 20), &[]);
+    load(&mut standby, 0, &stored);
+    let sent_ms = Timing::default().poll_ms;
+    assert_eq!(standby.poll(sent_ms), Some(Command::Load));
+    standby.leader_has_ended();
+    // What the register had before.
+    standby.loaded(sent_ms, Ok(Some(stored.clone())));
+    let mut left = stored;
+    left.version += 1;
+    left.value.holder = None;
+    load(&mut standby, sent_ms, &left);
+    let took_over = standby.poll(sent_ms);
+    assert!(
+        matches!(took_over, Some(Command::Swap { .. })),
+        "{took_over:?}"
+    );
+}
+
+#[test]
+fn a_load_without_an_answer_is_sent_again_before_anything_else() {
+    let timing = Timing::default();
+    let mut standby = start(member(2, 20), &[]);
+    assert_eq!(standby.poll(0), Some(Command::Load));
+    standby.loaded(0, Err(()));
+    assert_eq!(standby.poll(timing.retry_ms), Some(Command::Load));
+    // The register is empty, and nobody has it.
+    standby.loaded(timing.retry_ms, Ok(None));
+    standby.leader_has_ended();
+    assert_eq!(standby.poll(timing.retry_ms), Some(Command::Load));
+    standby.loaded(timing.retry_ms, Err(()));
+    let again_ms = 2 * timing.retry_ms;
+    assert_eq!(standby.poll(again_ms), Some(Command::Load));
+}
+
+/// A second, slow write of the folder would never be in time for a term of its own.
+#[test]
+fn a_leader_that_gave_up_needs_the_term_in_which_it_did() {
+    let stored = led(&[2]);
+    let mut slow = start(member(2, 20), &[]);
+    load(&mut slow, 0, &stored);
+    let (at_ms, value) = takes_over(&mut slow, 10, 5_000, &stored).unwrap();
+    slow.swapped(at_ms, SwapResult::Done(6));
+    let round = slow.ask_promises(at_ms, Timestamp::ZERO).unwrap();
+    assert_eq!((round.record.term, round.calls), (TERM + 1, Vec::new()));
+    let own = StoredLeadership { version: 6, value };
+    let right_ms = Timing::default().right_ms;
+    assert_eq!(
+        takes_over(&mut slow, at_ms, right_ms + 5_000, &own),
+        None,
+        "its folder takes nothing"
+    );
+    assert_eq!(slow.role(), RoleKind::Standby);
+    slow.kept(&round.record);
+    let later_ms = at_ms + right_ms + 5_000;
+    let (at_ms, value) = takes_over(&mut slow, later_ms, 1_000, &own).unwrap();
+    slow.swapped(at_ms, SwapResult::Done(7));
+    assert_eq!(value.term, TERM + 2);
+    assert!(slow.leads(at_ms), "at once");
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, select};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
-use percolator_protocol::election::{CopyRequest, PromiseCall, PromiseRecord, PromiseRequest};
+use percolator_protocol::election::{
+    CopyRequest, Election, PromiseCall, PromiseRecord, PromiseRequest,
+};
 use percolator_telemetry::Limited;
 use tokio::sync::Semaphore;
 
@@ -99,20 +101,14 @@ struct Rounds<'a, P, H> {
 impl<P: Promiser, H: PromiseHost> Rounds<'_, P, H> {
     fn round(&self) {
         let Some(round) = self.replica.ask_promises() else {
+            // It has led, or would have, and leads again when its folder has that term.
+            if self.replica.election(Election::is_term_kept) == Some(false) {
+                self.keep_record();
+            }
             return;
         };
+        self.keep_record();
         let (replica, host) = (self.replica, self.host);
-        // While its disk hangs, no further writes wait for it: the next round's has what this one's would have.
-        if let Ok(turn) = self.writes.clone().try_acquire_owned() {
-            let keeping = async move {
-                match host.keep(replica).await {
-                    Ok(record) => replica.kept(&record),
-                    Err(error) => log_failed_write::<P>(&error),
-                }
-                drop(turn);
-            };
-            self.calls.push(keeping.boxed());
-        }
         let addresses: Vec<&str> = round.calls.iter().map(|call| &*call.address).collect();
         host.keep_connections(&addresses);
         for call in round.calls {
@@ -129,6 +125,21 @@ impl<P: Promiser, H: PromiseHost> Rounds<'_, P, H> {
                 }
             };
             self.calls.push(asking.boxed());
+        }
+    }
+
+    fn keep_record(&self) {
+        let (replica, host) = (self.replica, self.host);
+        // While its disk hangs, no further writes wait for it: the next round's has what this one's would have.
+        if let Ok(turn) = self.writes.clone().try_acquire_owned() {
+            let keeping = async move {
+                match host.keep(replica).await {
+                    Ok(record) => replica.kept(&record),
+                    Err(error) => log_failed_write::<P>(&error),
+                }
+                drop(turn);
+            };
+            self.calls.push(keeping.boxed());
         }
     }
 

@@ -1,5 +1,5 @@
 //! `cargo xtask bench failover`: for how long nothing goes on when the leader of several oracles, or of several masters, is
-//! killed, stands still or ends, as clients see it. And what a register behind the oracle costs.
+//! killed, stands still, is cut off or ends, as clients see it. And what a register behind the oracle costs.
 
 use std::{
     collections::BTreeMap,
@@ -14,63 +14,17 @@ use serde_json::Value;
 
 use super::{
     Args,
-    cluster::{Cluster, signal},
+    cluster::Cluster,
+    ground::{Fault, Ground, GroundKind, SEVERAL},
     turns::{median, order},
-    volume::Volume,
 };
+use crate::{context::Context, debian};
 
 pub(crate) const PORT: u16 = 17_400;
-/// A cluster with a standby of each role.
-const SEVERAL: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
-                       spec: {oracle: {replicas: 2}, gcMaster: {replicas: 2}, tablets: {replicas: 1}}\n";
 /// The fault comes when clients have run for so long.
 const BEFORE: Duration = Duration::from_secs(1);
-/// A leader has a disk that hangs for so long before it is killed: a write waits for it then.
-const DISK_HANGS: Duration = Duration::from_secs(1);
 /// All servers are there again within this, or something is wrong.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// What becomes of a leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Fault {
-    /// SIGTERM: it hands over.
-    Ended,
-    /// SIGKILL, and no new process until the clients are done.
-    Killed,
-    /// SIGSTOP, and SIGCONT when the clients are done.
-    StandsStill,
-    /// SIGKILL, when its folder takes no write: it can't even end until the clients are done. Needs root.
-    KilledInWrite,
-}
-
-impl Fault {
-    /// Those that need no volumes.
-    pub(crate) const OF_PROCESSES: [Self; 3] = [Self::Ended, Self::Killed, Self::StandsStill];
-
-    /// How long clients run: well beyond the longest gap.
-    fn clients_run(self) -> Duration {
-        Duration::from_secs(match self {
-            Self::Ended => 4,
-            Self::Killed | Self::StandsStill => 8,
-            Self::KilledInWrite => 10,
-        })
-    }
-
-    pub(crate) fn about(self) -> &'static str {
-        match self {
-            Self::Ended => "ends (SIGTERM)",
-            Self::Killed => "is killed (SIGKILL)",
-            Self::StandsStill => "stands still (SIGSTOP)",
-            Self::KilledInWrite => "is killed while its disk hangs",
-        }
-    }
-}
-
-/// A leader: its name and its process.
-struct Leader {
-    name: String,
-    pid: String,
-}
 
 /// Whose leader it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,61 +53,78 @@ pub(crate) fn distribution(gaps: &mut [u128]) -> [u128; 3] {
     [50, 99, 100].map(|percent| gaps[(gaps.len() * percent).div_ceil(100) - 1])
 }
 
-pub(super) fn run(programs: &Path, args: &Args) -> anyhow::Result<()> {
+pub(super) fn run(context: &Context, programs: &Path, args: &Args) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let turns = usize::try_from(args.turns)?;
     let mut faults = args.faults.clone();
     if faults.is_empty() {
         throughput(programs, folder.path(), args)?;
-        faults.extend(Fault::OF_PROCESSES);
+        faults = Fault::possible()?;
     }
-    let on_volumes = faults.contains(&Fault::KilledInWrite);
-    let start = |role: Role, port| {
-        let folder = folder.path().join(role.name());
-        std::fs::create_dir(&folder)?;
-        Bench::start(programs, &folder, port, on_volumes)
-    };
-    let oracles = start(Role::Oracle, PORT)?;
-    let masters = start(Role::Master, PORT + 100)?;
+    let etcd = debian::ETCD.find(context);
+    let turns = args.turns;
     println!("for how long nothing went on, {turns} faults of each kind, milliseconds");
-    println!("{:<62}{:>8}{:>8}{:>8}", "", "median", "p99", "longest");
+    println!("{:<70}{:>8}{:>8}{:>8}", "", "median", "p99", "longest");
     let mut results = BTreeMap::new();
-    for fault in faults {
-        let gaps = |bench: &Bench, role| -> anyhow::Result<Vec<u128>> {
-            let gaps = (0..turns).map(|_| Ok(bench.gap(role, fault)?.as_millis()));
-            gaps.collect()
-        };
-        // What takes milliseconds is measured alone; what waits for a right to end, side by side.
-        let (of_oracles, of_masters) = if fault == Fault::Ended {
-            let of_oracles = gaps(&oracles, Role::Oracle);
-            (of_oracles, gaps(&masters, Role::Master))
-        } else {
-            std::thread::scope(|scope| {
-                let of_oracles = scope.spawn(|| gaps(&oracles, Role::Oracle));
-                let of_masters = gaps(&masters, Role::Master);
-                let of_oracles = of_oracles.join();
-                let panicked = |_| Err(anyhow::anyhow!("the bench panicked"));
-                (of_oracles.unwrap_or_else(panicked), of_masters)
-            })
-        };
-        for (role, gaps) in [(Role::Oracle, of_oracles), (Role::Master, of_masters)] {
-            let mut gaps = gaps?;
-            let [median, p99, longest] = distribution(&mut gaps);
-            let what = match role {
-                Role::Oracle => "no transfer: the leading oracle",
-                Role::Master => "no setting changed: the leading master",
-            };
-            let what = format!("{what} {}", fault.about());
-            println!("{what:<62}{median:>8}{p99:>8}{longest:>8}");
-            results.insert(format!("{} {}", role.name(), fault.about()), gaps);
+    for ground in GroundKind::ALL {
+        let faults: Vec<Fault> = faults
+            .iter()
+            .copied()
+            .filter(|it| it.ground() == ground)
+            .collect();
+        if faults.is_empty() {
+            continue;
         }
+        let start = |role: Role, port| {
+            let folder = folder.path().join(format!("{ground:?}-{}", role.name()));
+            std::fs::create_dir(&folder)?;
+            Bench::start(ground, programs, &folder, port, etcd.as_deref())
+        };
+        let oracles = start(Role::Oracle, PORT)?;
+        let masters = start(Role::Master, PORT + 100)?;
+        for fault in faults {
+            let both = gaps_of_both(&oracles, &masters, fault, turns)?;
+            for (role, mut gaps) in Role::ALL.into_iter().zip(both) {
+                let [median, p99, longest] = distribution(&mut gaps);
+                let what = match role {
+                    Role::Oracle => "no transfer: the leading oracle",
+                    Role::Master => "no setting changed: the leading master",
+                };
+                let what = format!("{what} {}", fault.about());
+                println!("{what:<70}{median:>8}{p99:>8}{longest:>8}");
+                results.insert(format!("{} {}", role.name(), fault.about()), gaps);
+            }
+        }
+        oracles.stop()?;
+        masters.stop()?;
     }
-    oracles.stop()?;
-    masters.stop()?;
     if let Some(file) = &args.json {
         std::fs::write(file, serde_json::to_vec(&results)?)?;
     }
     Ok(())
+}
+
+/// The gaps of so many faults of leading oracles, and of leading masters.
+fn gaps_of_both(
+    oracles: &Bench,
+    masters: &Bench,
+    fault: Fault,
+    turns: u32,
+) -> anyhow::Result<[Vec<u128>; 2]> {
+    let gaps = |bench: &Bench, role| -> anyhow::Result<Vec<u128>> {
+        let gaps = (0..turns).map(|_| Ok(bench.gap(role, fault)?.as_millis()));
+        gaps.collect()
+    };
+    // What takes milliseconds is measured alone; what waits for a right to end, side by side.
+    if fault == Fault::Ended {
+        return Ok([gaps(oracles, Role::Oracle)?, gaps(masters, Role::Master)?]);
+    }
+    std::thread::scope(|scope| {
+        let of_oracles = scope.spawn(|| gaps(oracles, Role::Oracle));
+        let of_masters = gaps(masters, Role::Master);
+        let of_oracles = of_oracles.join();
+        let panicked = |_| Err(anyhow::anyhow!("the bench panicked"));
+        Ok([of_oracles.unwrap_or_else(panicked)?, of_masters?])
+    })
 }
 
 /// Timestamps a second of one oracle without a register, and of a leader with a register and a standby, in turns.
@@ -208,16 +179,11 @@ fn throughput(programs: &Path, folder: &Path, args: &Args) -> anyhow::Result<()>
     Ok(())
 }
 
-pub(crate) struct Bench<'a> {
-    programs: &'a Path,
-    data: PathBuf,
-    /// Their addresses.
-    masters: String,
-    /// Under the folders of all that can lead; by server.
-    volumes: BTreeMap<&'static str, Volume>,
+/// A cluster whose leaders are struck.
+pub(crate) struct Bench {
+    ground: Ground,
     /// What was answered to the bank, once all clients are recorded.
     recorded: Option<Recorded>,
-    cluster: Cluster,
 }
 
 /// Where clients record what they were told.
@@ -261,42 +227,18 @@ pub(crate) fn check_history(mut percolator: Command, file: &Path) -> anyhow::Res
     Ok(report)
 }
 
-const REPLICAS: [&str; 4] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1"];
-
-impl<'a> Bench<'a> {
-    /// `on_volumes`: each server that can lead has its folder on a volume of its own, which needs root.
+impl Bench {
+    /// `port`: for servers that share this machine's. `etcd`: the program.
     pub(crate) fn start(
-        programs: &'a Path,
+        kind: GroundKind,
+        programs: &Path,
         folder: &Path,
         port: u16,
-        on_volumes: bool,
+        etcd: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        let (manifest, data) = (folder.join("failover.yaml"), folder.join("data"));
-        std::fs::write(&manifest, SEVERAL)?;
-        let (file, folder) = (manifest.to_string_lossy(), data.to_string_lossy());
-        let arguments = ["-f", &*file, "--data-dir", &*folder];
-        let start = || Cluster::start(&programs.join("percolator"), port, &arguments);
-        let mut cluster = start()?;
-        let mut volumes = BTreeMap::new();
-        if on_volumes {
-            cluster.stop()?;
-            let place = manifest.with_file_name("volumes");
-            for server in REPLICAS {
-                let moved = Volume::under(&data.join(server), &place.join(server))?;
-                volumes.insert(server, moved);
-            }
-            cluster = start()?;
-        }
-        let masters = running(&data)?.into_iter();
-        let masters = masters.filter(|running| running["role"] == "master");
-        let addresses = masters.filter_map(|master| Some(master["address"].as_str()?.to_owned()));
         Ok(Self {
-            programs,
-            masters: addresses.collect::<Vec<_>>().join(","),
-            data,
-            volumes,
+            ground: Ground::start(kind, programs, folder, port, etcd)?,
             recorded: None,
-            cluster,
         })
     }
 
@@ -306,7 +248,7 @@ impl<'a> Bench<'a> {
     }
 
     pub(crate) fn stop(self) -> anyhow::Result<()> {
-        self.cluster.stop()
+        self.ground.stop()
     }
 
     /// What clients were told is there, and snapshot isolation explains it.
@@ -346,8 +288,8 @@ impl<'a> Bench<'a> {
     }
 
     fn percolator(&self) -> Command {
-        let mut command = Command::new(self.programs.join("percolator"));
-        command.args(["-c", &self.masters, "-q", "-o", "json"]);
+        let mut command = self.ground.percolator();
+        command.args(["-q", "-o", "json"]);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         command
     }
@@ -378,39 +320,17 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn leader(&self, role: Role) -> anyhow::Result<Leader> {
-        let name = self.find("who leads", |status| leader_of(status, role))?;
-        Ok(Leader {
-            pid: pid(&self.data, &name)?.context("it has no process")?,
-            name,
-        })
+    fn leader(&self, role: Role) -> anyhow::Result<String> {
+        self.find("who leads", |status| leader_of(status, role))
     }
 
     /// Another one leads than before the fault, which has not ended yet.
-    fn another_leads(&self, role: Role, before: &Leader) -> anyhow::Result<()> {
-        let what = format!("that another {} than {} leads", role.name(), before.name);
+    fn another_leads(&self, role: Role, before: &str) -> anyhow::Result<()> {
+        let what = format!("that another {} than {before} leads", role.name());
         self.find(&what, |status| {
             let leader = leader_of(status, role)?;
-            (leader != before.name).then_some(())
+            (leader != before).then_some(())
         })
-    }
-
-    /// What begins the fault, or ends it.
-    fn set(&self, fault: Fault, leader: &Leader, is_there: bool) -> anyhow::Result<()> {
-        let volume = || self.volumes.get(&*leader.name).context("it has no volume");
-        match (fault, is_there) {
-            (Fault::Ended, true) => signal(&leader.pid, "TERM"),
-            (Fault::Killed, true) => signal(&leader.pid, "KILL"),
-            (Fault::StandsStill, true) => signal(&leader.pid, "STOP"),
-            (Fault::StandsStill, false) => signal(&leader.pid, "CONT"),
-            (Fault::KilledInWrite, true) => {
-                volume()?.freeze()?;
-                sleep(DISK_HANGS);
-                signal(&leader.pid, "KILL")
-            }
-            (Fault::KilledInWrite, false) => volume()?.go_on(),
-            (Fault::Ended | Fault::Killed, false) => Ok(()),
-        }
     }
 
     /// The longest time without a success while this happens to the leader of this role.
@@ -419,12 +339,9 @@ impl<'a> Bench<'a> {
         self.all_are_up()?;
         sleep(Duration::from_secs(4));
         let leader = self.leader(role)?;
-        let up = self.cluster.id();
         let strike = || {
             sleep(BEFORE);
-            // Otherwise the same one may be there again before another one takes over.
-            signal(&up, "STOP")?;
-            self.set(fault, &leader, true)
+            self.ground.strike(fault, &leader)
         };
         let runs = fault.clients_run();
         let beside = self.beside(role, runs)?;
@@ -433,8 +350,7 @@ impl<'a> Bench<'a> {
             Role::Master => self.settings(runs, strike),
         };
         let taken_over = self.another_leads(role, &leader);
-        self.set(fault, &leader, false)?;
-        signal(&up, "CONT")?;
+        self.ground.mend(fault, &leader)?;
         taken_over?;
         for mut client in beside {
             let ended = client.wait()?;
@@ -515,19 +431,4 @@ pub(crate) fn summary(bank: Child) -> anyhow::Result<Value> {
         bail!("transfers failed: {summary}");
     }
     Ok(summary)
-}
-
-/// The process of a server.
-pub(crate) fn pid(data: &Path, server: &str) -> anyhow::Result<Option<String>> {
-    let mut running = running(data)?.into_iter();
-    let process = running.find(|running| running["server"] == server);
-    let pid = process.and_then(|process| process["pid"].as_u64());
-    Ok(pid.map(|pid| pid.to_string()))
-}
-
-/// What `percolator up` says of its processes.
-fn running(data: &Path) -> anyhow::Result<Vec<Value>> {
-    Ok(serde_json::from_slice(&std::fs::read(
-        data.join("servers.json"),
-    )?)?)
 }

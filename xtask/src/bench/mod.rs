@@ -3,6 +3,8 @@
 pub(crate) mod cluster;
 mod engines;
 pub(crate) mod failover;
+pub(crate) mod ground;
+mod hosted;
 mod scrape;
 mod starts;
 mod turns;
@@ -35,7 +37,7 @@ Examples:
   cargo xtask bench engines --rows 2000000
   cargo xtask bench starts --turns 5
   cargo xtask bench failover --turns 50
-  cargo xtask bench failover --turns 50 --faults ended
+  cargo xtask bench failover --turns 50 --faults ended,cut-off
 
 Numbers mean something on a machine that does nothing else.")]
 pub(crate) struct Args {
@@ -60,9 +62,10 @@ pub(crate) struct Args {
     /// Rounds of `before`, `engines` and `starts`: in each, every side has its turn. Of `failover`, faults of each kind.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     turns: u32,
-    /// Of `failover`, these faults alone, without the timestamps a second; several with commas between. Default: the first three.
+    /// Of `failover`, these faults alone, without the timestamps a second; several with commas between. Default: all that this user
+    /// may cause.
     #[arg(long, value_enum, value_name = "FAULT", value_delimiter = ',')]
-    faults: Vec<failover::Fault>,
+    faults: Vec<ground::Fault>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -87,8 +90,8 @@ enum Name {
     Engines,
     /// How long the start of a server takes that was replaced, to a client's first answer.
     Starts,
-    /// For how long nothing goes on when a leading oracle or master ends, is killed or stands still; and timestamps per second
-    /// with a register and without.
+    /// For how long nothing goes on when a leading oracle or master ends, is killed, stands still, has a disk that hangs or is cut
+    /// off; and timestamps per second with a register and without.
     Failover,
     /// Transfers by the proxy, next to the client library's; and the memory of idle sessions.
     Proxy,
@@ -121,7 +124,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         return starts::run(&programs, args).map(|()| ExitCode::SUCCESS);
     }
     if matches!(args.name, Name::Failover) {
-        return failover::run(&programs, args).map(|()| ExitCode::SUCCESS);
+        return failover::run(context, &programs, args).map(|()| ExitCode::SUCCESS);
     }
     if matches!(args.name, Name::Engines) {
         return engines::run(&programs, args).map(|()| ExitCode::SUCCESS);

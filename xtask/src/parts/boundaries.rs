@@ -38,11 +38,12 @@ enum Siblings {
 }
 
 /// Rules by folder, for the folder and those below. What tests alone need is free.
-const RULES: [(&str, Siblings); 15] = [
+const RULES: [(&str, Siblings); 16] = [
     ("protocol", Siblings::Only(&[])),
     ("wire", Siblings::Only(&["percolator-protocol"])),
     ("engine", Siblings::Only(&[])),
     ("history", Siblings::Only(&[])),
+    ("hosts", Siblings::Only(&[])),
     ("telemetry", Siblings::Only(&[])),
     ("register", Siblings::Only(&[])),
     // Each store's client stays in a crate of its own: servers depend on the trait.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::bench::{
     cluster::{Cluster, signal},
-    failover::pid,
+    ground::pid,
 };
 
 const PORT: u16 = 17_800;

@@ -5,38 +5,55 @@ use std::{collections::BTreeMap, path::Path};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    bench::failover::{Bench, Fault, PORT, Recorded, Role, distribution},
-    cmd::Cmd,
+    bench::{
+        failover::{Bench, PORT, Recorded, Role, distribution},
+        ground::{Fault, GroundKind},
+    },
+    context::Context,
+    debian,
 };
 
 /// Runs so many, prints for how long nothing went on, and checks what clients were told.
-pub(super) fn run(programs: &Path, takeovers: u32) -> anyhow::Result<Value> {
+pub(super) fn run(context: &Context, programs: &Path, takeovers: u32) -> anyhow::Result<Value> {
     let folder = tempfile::tempdir()?;
-    let user = Cmd::new("id").arg("-u").silent_output()?;
-    let on_volumes = user.trim() == "0";
-    let mut faults = Fault::OF_PROCESSES.to_vec();
-    if on_volumes {
-        faults.push(Fault::KilledInWrite);
+    let etcd = debian::ETCD.find(context);
+    let faults = Fault::possible()?;
+    let has_volumes = faults.contains(&Fault::KilledInWrite);
+    let start = |kind: GroundKind| {
+        let folder = folder.path().join(format!("{kind:?}"));
+        std::fs::create_dir(&folder)?;
+        let mut bench = Bench::start(kind, programs, &folder, PORT, etcd.as_deref())?;
+        bench.record(Recorded {
+            ledger: folder.join("transfers.jsonl"),
+            history: folder.join("history.jsonl"),
+        });
+        anyhow::Ok(bench)
+    };
+    let together = start(if has_volumes {
+        GroundKind::Volumes
     } else {
-        println!("no disk hangs: only root can freeze a volume");
-    }
-    let mut bench = Bench::start(programs, folder.path(), PORT, on_volumes)?;
-    bench.record(Recorded {
-        ledger: folder.path().join("transfers.jsonl"),
-        history: folder.path().join("history.jsonl"),
-    });
+        GroundKind::Processes
+    })?;
     let kinds = Role::ALL.into_iter();
     let kinds = kinds.flat_map(|role| faults.iter().map(move |fault| (role, *fault)));
-    let kinds: Vec<(Role, Fault)> = kinds.collect();
+    let plan: Vec<(Role, Fault)> = kinds.cycle().take(takeovers.try_into()?).collect();
+    let apart = if plan.iter().any(|(_, fault)| *fault == Fault::CutOff) {
+        Some(start(GroundKind::Hosts)?)
+    } else {
+        None
+    };
     let mut gaps: BTreeMap<String, Vec<u128>> = BTreeMap::new();
-    for (number, (role, fault)) in (1..=takeovers).zip(kinds.into_iter().cycle()) {
+    for (number, (role, fault)) in (1..).zip(plan) {
         let what = format!("{} {}", role.name(), fault.about());
-        let gap = bench.gap(role, fault)?.as_millis();
+        let bench = apart.as_ref().filter(|_| fault == Fault::CutOff);
+        let gap = bench.unwrap_or(&together).gap(role, fault)?.as_millis();
         println!("{number} of {takeovers}: {what}: {gap} ms");
         gaps.entry(what).or_default().push(gap);
     }
-    bench.check()?;
-    bench.stop()?;
+    for bench in std::iter::once(together).chain(apart) {
+        bench.check()?;
+        bench.stop()?;
+    }
     println!("for how long nothing went on, milliseconds");
     println!(
         "{:<40}{:>8}{:>8}{:>8}{:>8}",

@@ -115,6 +115,22 @@ impl Replica {
         }
     }
 
+    pub(super) fn is_term_kept(&self) -> bool {
+        match self {
+            Self::Oracle(oracle) => oracle.election().is_term_kept(),
+            Self::Master(master) => master.is_term_kept(),
+            Self::States(master) => master.election().is_term_kept(),
+        }
+    }
+
+    pub(super) fn record(&self) -> PromiseRecord {
+        match self {
+            Self::Oracle(oracle) => oracle.record(),
+            Self::Master(master) => master.record(),
+            Self::States(master) => master.record(),
+        }
+    }
+
     pub(super) fn introduces_to(&self) -> Option<&str> {
         match self {
             Self::Oracle(oracle) => oracle.election().introduces_to(),

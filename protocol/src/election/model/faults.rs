@@ -12,9 +12,9 @@ impl World {
         let pause = self.random.below(8_000);
         // Half of the worlds have little else than outages and restarts.
         let fault = if self.is_often_cut_off && self.random.percent(60) {
-            [4, 5, 5, 9, 10, 11, 11, 12][usize::try_from(self.random.below(8)).unwrap()]
+            [4, 5, 5, 9, 10, 11, 11, 12, 13][usize::try_from(self.random.below(9)).unwrap()]
         } else {
-            self.random.below(13)
+            self.random.below(14)
         };
         match fault {
             0..=2 => self.processes[leader].paused_until = self.now + pause,
@@ -36,6 +36,7 @@ impl World {
             10 => self.processes[leader].cut_off_until = self.now + 3 * pause,
             11 => self.processes[any].cut_off_until = self.now + 3 * pause,
             12 => self.processes[any].isolated_until = self.now + pause,
+            13 => self.hang_disk(any, 3 * pause),
             _ => {
                 let jump = i64::try_from(self.random.below(20_000)).unwrap() - 10_000;
                 self.processes[any].unix_skew_ms = jump;

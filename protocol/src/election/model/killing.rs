@@ -4,11 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 
+/// Each is killed within so many; most within ten.
+const SEEDS: u64 = 200;
+
 fn survivors(elected: Elected, mutants: &[ElectionMutant]) -> Vec<ElectionMutant> {
     let mut survivors = Vec::new();
     for mutant in mutants {
         mutants::set(Some(*mutant));
-        let is_killed = (0..200).any(|seed| {
+        let is_killed = (0..SEEDS).any(|seed| {
             // A broken rule may also break an assertion of the oracle.
             let result = catch_unwind(AssertUnwindSafe(|| run(elected, seed, 100)));
             match result {
@@ -32,6 +35,10 @@ fn every_mutant_is_killed() {
         ElectionMutant::PromiseForgotten,
         ElectionMutant::TakeoverForgetsPromisers,
         ElectionMutant::TermNotKept,
+        // The world without limits kills it, below; this one within some two thousand seeds.
+        ElectionMutant::UndecidedPromisersIgnored,
+        // It gives no wrong answer, and none at all: `outage.rs` kills it.
+        ElectionMutant::UnkeptTermHeld,
     ];
     let mut mutants = ElectionMutant::ALL.to_vec();
     mutants.retain(|mutant| !rare.contains(mutant));

@@ -1,4 +1,5 @@
-//! What a register that is away for long costs: nothing while all replicas are up, and everything when one is gone.
+//! What a register that is away for long costs: nothing while all replicas are up, and everything when one is gone. And what disks
+//! cost that hang.
 
 use super::*;
 
@@ -129,5 +130,51 @@ fn a_leader_that_is_gone_is_followed_when_the_register_is_back() {
         // It goes on above what only the folders have.
         let answered = world.pass(10_000).len();
         assert!(answered > 50, "seed {seed}: {answered}");
+    }
+}
+
+/// The leader dies while the disks of all standbys hang, and starts again when one of them has taken over. Whether its role has a leader before they go on.
+fn is_led_while_disks_hang(elected: Elected, seed: u64) -> bool {
+    let mut world = World::new(seed, elected);
+    world.trouble = 0;
+    world.pass(20_000);
+    let leader = world.of_role(RoleKind::Leader);
+    for standby in (0..REPLICAS).filter(|process| *process != leader) {
+        world.hang_disk(standby, 10 * MINUTE_MS);
+    }
+    world.stop(leader, 8_000);
+    world.pass(30_000);
+    world.pass(MINUTE_MS).len() > 100
+}
+
+#[test]
+fn a_leader_whose_disk_hangs_makes_room_for_others() {
+    for elected in [Elected::Oracle, Elected::Master] {
+        for seed in 0..10 {
+            assert!(is_led_while_disks_hang(elected, seed), "seed {seed}");
+        }
+    }
+    mutants::set(Some(ElectionMutant::UnkeptTermHeld));
+    let is_led = (0..10).any(|seed| is_led_while_disks_hang(Elected::Oracle, seed));
+    mutants::set(None);
+    assert!(!is_led);
+}
+
+#[test]
+fn a_replica_whose_disk_goes_on_leads_again() {
+    for elected in [Elected::Oracle, Elected::Master] {
+        for seed in 0..10 {
+            let mut world = World::new(seed, elected);
+            world.trouble = 0;
+            world.pass(20_000);
+            let leader = world.of_role(RoleKind::Leader);
+            for standby in (0..REPLICAS).filter(|process| *process != leader) {
+                world.hang_disk(standby, MINUTE_MS);
+            }
+            world.kill(leader);
+            assert_eq!(world.pass(MINUTE_MS).len(), 0, "seed {seed}");
+            let answered = world.pass(10_000).len();
+            assert!(answered > 100, "seed {seed}: {answered}");
+        }
     }
 }

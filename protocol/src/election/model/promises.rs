@@ -45,6 +45,10 @@ impl World {
             }
             return;
         }
+        if self.random.percent(6) && !replica.is_term_kept() {
+            let record = replica.record();
+            return self.write(process, record, None);
+        }
         let leader = replica.introduces_to().map(at);
         if let Some(leader) = leader
             && self.random.percent(6)
@@ -97,6 +101,12 @@ impl World {
     pub(super) fn write(&mut self, process: usize, record: PromiseRecord, answer: Option<Answer>) {
         let after = self.written_after(process);
         self.push(after, process, Event::Written(record, answer));
+    }
+
+    /// Writes of the folder that haven't ended wait for so long.
+    pub(super) fn hang_disk(&mut self, process: usize, ms: u64) {
+        let of = &mut self.processes[process];
+        of.written_at = of.written_at.max(self.now + ms);
     }
 
     /// When a write of the folder ends that begins now.
