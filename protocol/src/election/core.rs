@@ -1,7 +1,5 @@
 //! The election itself: who leads, in which term, and until when. It must not know what a leader does.
 
-use std::collections::BTreeMap;
-
 use super::mutants::{self, ElectionMutant};
 use super::promises::{Promises, inherited};
 use super::{
@@ -207,35 +205,6 @@ impl Election {
         &self.member
     }
 
-    /// Which register this is; none before one has a value.
-    pub fn register(&self) -> Option<u64> {
-        self.stored().map(|stored| stored.value.register)
-    }
-
-    /// Where all replicas are that it knows: this one, the leader, and those that could take over, which are in the register's value or
-    /// were heard just now.
-    pub fn addresses(&self, now_ms: u64) -> Vec<&str> {
-        let stored = self.stored().map(|stored| &stored.value);
-        let holder = stored.and_then(|value| value.holder.as_ref());
-        let promisers = stored.into_iter().flat_map(|value| &value.promisers);
-        // One that has started again since is heard from another address.
-        let mut others: BTreeMap<u64, &str> = promisers
-            .map(|peer| (peer.replica, &*peer.address))
-            .collect();
-        others.extend(
-            self.promises
-                .heard_since(now_ms.saturating_sub(self.timing.takeover_ms)),
-        );
-        if let Some(holder) = holder {
-            others.remove(&holder.replica);
-        }
-        others.remove(&self.member.replica);
-        let holder = holder.map(|holder| &*holder.address);
-        let holder = holder.filter(|address| *address != self.member.address);
-        let own = std::iter::once(&*self.member.address);
-        own.chain(holder).chain(others.into_values()).collect()
-    }
-
     /// Whether a load has ended, so that it knows something of the register.
     pub fn has_loaded(&self) -> bool {
         self.known.is_some()
@@ -259,34 +228,12 @@ impl Election {
         self.promises.is_term_kept() && !self.is_renewed(now_ms) && is_by_promises
     }
 
-    /// Of a leader, the time since it sent the last swap that succeeded, in milliseconds.
-    pub fn register_age_ms(&self, now_ms: u64) -> Option<u64> {
-        match &self.role {
-            Role::Leader { renewed_ms, .. } => Some(now_ms.saturating_sub(*renewed_ms)),
-            _ => None,
-        }
-    }
-
     /// Whether the right by its swaps goes on.
     fn is_renewed(&self, now_ms: u64) -> bool {
         matches!(&self.role, Role::Leader { right_ends_ms, .. } if now_ms < *right_ends_ms)
     }
 
-    /// The term of the register's value, as far as this replica knows; 0 for none.
-    pub fn term(&self) -> u64 {
-        match &self.role {
-            Role::Leader { term, .. } => *term,
-            _ => self.stored().map_or(0, |stored| stored.value.term),
-        }
-    }
-
-    /// The replica that leads, as far as this one knows, if that is another one.
-    pub fn leader(&self) -> Option<&Member> {
-        let holder = self.stored()?.value.holder.as_ref()?;
-        (holder.incarnation != self.member.incarnation).then_some(holder)
-    }
-
-    /// The same for others, who may not reach it.
+    /// [`Self::leader`] for others, who may not reach it.
     pub fn named_leader(&self, now_ms: u64) -> Option<NamedLeader> {
         let address = self.leader()?.address.clone();
         let silent_ms = now_ms.saturating_sub(self.known.as_ref()?.seen_ms);

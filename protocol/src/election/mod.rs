@@ -29,6 +29,7 @@ mod oracle;
 mod promises;
 #[cfg(test)]
 mod scenarios;
+mod shown;
 mod steps;
 mod value;
 
