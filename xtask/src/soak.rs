@@ -62,7 +62,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_e2e: bool,
     /// In place of all that: so many takeovers, while a bank and a history are recorded, which are checked then. As root, also from
-    /// leaders whose disk hangs. Those whose network is cut are among the crash tests.
+    /// leaders whose disk hangs or whose network is cut.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     takeovers: Option<u32>,
     /// In place of all that: so many moves of tablets, with splits, merges and drains between them and servers that are killed in the
