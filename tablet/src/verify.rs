@@ -102,6 +102,11 @@ impl At {
     }
 }
 
+/// Whether a newer version hides this record.
+fn is_version(write: &Write) -> bool {
+    matches!(write.kind, WriteKind::Put | WriteKind::Delete)
+}
+
 fn nowhere() -> Refusal {
     invalid("no piece has ended there: begin anew")
 }
@@ -176,7 +181,7 @@ impl Looked<'_> {
                 if cell.place.0 != 0 {
                     self.record(cell, ts, &write)?;
                 }
-                if matches!(write.kind, WriteKind::Put | WriteKind::Delete) {
+                if is_version(&write) {
                     cell.older = Some((ts, write));
                 }
                 let older = cell.older.as_ref().map(|(ts, _)| *ts);
@@ -199,7 +204,8 @@ impl Looked<'_> {
         Ok(SeenCell {
             place: self.place(&key)?,
             key,
-            older: write,
+            // Or its fate alone is left, which nothing hides.
+            older: write.filter(|(_, write)| is_version(write)),
         })
     }
 

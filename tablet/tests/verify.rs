@@ -5,6 +5,7 @@ use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TableId, Timestamp, key};
+use percolator_tablet::Limits;
 use percolator_wire::v1;
 use percolator_wire::v1::VerifyPart as Part;
 use percolator_wire::v1::request::Body as Ask;
@@ -230,6 +231,45 @@ fn a_cell_with_more_records_than_a_piece_is_walked_in_pieces() {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with(&says), "{found:?}");
     }
+}
+
+/// The rest of its version may be collected between two pieces: a fate hides nothing.
+#[test]
+fn a_version_that_becomes_a_fate_between_two_pieces_is_hidden_by_nothing() {
+    let mut server = Server::within(Limits {
+        verify_pairs: 1,
+        ..Limits::default()
+    });
+    server.put("b", "1", 10, 11);
+    server.put("b", "2", 12, 13);
+    let piece = |server: &mut Server, after| {
+        let answer = server.ask(Ask::Verify(v1::VerifyRequest {
+            to: Some(me(INCARNATION)),
+            part: Part::Records.into(),
+            after,
+        }));
+        let Body::Verify(looked) = answer else {
+            panic!("no answer to a look: {answer:?}");
+        };
+        assert_eq!(looked.findings, []);
+        looked.resume
+    };
+    let after = piece(&mut server, Bytes::new());
+    let points = Points {
+        barrier: Timestamp::from_u64(18),
+        safe_point: Timestamp::from_u64(18),
+        resolved: Timestamp::ZERO,
+    };
+    for _ in 0..2 {
+        server.core.reach(points, &mut server.replies);
+        server.settle();
+    }
+    assert_eq!(
+        walk(&mut server, Part::Records).0,
+        2,
+        "the fate is there yet"
+    );
+    piece(&mut server, after);
 }
 
 #[test]
