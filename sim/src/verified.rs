@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::invariants::NOTHING_OVERLOOKED;
 use crate::recorder::Session;
 use crate::run::keeper;
-use crate::watch::Content;
+use crate::watch::{Content, pairs};
 use crate::world::World;
 
 /// What was removed from an engine by now is durable after this.
@@ -100,11 +100,11 @@ fn items(content: &Content, part: Part) -> BTreeSet<Bytes> {
         Part::Index => Column::Garbage,
         Part::Records | Part::Unspecified => Column::Write,
     };
-    let pairs = content.iter().filter(|((of, _), _)| *of == column);
+    let pairs = pairs(content, column);
     if column != Column::Garbage {
-        return pairs.map(|((_, key), _)| key.clone()).collect();
+        return pairs.map(|(key, _)| key.clone()).collect();
     }
-    let entries = pairs.filter_map(|((_, key), value)| Entry::decode(key, value.clone()).ok());
+    let entries = pairs.filter_map(|(key, value)| Entry::decode(key, value.clone()).ok());
     let items = entries.flat_map(|entry| {
         let first = Entry::first_key(entry.of_fates, entry.ts);
         let items = entry.items.into_iter();

@@ -67,6 +67,14 @@ pub type Broken = (&'static str, String);
 /// What a server holds.
 pub(crate) type Content = BTreeMap<(Column, Bytes), Bytes>;
 
+/// The keys and values of a column, in order.
+pub(crate) fn pairs(content: &Content, column: Column) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+    let pairs = content.range((column, Bytes::new())..);
+    pairs
+        .take_while(move |((of, _), _)| *of == column)
+        .map(|((_, key), value)| (key, value))
+}
+
 /// What a tablet server has made durable.
 pub(crate) struct Holding<'a> {
     /// Its name.

@@ -266,11 +266,7 @@ impl Election {
             Role::Standby if self.may_take_over(now_ms) => Some(NextStep::TakeOver),
             Role::Standby => (now_ms >= self.next_load_ms).then_some(NextStep::Load),
             Role::Candidate { .. } => Some(NextStep::StandAgain),
-            Role::Leader { .. }
-                if !self.is_term_kept() && !mutants::on(ElectionMutant::UnkeptTermHeld) =>
-            {
-                None
-            }
+            Role::Leader { .. } if self.makes_room() => None,
             Role::Leader { renewed_ms, .. } => Some(NextStep::Lead {
                 renews: now_ms >= renewed_ms.saturating_add(self.timing.renew_ms),
             }),
@@ -280,12 +276,16 @@ impl Election {
     }
 
     fn give_up_unkept(&mut self, now_ms: u64) {
-        let is_over =
-            matches!(self.role, Role::Leader { right_ends_ms, .. } if now_ms >= right_ends_ms);
-        if is_over && !self.is_term_kept() && !mutants::on(ElectionMutant::UnkeptTermHeld) {
+        if matches!(self.role, Role::Leader { .. }) && self.makes_room() && !self.is_renewed(now_ms)
+        {
             self.role = Role::Standby;
             self.must_load = true;
         }
+    }
+
+    /// Whether a leader renews nothing, because its folder doesn't have its term.
+    fn makes_room(&self) -> bool {
+        !self.is_term_kept() && !mutants::on(ElectionMutant::UnkeptTermHeld)
     }
 
     pub(super) fn load(&mut self, sent_ms: u64) -> Command {

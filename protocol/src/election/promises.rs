@@ -296,8 +296,8 @@ impl Election {
         })
     }
 
-    /// What this leader asks of all peers that it knows: nothing while its folder doesn't have its term. Whoever promised to it would be
-    /// bound for nothing.
+    /// What this leader asks of all peers that it knows: nothing while its folder doesn't have its term, as a promise would bind them for
+    /// nothing.
     pub(super) fn promise_calls(&self, now_ms: u64, limit: Timestamp) -> Vec<PromiseCall> {
         let register = self.stored().map(|stored| stored.value.register);
         let (Role::Leader { term, .. }, Some(register)) = (&self.role, register) else {

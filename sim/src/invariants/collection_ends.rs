@@ -9,7 +9,7 @@ use percolator_engine::Column;
 use percolator_protocol::types::{DecodeError, Lock, Timestamp, Write, WriteKind, key};
 use percolator_tablet::index::Entry;
 
-use crate::watch::{Content, Holding};
+use crate::watch::{Content, Holding, pairs};
 
 /// Columns whose keys begin with the number of their table.
 const OF_TABLES: [Column; 4] = [Column::Lock, Column::Write, Column::Data, Column::Notify];
@@ -74,13 +74,6 @@ fn dropped(holding: &Holding<'_>) -> Option<(Column, u32)> {
         }
     }
     None
-}
-
-fn pairs(content: &Content, column: Column) -> impl Iterator<Item = (&Bytes, &Bytes)> {
-    let pairs = content.range((column, Bytes::new())..);
-    pairs
-        .take_while(move |((of, _), _)| *of == column)
-        .map(|((_, key), value)| (key, value))
 }
 
 /// Where collection has ended, each cell has only what it may have.

@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use percolator_engine::Column;
 use percolator_protocol::types::{Timestamp, Write, WriteKind, key};
 use percolator_tablet::index::Entry;
 
 use super::Invariant;
 use crate::end::End;
-use crate::watch::Content;
+use crate::watch::{Content, pairs};
 
 pub(crate) const NAME: &str = "nothing is overlooked";
 
@@ -35,22 +34,15 @@ impl Invariant for NothingOverlooked {
     }
 }
 
-fn column(content: &Content, column: Column) -> impl Iterator<Item = (&Bytes, &Bytes)> {
-    let pairs = content.range((column, Bytes::new())..);
-    pairs
-        .take_while(move |((of, _), _)| *of == column)
-        .map(|((_, key), value)| (key, value))
-}
-
 fn check(content: &Content, in_use: impl Fn(&[u8]) -> bool) -> Result<(), String> {
     let mut entries = BTreeSet::new();
-    for (key, value) in column(content, Column::Garbage) {
+    for (key, value) in pairs(content, Column::Garbage) {
         let entry = Entry::decode(key, value.clone()).map_err(|error| error.to_string())?;
         let items = entry.items.into_iter();
         entries.extend(items.map(|item| (entry.ts, item.cell_key)));
     }
     let mut cells: BTreeMap<Vec<u8>, Vec<(Timestamp, WriteKind)>> = BTreeMap::new();
-    for (key, value) in column(content, Column::Write) {
+    for (key, value) in pairs(content, Column::Write) {
         let unreadable = |error: percolator_protocol::types::DecodeError| error.to_string();
         let (cell, ts) = key::split_version(key).map_err(unreadable)?;
         let write = Write::decode(ts, value.clone()).map_err(unreadable)?;

@@ -77,7 +77,7 @@ pub(super) fn run(context: &Context, programs: &Path, args: &Args) -> anyhow::Re
         let start = |role: Role, port| {
             let folder = folder.path().join(format!("{ground:?}-{}", role.name()));
             std::fs::create_dir(&folder)?;
-            Bench::start(ground, programs, &folder, port, etcd.as_deref())
+            Ground::start(ground, programs, &folder, port, etcd.as_deref()).map(Bench::on)
         };
         let oracles = start(Role::Oracle, PORT)?;
         let masters = start(Role::Master, PORT + 100)?;
@@ -228,18 +228,11 @@ pub(crate) fn check_history(mut percolator: Command, file: &Path) -> anyhow::Res
 }
 
 impl Bench {
-    /// `port`: for servers that share this machine's. `etcd`: the program.
-    pub(crate) fn start(
-        kind: GroundKind,
-        programs: &Path,
-        folder: &Path,
-        port: u16,
-        etcd: Option<&Path>,
-    ) -> anyhow::Result<Self> {
-        Ok(Self {
-            ground: Ground::start(kind, programs, folder, port, etcd)?,
+    pub(crate) fn on(ground: Ground) -> Self {
+        Self {
+            ground,
             recorded: None,
-        })
+        }
     }
 
     /// From now on clients record the answers.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use clap::ValueEnum as _;
 use serde_json::Value;
 
 use super::{
@@ -41,18 +42,10 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 5] = [
-        Self::Ended,
-        Self::Killed,
-        Self::StandsStill,
-        Self::KilledInWrite,
-        Self::CutOff,
-    ];
-
     /// All that this user may cause.
     pub(crate) fn possible() -> anyhow::Result<Vec<Self>> {
         let is_root = Cmd::new("id").arg("-u").silent_output()?.trim() == "0";
-        let mut faults = Self::ALL.to_vec();
+        let mut faults = Self::value_variants().to_vec();
         if !is_root {
             println!("no disk hangs and no network is cut: only root can do that");
             faults.retain(|fault| fault.ground() == GroundKind::Processes);
@@ -105,13 +98,13 @@ impl GroundKind {
 }
 
 /// A cluster, where it runs.
-pub(super) enum Ground {
+pub(crate) enum Ground {
     Up(Supervised),
     Hosts(HostedCluster),
 }
 
 /// A cluster under `percolator up --processes`.
-pub(super) struct Supervised {
+pub(crate) struct Supervised {
     percolator: PathBuf,
     data: PathBuf,
     /// Their addresses.
@@ -123,7 +116,7 @@ pub(super) struct Supervised {
 
 impl Ground {
     /// Starts a cluster. `port` is for those that share this machine's, and `etcd` the program.
-    pub(super) fn start(
+    pub(crate) fn start(
         kind: GroundKind,
         programs: &Path,
         folder: &Path,

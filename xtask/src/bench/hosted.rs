@@ -19,7 +19,7 @@ const STARTS_WITHIN: Duration = Duration::from_secs(60);
 /// The cluster. Its processes end with it.
 pub(crate) struct HostedCluster {
     hosts: Hosts,
-    /// Etcd last: no server ends in order any more without its register.
+    /// Those that run by now: also after an error none stays behind.
     processes: Vec<Child>,
     percolator: PathBuf,
     /// Their addresses.
@@ -44,11 +44,11 @@ impl HostedCluster {
         }
         cluster.masters = masters.join(",");
         let store = cluster.start_etcd(etcd, &folder.join("etcd"))?;
+        cluster.processes.push(store);
         for server in SERVERS {
             let process = cluster.start_server(programs, server, folder)?;
             cluster.processes.push(process);
         }
-        cluster.processes.push(store);
         cluster.wait_until_ready()?;
         Ok(cluster)
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     bench::{
         failover::{Bench, PORT, Recorded, Role, distribution},
-        ground::{Fault, GroundKind},
+        ground::{Fault, Ground, GroundKind},
     },
     context::Context,
     debian,
@@ -22,7 +22,8 @@ pub(super) fn run(context: &Context, programs: &Path, takeovers: u32) -> anyhow:
     let start = |kind: GroundKind| {
         let folder = folder.path().join(format!("{kind:?}"));
         std::fs::create_dir(&folder)?;
-        let mut bench = Bench::start(kind, programs, &folder, PORT, etcd.as_deref())?;
+        let ground = Ground::start(kind, programs, &folder, PORT, etcd.as_deref())?;
+        let mut bench = Bench::on(ground);
         bench.record(Recorded {
             ledger: folder.join("transfers.jsonl"),
             history: folder.join("history.jsonl"),
