@@ -55,6 +55,8 @@ pub struct World {
     pub(crate) watch: Mutex<Watch>,
     /// What clients may get as a commit_ts.
     pub(crate) held_back: Mutex<HeldBack>,
+    /// The registers are or were away on purpose, after the faults: what a master answers meanwhile waits for copies of its state.
+    pub(crate) has_outage: AtomicBool,
     /// The one invariant that counts.
     only: Option<&'static str>,
     /// Somebody wants it to end.
@@ -143,6 +145,7 @@ impl World {
             ready: Arc::default(),
             network: Mutex::new(network),
             watch: Mutex::new(Watch::new(plan.only)),
+            has_outage: AtomicBool::new(false),
             held_back: Mutex::new(HeldBack::new(plan.seed, plan.has(Fault::StaleCommitTs))),
             only: plan.only,
             cut,

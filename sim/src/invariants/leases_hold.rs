@@ -2,9 +2,10 @@
 //! the barrier at or below the floor of every lease, `gc-master/src/sessions.rs`). A lease is a length of time on two
 //! clocks, so it is a promise only where none of them went at a wrong pace.
 //!
-//! If nothing keeps a client from its master and the oracle, its lease has to cover each transaction from its begin to
+//! If nothing keeps a client from its master and the oracle, nor the master from its registers, its lease has to cover each transaction from its begin to
 //! its end, whatever the client believes of it: a client that counts on too little would find every refusal right.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use percolator_client::Error;
@@ -46,7 +47,7 @@ pub(crate) fn look(session: &Session, is_fresh: bool, error: &Error) {
             NAME,
             format!("{who} has a lease that covers its transaction, and is told: {too_old}"),
         );
-    } else if is_fresh && session.is_covered {
+    } else if is_fresh && session.is_covered && !world.has_outage.load(Ordering::Relaxed) {
         world.fail(
             NAME,
             format!(

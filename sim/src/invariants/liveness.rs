@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
@@ -123,6 +124,7 @@ fn stays_led(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     }
     let before = promised();
     world.note(|| "the register is away, and all oracles and masters are up".to_owned());
+    world.has_outage.store(true, Ordering::Relaxed);
     world.kill(store.node, false);
     world.run(world.now() + OUTAGE_TAKEOVERS * replicas.takeover(), || {
         false

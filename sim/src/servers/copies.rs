@@ -50,14 +50,14 @@ impl CopyFile {
         })
     }
 
-    /// Keeps the copy of a state, which takes so long, unless the folder has this one or a later one.
+    /// Keeps the copy of a state, which takes so long from its turn on, unless the folder has this one or a later one.
     ///
     /// # Errors
     /// The folder has a later leader's, or doesn't take it.
     pub(super) async fn keep(
         &self,
         world: &Arc<World>,
-        takes: Duration,
+        takes: &(dyn Fn() -> Duration + Send + Sync),
         (register, number): (u64, StateNumber),
         state: Arc<Vec<u8>>,
     ) -> Result<(), PromiseRefusal> {
@@ -73,7 +73,7 @@ impl CopyFile {
             number,
             state,
         };
-        let copy = self.writing.wait(copy, world.sleep(takes)).await;
+        let copy = self.writing.wait(copy, world.sleep(takes())).await;
         let stored = file(&self.disk).store(&encode(&copy));
         stored.map_err(|error| PromiseRefusal::Failed(error.to_string()))?;
         *self.shown.lock() = Some(copy.clone());

@@ -27,7 +27,6 @@ use crate::servers::alone::state_waits;
 use crate::servers::copies::CopyFile;
 pub(super) use crate::servers::elected_master::host::MasterHost;
 use crate::servers::master::{Master, address};
-use crate::servers::oracle::WRITE;
 use crate::servers::promises::{PromiseFile, PromisePlace};
 use crate::servers::register::{MASTERS, STATE};
 use crate::servers::replica::Replicated;
@@ -78,7 +77,10 @@ impl ElectedMaster {
         let dead = std::mem::replace(&mut *master.before.lock(), vec![incarnation]);
         let takes: Arc<dyn Fn() -> Duration + Send + Sync> = {
             let master = master.clone();
-            Arc::new(move || master.dice.of("records", |rng| rng.about(WRITE)))
+            Arc::new(move || {
+                let write = *master.write.lock();
+                master.dice.of("records", |rng| rng.about(write))
+            })
         };
         let promises = PromisePlace {
             world: world.clone(),

@@ -49,11 +49,11 @@ impl PromiseFile {
         Ok((promises, record))
     }
 
-    /// Makes the newest record durable, which takes so long, and returns it. None: the folder doesn't take it.
+    /// Makes the newest record durable, which takes so long from its turn on, and returns it. None: the folder doesn't take it.
     async fn keep(
         &self,
         world: &Arc<World>,
-        takes: Duration,
+        takes: &(dyn Fn() -> Duration + Send + Sync),
         replica: &impl Promiser,
     ) -> Option<PromiseRecord> {
         let mut durable = self.durable.lock().await;
@@ -62,7 +62,7 @@ impl PromiseFile {
             return Some(newest);
         }
         *durable = None;
-        self.writing.wait(newest, world.sleep(takes)).await;
+        self.writing.wait(newest, world.sleep(takes())).await;
         store_record(&file(&self.disk), &newest).ok()?;
         *durable = Some(newest);
         Some(newest)
@@ -162,9 +162,10 @@ impl PromisePlace {
 impl RecordKeeper for PromisePlace {
     async fn keep<P: Promiser>(&self, replica: &Arc<P>) -> Result<PromiseRecord, String> {
         let (done, kept) = oneshot::channel();
-        let (place, replica, takes) = (self.clone(), replica.clone(), (self.takes)());
+        let (place, replica) = (self.clone(), replica.clone());
         let keeping = async move {
-            let kept = place.file.keep(&place.world, takes, &*replica).await;
+            let kept = place.file.keep(&place.world, &*place.takes, &*replica);
+            let kept = kept.await;
             // Perhaps nobody waits for it any more.
             let _ = done.send(kept);
         };

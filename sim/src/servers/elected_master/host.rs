@@ -64,10 +64,12 @@ impl Host for MasterHost {
         state: Arc<Vec<u8>>,
     ) -> Result<(), PromiseRefusal> {
         let (done, kept) = oneshot::channel();
-        let takes = (self.promises.takes)();
+        let takes = self.promises.takes.clone();
         let (copies, world) = (self.copies.clone(), self.promises.world.clone());
         let keeping = async move {
-            let kept = copies.keep(&world, takes, (register, number), state).await;
+            let kept = copies
+                .keep(&world, &*takes, (register, number), state)
+                .await;
             // Perhaps nobody waits for it any more.
             let _ = done.send(kept);
         };
