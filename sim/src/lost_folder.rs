@@ -139,6 +139,12 @@ async fn give_up(session: &Session, owner: &str) -> Result<(), Error> {
         owners.any(|server| server == owner)
     };
     let had: Vec<_> = tables.iter().filter(had).collect();
+    let is_meant = |table: &percolator_client::Table| table.name == TABLE;
+    if tables.iter().any(is_meant) && !had.iter().any(|table| is_meant(table)) {
+        // It has just begun, and hasn't heard all servers: the server says what it was told by the one before.
+        let why = "the master doesn't know yet what is lost";
+        return Err(Error::Unavailable(why.to_owned()));
+    }
     let is_deleting = |name: &str| had.iter().any(|table| table.name == name && table.deleting);
     for table in had
         .iter()
