@@ -494,6 +494,7 @@ fn new_oracles(
             },
             lives: Arc::default(),
             write: Mutex::new(oracle::WRITE),
+            hangs_until: Mutex::default(),
             dice: Dice::new(rng(stream)),
             replicated: replicated.filter(|_| plan.replicas.oracles > 1).cloned(),
             running: Mutex::new(None),
@@ -528,6 +529,7 @@ fn new_masters(
             dice: Dice::new(rng(stream)),
             die_ppm: Mutex::new(0),
             write: Mutex::new(oracle::WRITE),
+            hangs_until: Mutex::default(),
             begun: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
             tablet_servers: Mutex::new(

@@ -135,6 +135,16 @@ impl Cluster {
         }
     }
 
+    /// What one of several oracles or masters keeps in its folder is written then, and not before.
+    pub(crate) fn hang_disk(&self, server: usize, until: Duration) {
+        match self.place(server) {
+            Place::Master(number) => *self.masters[number].hangs_until.lock() = until,
+            Place::Oracle(number) => *self.oracles[number].hangs_until.lock() = until,
+            // By another rule: until the process ends.
+            Place::Tablet(number) => self.tablet(number).hang(),
+        }
+    }
+
     /// A server's disk is well.
     pub fn mend_disk(&self, server: usize) {
         self.set_disk_error_ppm(server, 0);

@@ -320,7 +320,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             cluster.go_back(world, number, age, lasts);
         }
         Fault::SwapFolders => cluster.swap_folders(world, whom, lasts, way),
-        Fault::DiskHang => hang(world, cluster, turns, deed),
+        Fault::DiskHang => hang(world, cluster, deed),
         Fault::SplitAndMerge => cuts::split_or_merge(world, cluster, whom, way),
         Fault::MoveTablets => moves::move_one(world, cluster, whom, way),
         Fault::Balance if way % 4 == 3 => moves::stop_when_empty(world, cluster, whom, way),
@@ -455,24 +455,19 @@ fn pause(world: &Arc<World>, turns: &Turns, node: NodeId, lasts: Duration) {
 }
 
 /// Some server's disk fails in this way for so long.
-fn hang(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) {
+fn hang(world: &Arc<World>, cluster: &Arc<Cluster>, deed: &Deed) {
     let replicas = cluster.replica_numbers();
-    if replicas.is_empty() || deed.way % 2 == 1 {
-        let number = (deed.whom % cluster.plan.tablet_servers as u64) as usize;
-        let tablet = cluster.tablet(number);
-        world.note(|| format!("the disk of {} hangs", tablet.name));
-        return tablet.hang();
-    }
-    let server = one_of(deed.whom, &replicas);
+    let server = if replicas.is_empty() || deed.way % 2 == 1 {
+        let tablets = cluster.tablet_numbers();
+        tablets.start + (deed.whom % cluster.plan.tablet_servers as u64) as usize
+    } else {
+        one_of(deed.whom, &replicas)
+    };
     let name = world.name(cluster.server_node(server));
-    world.note(|| format!("the disk of {name} hangs for some takeovers"));
-    // No term that it begins meanwhile is in its folder in time.
-    let takeover = cluster.plan.replicas.takeover();
-    cluster.set_disk_slow(server, takeover * 2);
-    let mended = cluster.clone();
-    let mend = move |_: &Arc<World>| mended.set_disk_slow(server, Duration::ZERO);
-    let place = Place::Disk(server, deed.fault);
-    mend_later(world, turns, place, takeover * 3, Box::new(mend));
+    world.note(|| format!("the disk of {name} hangs"));
+    // No term that a replica begins meanwhile is in its folder in time.
+    let until = world.now() + cluster.plan.replicas.takeover() * 2;
+    cluster.hang_disk(server, until);
 }
 
 fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) {

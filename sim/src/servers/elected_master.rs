@@ -76,10 +76,11 @@ impl ElectedMaster {
         // The holder of the folder's lock knows that those before are dead.
         let dead = std::mem::replace(&mut *master.before.lock(), vec![incarnation]);
         let takes: Arc<dyn Fn() -> Duration + Send + Sync> = {
-            let master = master.clone();
+            let (master, world) = (master.clone(), world.clone());
             Arc::new(move || {
                 let write = *master.write.lock();
-                master.dice.of("records", |rng| rng.about(write))
+                let hangs = master.hangs_until.lock().saturating_sub(world.now());
+                hangs + master.dice.of("records", |rng| rng.about(write))
             })
         };
         let promises = PromisePlace {

@@ -52,6 +52,8 @@ pub struct Master {
     pub die_ppm: Mutex<u32>,
     /// How long a write of the state into its folder takes.
     pub write: Mutex<Duration>,
+    /// No write of what one of several keeps in its folder ends before.
+    pub hangs_until: Mutex<Duration>,
     /// The cluster has begun: a master without a state has lost it.
     pub begun: AtomicBool,
     /// The cluster's id.

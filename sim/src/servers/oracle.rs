@@ -49,6 +49,8 @@ pub struct Oracle {
     pub settings: Settings,
     /// How long a write of the limit takes, about.
     pub write: Mutex<Duration>,
+    /// No write of what one of several keeps in its folder ends before.
+    pub hangs_until: Mutex<Duration>,
     /// Processes that had its folder.
     pub lives: Arc<Lives>,
     /// The cluster that one of several belongs to, as its folder has it.
@@ -150,10 +152,11 @@ impl Oracle {
         let (dead, timing) = (self.lives.dead(), replicated.timing);
         let mut replica = OracleReplica::new(member, dead, timing, self.settings);
         replica.restore(self.now(world), record);
-        let oracle = self.clone();
+        let (oracle, clock) = (self.clone(), world.clone());
         let takes = move || {
             let write = *oracle.write.lock();
-            oracle.dice.of("records", |rng| rng.about(write))
+            let hangs = oracle.hangs_until.lock().saturating_sub(clock.now());
+            hangs + oracle.dice.of("records", |rng| rng.about(write))
         };
         let place = PromisePlace {
             world: world.clone(),
