@@ -4,7 +4,6 @@ mod bank;
 mod bench;
 mod cells;
 mod changes;
-mod cluster;
 mod complete;
 mod connect;
 mod data;
@@ -22,6 +21,7 @@ mod shell;
 mod table;
 mod tablet;
 mod txn;
+mod up;
 mod verify;
 
 use std::ffi::OsStr;
@@ -125,7 +125,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a cluster on this machine.
-    Up(cluster::Args),
+    Up(up::Args),
     Status(observe::status::Args),
     Top(observe::top::Args),
     #[command(subcommand)]
@@ -273,7 +273,7 @@ async fn run(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let command = match command {
-        Command::Up(args) => return cluster::up(args, output).await,
+        Command::Up(args) => return up::run(args, output).await,
         Command::Status(args) => return observe::status::run(cluster, args, output).await,
         Command::Top(args) => return observe::top::run(cluster, args, output).await,
         Command::Debug(command) => return observe::bundle::run(cluster, command, output).await,

@@ -10,6 +10,7 @@ use anyhow::Context;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use percolator_client::{Admin, escape};
+use percolator_local::{logs, settings};
 use serde_json::{Value, json};
 
 use super::kubernetes::OnKubernetes;
@@ -17,7 +18,6 @@ use super::metrics::{MetricsSource, Places};
 use super::redact::redacted;
 use super::survey::Survey;
 use super::{page, problems, status};
-use crate::cluster::{logs, settings};
 use crate::errors::Usage;
 use crate::gc::{self, owner_json};
 use crate::output::Output;

@@ -6,10 +6,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use percolator_local::SERVERS;
 use percolator_telemetry::endpoint;
 use serde::Deserialize;
-
-use crate::cluster::SERVERS;
 
 /// A process that is there answers sooner.
 const TIMEOUT: Duration = Duration::from_secs(2);

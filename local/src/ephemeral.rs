@@ -15,27 +15,31 @@ const DATA: &str = "data";
 const YOUNG: Duration = Duration::from_secs(60);
 
 /// The folder of a cluster, removed with this.
-pub(crate) struct Folder {
+pub struct EphemeralFolder {
     folder: TempDir,
     _lock: File,
 }
 
-impl Folder {
-    pub(crate) fn data_dir(&self) -> PathBuf {
+impl EphemeralFolder {
+    /// Makes a folder, and removes those that were left behind.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub fn make() -> io::Result<Self> {
+        remove_left(&std::env::temp_dir());
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+        let lock = File::create_new(folder.path().join(LOCK))?;
+        lock.try_lock().map_err(io::Error::from)?;
+        Ok(Self {
+            folder,
+            _lock: lock,
+        })
+    }
+
+    /// Where the cluster's data belong.
+    pub fn data_dir(&self) -> PathBuf {
         self.folder.path().join(DATA)
     }
-}
-
-/// Makes a folder, and removes those that were left behind.
-pub(crate) fn folder() -> io::Result<Folder> {
-    remove_left(&std::env::temp_dir());
-    let folder = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
-    let lock = File::create_new(folder.path().join(LOCK))?;
-    lock.try_lock().map_err(io::Error::from)?;
-    Ok(Folder {
-        folder,
-        _lock: lock,
-    })
 }
 
 /// What can't be looked at, or removed, isn't ours: it stays.

@@ -14,10 +14,10 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::followed;
-use super::layout::{LOGS, Layout};
-use super::planned::{NEW_CLUSTER, Role};
-use super::running::{self, Running};
+use crate::followed;
+use crate::layout::{LOGS, Layout};
+use crate::planned::{NEW_CLUSTER, Role};
+use crate::running::{self, Running};
 
 /// A server that dies this soon after its start is failing, not unlucky.
 const SOON: Duration = Duration::from_secs(2);
@@ -97,8 +97,11 @@ struct Recipe {
     log_level: PathBuf,
 }
 
-/// Whether all programs are there that [`start`] runs: to be asked before anything is made.
-pub(crate) fn check_programs(with_proxy: bool) -> anyhow::Result<()> {
+/// Whether all programs are there that a cluster of processes runs: to be asked before anything is made.
+///
+/// # Errors
+/// One is missing: where it is looked for.
+pub fn check_programs(with_proxy: bool) -> anyhow::Result<()> {
     let proxy = with_proxy.then_some(Role::Proxy);
     for role in [Role::Master, Role::Oracle, Role::Tablet]
         .into_iter()

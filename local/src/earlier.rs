@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use super::layout::Layout;
-use crate::output::Output;
+use crate::layout::Layout;
 
 /// A server that notices the end of its `up` writes what it has to write, and is gone within this.
 const END_WITHIN: Duration = Duration::from_secs(60);
@@ -23,8 +22,11 @@ struct Earlier {
     server: String,
 }
 
-/// Waits until no process has a folder of the cluster's servers as its data folder.
-pub(super) async fn ended(layout: &Layout, output: Output) -> anyhow::Result<()> {
+/// Waits until no process has a folder of the cluster's servers as its data folder. `say` tells a person that it waits.
+///
+/// # Errors
+/// They still run after a minute: which ones.
+pub async fn earlier_ended(layout: &Layout, say: &(dyn Fn(&str) + Sync)) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut told = false;
     loop {
@@ -44,7 +46,7 @@ pub(super) async fn ended(layout: &Layout, output: Output) -> anyhow::Result<()>
             );
         }
         if !told && started.elapsed() >= TELL_AFTER {
-            output.note(&format!(
+            say(&format!(
                 "waiting for servers of an earlier `percolator up` to end: {}",
                 who.join(", ")
             ));

@@ -6,18 +6,18 @@ use std::path::PathBuf;
 
 use percolator_api::Spec;
 
-use super::followed;
-use super::layout::Layout;
+use crate::followed;
+use crate::layout::Layout;
 
 /// The name of the proxy.
 const PROXY: &str = "proxy-0";
 
 /// The master begins a cluster.
-pub(super) const NEW_CLUSTER: &str = "--new-cluster";
+pub(crate) const NEW_CLUSTER: &str = "--new-cluster";
 
 /// What a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     Master,
     Oracle,
     Tablet,
@@ -26,7 +26,7 @@ pub(super) enum Role {
 
 impl Role {
     /// What people call it.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Master => "master",
             Self::Oracle => "oracle",
@@ -36,7 +36,7 @@ impl Role {
     }
 
     /// What logs, metrics and traces call it.
-    pub(super) fn logged_as(self) -> &'static str {
+    pub(crate) fn logged_as(self) -> &'static str {
         match self {
             Self::Master => "gc-master",
             Self::Oracle => "tso",
@@ -46,7 +46,7 @@ impl Role {
     }
 
     /// Its program.
-    pub(super) fn program(self) -> &'static str {
+    pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Master => "percolator-gc-master",
             Self::Oracle => "percolator-tso",
@@ -58,22 +58,22 @@ impl Role {
 
 /// A server that is to run.
 #[derive(Clone, Debug)]
-pub(super) struct PlannedServer {
-    pub(super) role: Role,
-    pub(super) server: String,
+pub(crate) struct PlannedServer {
+    pub(crate) role: Role,
+    pub(crate) server: String,
     /// None for a proxy, which keeps nothing.
-    pub(super) data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// For its clients.
-    pub(super) listen: SocketAddr,
+    pub(crate) listen: SocketAddr,
     /// For metrics and health.
-    pub(super) metrics_listen: SocketAddr,
+    pub(crate) metrics_listen: SocketAddr,
     /// What the manifest and the command line of `up` say to it.
     said: Vec<OsString>,
 }
 
 impl PlannedServer {
     /// The arguments of its program, but for where it listens. `masters`: where these are, for all other servers.
-    pub(super) fn arguments(&self, masters: &str) -> Vec<OsString> {
+    pub(crate) fn arguments(&self, masters: &str) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec!["--server".into(), self.server.clone().into()];
         if let Some(data) = &self.data {
             arguments.extend(["--data-dir".into(), data.clone().into()]);
@@ -88,7 +88,7 @@ impl PlannedServer {
 
 impl Layout {
     /// Its servers, in the order in which they are started: the masters first, whose addresses the others need.
-    pub(super) fn servers(&self) -> anyhow::Result<Vec<PlannedServer>> {
+    pub(crate) fn servers(&self) -> anyhow::Result<Vec<PlannedServer>> {
         let tablets = self.tablet_servers().map(|name| (Role::Tablet, name));
         // The first master and the first oracle begin the registers. Their numbers are the first ones, and those of the
         // others the last ones: so servers keep their ports.
@@ -158,7 +158,7 @@ fn register(folder: Option<PathBuf>) -> impl Iterator<Item = OsString> {
 }
 
 /// What the manifest says to a server.
-pub(super) fn to_args(spec: &Spec, role: Role) -> Vec<String> {
+pub(crate) fn to_args(spec: &Spec, role: Role) -> Vec<String> {
     match role {
         // One reads a file, and of the other the manifest says nothing.
         Role::Master | Role::Proxy => Vec::new(),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use super::layout::names_in;
+use crate::layout::names_in;
 
 /// What servers make in their folders. `lost+found` is a file system's own.
 const OURS: [&str; 13] = [

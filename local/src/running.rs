@@ -6,44 +6,49 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Serialize;
 
-use super::planned::Role;
+use crate::planned::Role;
 
 /// What runs where.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Running {
-    pub(crate) role: &'static str,
-    pub(crate) server: String,
-    pub(crate) address: String,
+pub struct Running {
+    /// What people call its task: `master`, `oracle`, `tablet` or `proxy`.
+    pub role: &'static str,
+    /// Its name.
+    pub server: String,
+    /// Where its clients reach it: HOST:PORT.
+    pub address: String,
     /// Where it shows metrics and health, where it does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) metrics: Option<String>,
+    pub metrics: Option<String>,
     /// The process, where it's one of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) pid: Option<u32>,
+    pub pid: Option<u32>,
     /// Its folder, where it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) data: Option<PathBuf>,
+    pub data: Option<PathBuf>,
 }
 
 impl Running {
-    pub(crate) fn is_master(&self) -> bool {
+    /// Whether it is one of the masters.
+    pub fn is_master(&self) -> bool {
         self.role == Role::Master.name()
     }
 
-    pub(crate) fn is_proxy(&self) -> bool {
+    /// Whether it is the proxy.
+    pub fn is_proxy(&self) -> bool {
         self.role == Role::Proxy.name()
     }
 }
 
 /// Where clients reach the masters: HOST:PORT, with commas between.
-pub(crate) fn masters(running: &[Running]) -> String {
+pub fn masters(running: &[Running]) -> String {
     let masters = running.iter().filter(|server| server.is_master());
     let addresses: Vec<&str> = masters.map(|master| &*master.address).collect();
     addresses.join(",")
 }
 
 /// Where a cluster says what runs, in its data folder.
-pub(crate) const SERVERS: &str = "servers.json";
+pub const SERVERS: &str = "servers.json";
 
 /// Writes the file, at once, as others read it whenever they like.
 pub(crate) fn tell(data_dir: &Path, running: &[Running]) -> anyhow::Result<()> {

@@ -12,39 +12,40 @@ use percolator_engine::EngineKind;
 use percolator_server::{DurableValue as _, SmallFile, folder};
 use serde::{Deserialize, Serialize};
 
-use super::{followed, leftovers, lost_state};
+use crate::{followed, leftovers, lost_state};
 
 /// A local cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
-    pub(crate) data_dir: PathBuf,
+pub struct Layout {
+    /// The folder of its data.
+    pub data_dir: PathBuf,
     /// What the manifest calls the cluster.
     name: String,
     /// The folder was empty: this is the cluster's first start.
     pub(crate) new: bool,
     /// What the manifest says.
-    pub(super) spec: Spec,
-    pub(super) how: RunOptions,
+    pub(crate) spec: Spec,
+    pub(crate) how: RunOptions,
     /// The folder is this process', until the last of these is gone.
     _lock: Arc<File>,
 }
 
 /// How a cluster is to be run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RunOptions {
+pub struct RunOptions {
     /// Port of the master; 0: any.
-    pub(crate) port: u16,
+    pub port: u16,
     /// Where the proxy listens; none: there is no proxy.
-    pub(crate) proxy_ports: Option<ProxyPorts>,
+    pub proxy_ports: Option<ProxyPorts>,
     /// Plain access is allowed.
-    pub(crate) raw: bool,
+    pub raw: bool,
     /// How far the clock may be beyond the oracle's last limit.
-    pub(crate) stopped_max: Duration,
+    pub stopped_max: Duration,
 }
 
 /// The ports of a proxy; 0: any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ProxyPorts {
+pub struct ProxyPorts {
     /// For its clients.
     port: u16,
     /// For metrics and health.
@@ -53,7 +54,10 @@ pub(crate) struct ProxyPorts {
 
 impl ProxyPorts {
     /// This one, and the next one for metrics.
-    pub(crate) fn from(port: u16) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// There is no next one.
+    pub fn from(port: u16) -> anyhow::Result<Self> {
         let metrics_port = match port {
             0 => 0,
             port => port.checked_add(1).with_context(|| {
@@ -63,11 +67,11 @@ impl ProxyPorts {
         Ok(Self { port, metrics_port })
     }
 
-    pub(super) fn listen(self) -> SocketAddr {
+    pub(crate) fn listen(self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    pub(super) fn listen_metrics(self) -> SocketAddr {
+    pub(crate) fn listen_metrics(self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.metrics_port).into()
     }
 }
@@ -89,7 +93,10 @@ const REMEMBERED: &str = "CLUSTER";
 impl Layout {
     /// Checks the folder against the manifest, and makes it. Where a new cluster's ports are taken, nothing is
     /// made: a folder without a cluster would be left.
-    pub(crate) fn open(
+    ///
+    /// # Errors
+    /// What the folder has doesn't go with the manifest, it can't be used, or a port is taken.
+    pub fn open(
         data_dir: &Path,
         manifest: &PercolatorCluster,
         how: RunOptions,
@@ -131,7 +138,10 @@ impl Layout {
 
     /// To be called when no server of an earlier `up` runs any more. Where its cluster never began, what is left of it goes:
     /// nobody was ever told that it is there.
-    pub(crate) fn begin(&mut self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// What is left has something that must not be removed.
+    pub fn begin(&mut self) -> anyhow::Result<()> {
         let names = names_in(&self.data_dir)?;
         self.new = self.new && !has_begun(&self.data_dir, &names)?;
         let servers = names.iter().filter(|name| self.new && is_server(name));
@@ -146,7 +156,7 @@ impl Layout {
     }
 
     /// What a manifest says otherwise, and counts when the cluster is started again.
-    pub(crate) fn differences(&self, manifest: &PercolatorCluster) -> Vec<&'static str> {
+    pub fn differences(&self, manifest: &PercolatorCluster) -> Vec<&'static str> {
         let (ours, asked) = (&self.spec, &manifest.spec);
         let (storage, other) = (&ours.tablets.storage, &asked.tablets.storage);
         let differ = [
@@ -181,7 +191,10 @@ impl Layout {
     }
 
     /// Keeps in the folder what the next start is to be held against.
-    pub(crate) fn remember(&self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn remember(&self) -> anyhow::Result<()> {
         let cluster = ClusterRecord {
             name: self.name.clone(),
             tablets: self.spec.tablets.replicas,
@@ -229,6 +242,11 @@ impl Layout {
     fn register(&self, replicas: u32, file: &str) -> Option<PathBuf> {
         let folder = self.data_dir.join(REGISTER);
         (replicas > 1 || folder.join(file).exists()).then_some(folder)
+    }
+
+    /// How many tablet servers there are.
+    pub fn tablet_server_count(&self) -> u32 {
+        self.spec.tablets.replicas
     }
 
     /// The tablet servers' names.
@@ -395,7 +413,7 @@ fn drained_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 /// What lies in a data folder, but for its lock, in order.
-pub(super) fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
+pub(crate) fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
     let entries = std::fs::read_dir(data_dir)
         .with_context(|| format!("cannot read the data folder {}", data_dir.display()))?;
     let mut names = Vec::new();

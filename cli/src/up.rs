@@ -1,47 +1,21 @@
 //! `percolator up`: a cluster on this machine, from the manifest that Kubernetes takes too.
 
-mod earlier;
-mod ephemeral;
-mod followed;
-mod layout;
-mod leftovers;
-mod lost_state;
-mod planned;
-mod processes;
-mod running;
-mod threads;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use percolator_api::PercolatorCluster;
-use percolator_client::Client;
-use percolator_telemetry::endpoint::{self, DATA_LOST, NO_ROOM};
-use percolator_telemetry::logs;
+use percolator_local::{
+    Cluster, EphemeralFolder, Layout, LiveSettings, ProxyPorts, RunOptions, Running,
+    check_programs, earlier_ended, masters, ready,
+};
 
 use crate::errors::{CannotRun, Usage};
 use crate::output::{Format, Output, columns};
-use followed::LiveSettings;
-use layout::{Layout, ProxyPorts, RunOptions};
-use running::Running;
-pub(crate) use running::SERVERS;
-
-/// A cluster that isn't ready by then won't be.
-const READY_WITHIN: Duration = Duration::from_secs(30);
-
-/// The same after the master's state was rebuilt: the servers wait for leases that nobody knows any more.
-const READY_AFTER_REBUILD_WITHIN: Duration = Duration::from_secs(120);
-
-/// How often servers that start are asked whether they are ready.
-const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// The proxy's port lies so far above the first master's: there is room for servers between them.
 const PROXY_ABOVE: u16 = 90;
-
-/// A server that does its task says so sooner.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often the manifest is read for what counts without a restart.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -103,41 +77,16 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// What a data folder says of its cluster's settings, as far as it can be read.
-pub(crate) fn settings(data_dir: &Path) -> serde_json::Value {
-    let file = |path: PathBuf| -> Option<serde_json::Value> {
-        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
-    };
-    serde_json::json!({
-        "cluster": layout::described(data_dir),
-        "manifest": file(followed::manifest_file(data_dir)),
-        "servers": file(data_dir.join(SERVERS)),
-    })
-}
-
-/// The logs in a data folder, by name.
-pub(crate) fn logs(data_dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(data_dir.join(layout::LOGS));
-    let entries = entries.into_iter().flatten().filter_map(Result::ok);
-    let mut logs: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    logs.sort();
-    logs
-}
-
-enum Cluster {
-    Threads(threads::Threads),
-    Processes(processes::Processes),
-}
-
-pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
+    let say = |message: &str| output.note(message);
     let manifest = read_manifest(args.file.as_ref())?;
     if args.processes {
-        processes::check_programs(!args.no_proxy)?;
+        check_programs(!args.no_proxy)?;
     }
     let ephemeral = args
         .ephemeral
-        .then(ephemeral::folder)
+        .then(EphemeralFolder::make)
         .transpose()
         .context("cannot make a folder for the cluster's data")?;
     let (data_dir, port) = match &ephemeral {
@@ -150,7 +99,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     tokio::select! {
         biased;
         () = &mut stop => return Ok(ExitCode::SUCCESS),
-        ended = earlier::ended(&layout, output) => ended?,
+        ended = earlier_ended(&layout, &say) => ended?,
     }
     layout.begin()?;
     let followed = manifest.followed(&layout);
@@ -168,7 +117,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
             let _ = cluster.stop().await;
             return Err(failed);
         }
-        ready = ready(&running, &kept, !args.command.is_empty(), output) => {
+        ready = ready(&running, &kept, !args.command.is_empty(), &say) => {
             if let Err(error) = ready {
                 let _ = cluster.stop().await;
                 return Err(error);
@@ -220,7 +169,7 @@ fn say_ready(
         output.note(&shown);
     }
     let next = if command.is_empty() {
-        let masters = running::masters(running);
+        let masters = masters(running);
         let proxy = running.iter().find(|server| server.is_proxy());
         let proxy = proxy.map(|proxy| format!(" (other languages: http://{})", proxy.address));
         let proxy = proxy.unwrap_or_default();
@@ -276,7 +225,7 @@ impl Manifest {
     fn followed(&self, layout: &Layout) -> LiveSettings {
         LiveSettings::of(
             &self.cluster.spec,
-            layout.spec.tablets.replicas,
+            layout.tablet_server_count(),
             self.says_log_level,
         )
     }
@@ -307,96 +256,6 @@ fn read_manifest(file: Option<&PathBuf>) -> anyhow::Result<Manifest> {
 
 const DEFAULT_MANIFEST: &str =
     "{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {name: local}}";
-
-/// Waits until every server has told the master where it is and had its answer, and the oracle hands out timestamps. A person is
-/// waited for who has a lost state of the master rebuilt, but not by `up -- COMMAND`.
-async fn ready(
-    running: &[Running],
-    layout: &Layout,
-    has_command: bool,
-    output: Output,
-) -> anyhow::Result<()> {
-    let master = running::masters(running);
-    let tablet_servers: Vec<String> = layout.tablet_servers().collect();
-    let mut deadline = Instant::now() + READY_WITHIN;
-    // A master keeps the state with which it has answered once.
-    let mut may_be_lost = !layout.new;
-    let mut is_told = false;
-    loop {
-        let is_lost = may_be_lost && lost_state::is_lost(&master, &tablet_servers).await;
-        let waits = if is_lost {
-            Some(lost_state::advice(&master, &tablet_servers))
-        } else {
-            match Client::connect(&master).await {
-                Ok(client) => {
-                    may_be_lost = false;
-                    waits_for(&client, running).await?
-                }
-                Err(error) => Some(error.to_string()),
-            }
-        };
-        let Some(waits) = waits else { return Ok(()) };
-        if is_lost && !has_command {
-            deadline = Instant::now() + READY_AFTER_REBUILD_WITHIN;
-            if !is_told {
-                output.note(&waits);
-                is_told = true;
-            }
-        }
-        if Instant::now() >= deadline {
-            bail!("the cluster was not ready in time: {waits}");
-        }
-        tokio::time::sleep(if is_lost {
-            FOLLOW_EVERY
-        } else {
-            ASK_AGAIN_AFTER
-        })
-        .await;
-    }
-}
-
-/// What the servers of a cluster whose master answers still wait for.
-async fn waits_for(client: &Client, running: &[Running]) -> anyhow::Result<Option<String>> {
-    // A proxy introduces itself when it has reached the master, and serves when it can.
-    let reporting = |server: &&Running| !server.is_master() && !server.is_proxy();
-    let servers = running.iter().filter(reporting).count();
-    let listed = client.servers().await?;
-    let alive = listed.iter().filter(|server| server.alive).count();
-    let waits = if alive >= servers {
-        not_ready(running).await
-    } else {
-        Some(format!(
-            "{alive} of {servers} servers have reported to the master"
-        ))
-    };
-    if waits.is_none() {
-        client.timestamp().await?;
-    }
-    Ok(waits)
-}
-
-/// Whether what a server says doesn't pass by waiting: lost data doesn't come, and room can be made by clients.
-fn lasts(said: &str) -> bool {
-    said.starts_with(DATA_LOST) || said.starts_with(NO_ROOM)
-}
-
-/// What a server still waits for, by its own words.
-async fn not_ready(running: &[Running]) -> Option<String> {
-    for server in running {
-        let Some(address) = &server.metrics else {
-            continue;
-        };
-        let asked = endpoint::get(address, "/readyz");
-        let why = match tokio::time::timeout(ANSWERS_WITHIN, asked).await {
-            Ok(Ok(said)) if said.status == 200 || lasts(&said.body) => continue,
-            Ok(Ok(said)) => said.body.trim().to_owned(),
-            Ok(Err(error)) => format!("{address}: {error}"),
-            Err(_) => format!("{address} does not answer"),
-        };
-        return Some(format!("{}: {why}", server.server));
-    }
-    None
-}
 
 fn shown(running: &[Running], format: Format) -> serde_json::Result<String> {
     match format {
@@ -479,7 +338,7 @@ fn start_command(
     let proxy = running.iter().find(|server| server.is_proxy());
     let child = tokio::process::Command::new(itself.unwrap_or_else(|| program.into()))
         .args(arguments)
-        .env("PERCOLATOR_CLUSTER", running::masters(running))
+        .env("PERCOLATOR_CLUSTER", masters(running))
         .envs(proxy.map(|proxy| ("PERCOLATOR_PROXY", &proxy.address)))
         .env("PERCOLATOR_DATA_DIR", data_dir)
         .kill_on_drop(true)
@@ -529,40 +388,4 @@ fn exit_code(status: std::process::ExitStatus) -> ExitCode {
         .code()
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
     ExitCode::from(u8::try_from(code).unwrap_or(1))
-}
-
-impl Cluster {
-    async fn start(layout: Layout, processes: bool) -> anyhow::Result<Self> {
-        if processes {
-            return Ok(Self::Processes(processes::start(layout).await?));
-        }
-        // The servers' usual events are no news to a person at a terminal.
-        logs::init_with(logs::Settings {
-            level_file: Some(followed::log_level_file(&layout.data_dir)),
-            ..logs::Settings::from("warn")
-        });
-        Ok(Self::Threads(threads::start(layout).await?))
-    }
-
-    fn running(&self) -> Vec<Running> {
-        match self {
-            Self::Threads(threads) => threads.running(),
-            Self::Processes(processes) => processes.running(),
-        }
-    }
-
-    /// Ends with why the cluster can't go on, if that happens.
-    async fn failed(&mut self) -> anyhow::Error {
-        match self {
-            Self::Threads(threads) => threads.failed().await,
-            Self::Processes(processes) => processes.failed().await,
-        }
-    }
-
-    async fn stop(self) -> anyhow::Result<()> {
-        match self {
-            Self::Threads(threads) => threads.stop().await,
-            Self::Processes(processes) => processes.stop().await,
-        }
-    }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use percolator_client::{Admin, MasterRebuild};
 
-use super::layout::MASTER;
+use crate::layout::MASTER;
 
 /// The command that rebuilds the state of the masters at `masters` from these tablet servers.
 fn command(masters: &str, tablet_servers: &[String]) -> String {
@@ -16,7 +16,7 @@ fn command(masters: &str, tablet_servers: &[String]) -> String {
 }
 
 /// What to do when the folder of a master that is alone is gone. `port`: what `up` was given; 0: any.
-pub(super) fn folder_is_missing(data_dir: &Path, port: u16, tablet_servers: &[String]) -> String {
+pub(crate) fn folder_is_missing(data_dir: &Path, port: u16, tablet_servers: &[String]) -> String {
     let masters = match port {
         0 => "HOST:PORT".to_owned(),
         port => format!("127.0.0.1:{port}"),
@@ -34,7 +34,7 @@ pub(super) fn folder_is_missing(data_dir: &Path, port: u16, tablet_servers: &[St
 }
 
 /// What to do when masters run that have no state.
-pub(super) fn advice(masters: &str, tablet_servers: &[String]) -> String {
+pub(crate) fn advice(masters: &str, tablet_servers: &[String]) -> String {
     format!(
         "the master's state is lost, and the other servers have a cluster: nothing is begun over it. Bring the newest folder of the \
          master, or its register, back. If it is gone for good, type in another terminal\n  \
@@ -45,7 +45,7 @@ pub(super) fn advice(masters: &str, tablet_servers: &[String]) -> String {
 }
 
 /// Whether a master answers that has no state. One that has a state refuses to say what would be rebuilt.
-pub(super) async fn is_lost(masters: &str, tablet_servers: &[String]) -> bool {
+pub(crate) async fn is_lost(masters: &str, tablet_servers: &[String]) -> bool {
     let Ok(admin) = Admin::connect(masters) else {
         return false;
     };

@@ -15,14 +15,15 @@ const NEW: &str = "new";
 
 /// What the files say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LiveSettings {
+pub struct LiveSettings {
     manifest: String,
     log_level: &'static str,
 }
 
 impl LiveSettings {
-    /// `tablets`: that run, whatever the manifest says meanwhile.
-    pub(crate) fn of(spec: &Spec, tablets: u32, says_log_level: bool) -> Self {
+    /// `tablets`: that run, whatever the manifest says meanwhile. `says_log_level`: the manifest's text does; where it doesn't, servers that are
+    /// threads have another level than processes.
+    pub fn of(spec: &Spec, tablets: u32, says_log_level: bool) -> Self {
         Self {
             manifest: {
                 let mut spec = spec.clone();
@@ -39,7 +40,10 @@ impl LiveSettings {
 
     /// Writes the files, each at once, as servers read them whenever they like. They are written anew at each start,
     /// so they need not outlive the machine.
-    pub(crate) fn store(&self, data_dir: &Path) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// A file can't be written.
+    pub fn store(&self, data_dir: &Path) -> anyhow::Result<()> {
         for (file, text) in [
             (manifest_file(data_dir), self.manifest.as_str()),
             (log_level_file(data_dir), self.log_level),

@@ -9,9 +9,9 @@ use anyhow::{Context, anyhow};
 use percolator_telemetry::who::ServerIdentity;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::layout::Layout;
-use super::planned::{PlannedServer, Role};
-use super::running::{self, Running};
+use crate::layout::Layout;
+use crate::planned::{PlannedServer, Role};
+use crate::running::{self, Running};
 
 /// A cluster of threads.
 pub(crate) struct Threads {
