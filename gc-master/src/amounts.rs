@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use percolator_wire::v1;
+
+use crate::reported::Amount;
 
 /// An amount of each tablet of a server: bytes, or cells a second.
 #[derive(Debug, Default)]
@@ -13,33 +14,21 @@ pub(crate) struct Amounts {
     to_split: BTreeMap<u64, Bytes>,
 }
 
-/// A tablet, its amount, and the row that about half of that lies before; empty: it isn't to be split.
-type Said = (u64, u64, Bytes);
-
 impl Amounts {
-    /// Takes in what a heartbeat says of sizes; `None`: as before.
-    pub(crate) fn heard_sizes(&mut self, said: Option<v1::TabletSizes>) {
-        if let Some(said) = said {
-            let tablets = said.tablets.into_iter();
-            self.heard(tablets.map(|it| (it.tablet_id, it.bytes, it.split_at)));
-        }
-    }
-
-    /// The same of loads.
-    pub(crate) fn heard_loads(&mut self, said: Option<v1::TabletLoads>) {
-        if let Some(said) = said {
-            let tablets = said.tablets.into_iter();
-            self.heard(tablets.map(|it| (it.tablet_id, it.cells, it.split_at)));
-        }
-    }
-
-    fn heard(&mut self, said: impl Iterator<Item = Said>) {
+    /// Takes in what a heartbeat says; `None`: as before.
+    pub(crate) fn heard(&mut self, said: Option<Vec<Amount>>) {
+        let Some(said) = said else { return };
         *self = Self::default();
-        for (tablet, amount, split_at) in said {
+        for Amount {
+            tablet,
+            amount,
+            split_at,
+        } in said
+        {
             self.of.insert(tablet, amount);
             self.total = self.total.saturating_add(amount);
-            if !split_at.is_empty() {
-                self.to_split.insert(tablet, split_at);
+            if let Some(row) = split_at {
+                self.to_split.insert(tablet, row);
             }
         }
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_protocol::types::TabletState;
-use percolator_wire::v1;
 
 use crate::balance::{
     self, LoadUnit, Planned, PlannedMove, ServerWeight, TABLET_WEIGHT, TabletWeight,
@@ -285,10 +284,7 @@ impl Directory {
         let from = known.owner.clone();
         let bytes = self.tablet_bytes(&from, tablet);
         let load = self.tablet_load(&from, tablet);
-        let mut moving = Moving::of_master(v1::MoveTabletRequest {
-            tablet_id: tablet,
-            server: to.clone(),
-        });
+        let mut moving = Moving::of_master(tablet, &to);
         match moving.go_on(self, now) {
             Ok(_) => {
                 self.effects.notes.push(Note::MoveBegan {

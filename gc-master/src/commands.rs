@@ -8,6 +8,7 @@ use percolator_wire::v1::tablets_client::TabletsClient;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::convert::tablet_ref;
 use crate::events::{Action, Command, Done};
 
 /// A tablet server must answer a command within this, or it is asked again.
@@ -112,7 +113,7 @@ async fn ask(
             let request = v1::SplitTabletRequest {
                 cluster_id,
                 to,
-                tablet: tablet_ref((*tablet, *epoch)),
+                tablet: Some(tablet_ref((*tablet, *epoch))),
                 row: row.clone(),
                 sibling_id: *sibling,
             };
@@ -128,7 +129,7 @@ async fn ask(
                 cluster_id,
                 to,
                 tablet: Some(tablet.clone().into()),
-                from: Some(from.clone()),
+                from: Some(from.clone().into()),
                 address: address.clone(),
             };
             let done = tablets.import_tablet(request).await?;
@@ -138,17 +139,13 @@ async fn ask(
             let request = v1::MergeTabletsRequest {
                 cluster_id,
                 to,
-                tablet: tablet_ref(*first),
-                next: tablet_ref(*second),
+                tablet: Some(tablet_ref(*first)),
+                next: Some(tablet_ref(*second)),
             };
             let done = tablets.merge_tablets(request).await?.into_inner();
             Ok(done_with(done.groups, done.tablet.into_iter().collect()))
         }
     }
-}
-
-fn tablet_ref((id, epoch): (u64, u64)) -> Option<v1::TabletRef> {
-    Some(v1::TabletRef { id, epoch })
 }
 
 /// Tablets of no form are left out: the next heartbeat tells of them.

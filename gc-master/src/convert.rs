@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use percolator_protocol::types::{TableId, Tablet, Timestamp};
 use percolator_wire::{Malformed, v1};
 use tonic::{Code, Status};
@@ -11,8 +12,11 @@ use tonic::{Code, Status};
 use crate::core::Directory;
 use crate::events::{Departed, Heartbeat, HeartbeatAnswer};
 use crate::held::Hold;
+use crate::proxies::ListedProxy;
 use crate::refusal::Refusal;
-use crate::settings::Change;
+use crate::reported::{Amount, Arrival, Collected, Obstacle, TabletCollected, Whereabouts};
+use crate::sessions::Owner;
+use crate::settings::StoredSettings;
 use crate::state::{DirectoryState, Drain, Placement, Role, Table, TableState};
 
 impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
@@ -64,13 +68,13 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             deleted_tables: request.deleted_tables.into_iter().collect(),
             highest_tablet_id: request.highest_tablet_id,
             departed,
-            arriving: request.arriving,
+            arriving: request.arriving.into_iter().map(Arrival::from).collect(),
             points,
             resolved_ts: Timestamp::from_u64(request.resolved_ts),
-            obstacle: request.obstacle,
-            progress: request.progress,
-            sizes: request.sizes,
-            loads: request.loads,
+            obstacle: request.obstacle.map(Obstacle::from),
+            progress: request.progress.map(Collected::from),
+            sizes: request.sizes.map(|it| amounts_of_sizes(it.tablets)),
+            loads: request.loads.map(|it| amounts_of_loads(it.tablets)),
             draining: request.draining,
             stopping: request.stopping,
             settings: request.gc.unwrap_or_default().into(),
@@ -99,7 +103,7 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
     fn from(heard: HeartbeatAnswer) -> Self {
         Self {
             cluster_id: heard.cluster_id,
-            interval_ms: u32::try_from(heard.interval.as_millis()).unwrap_or(u32::MAX),
+            interval_ms: millis_u32(heard.interval),
             lists_version: heard.lists_version,
             barrier: heard.points.barrier.as_u64(),
             safe_point: heard.points.safe_point.as_u64(),
@@ -107,8 +111,8 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
             gc: Some(heard.settings.into()),
             missing_tablets: heard.missing,
             settled_moves: heard.settled_moves,
-            owners: heard.owners,
-            settled_arrivals: heard.settled_arrivals,
+            owners: heard.owners.into_iter().map(v1::MovedTo::from).collect(),
+            settled_arrivals: heard.settled_arrivals.into_iter().map(tablet_ref).collect(),
             split_bytes: heard.split_bytes,
             split_load: heard.split_load,
             draining: heard.draining,
@@ -116,8 +120,163 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
             lease: heard.leased.until.as_u64(),
             commits_above: heard.leased.commits_above.as_u64(),
             timestamps_above: heard.leased.timestamps_above.as_u64(),
-            lease_ms: u32::try_from(heard.leased.lasts.as_millis()).unwrap_or(u32::MAX),
+            lease_ms: millis_u32(heard.leased.lasts),
         }
+    }
+}
+
+impl From<v1::GcSettings> for StoredSettings {
+    fn from(settings: v1::GcSettings) -> Self {
+        Self {
+            revision: settings.revision,
+            retention_ms: settings.retention_ms,
+            hold_ms_max: settings.hold_ms_max,
+            paused: settings.paused,
+        }
+    }
+}
+
+impl From<StoredSettings> for v1::GcSettings {
+    fn from(kept: StoredSettings) -> Self {
+        Self {
+            revision: kept.revision,
+            retention_ms: kept.retention_ms,
+            hold_ms_max: kept.hold_ms_max,
+            paused: kept.paused,
+        }
+    }
+}
+
+impl From<v1::TabletArrival> for Arrival {
+    fn from(arrival: v1::TabletArrival) -> Self {
+        Self {
+            tablet: arrival.tablet_id,
+            epoch: arrival.epoch,
+            bytes: arrival.bytes,
+            is_complete: arrival.complete,
+            failure: Some(arrival.failure).filter(|why| !why.is_empty()),
+            from: arrival.from,
+            table: TableId(arrival.table_id),
+            start_row: arrival.start_row,
+        }
+    }
+}
+
+impl From<v1::LockObstacle> for Obstacle {
+    fn from(obstacle: v1::LockObstacle) -> Self {
+        Self {
+            what: obstacle.what,
+            start_ts: Timestamp::from_u64(obstacle.start_ts),
+            since: Duration::from_millis(obstacle.since_ms),
+        }
+    }
+}
+
+impl From<v1::GcProgress> for Collected {
+    fn from(progress: v1::GcProgress) -> Self {
+        let tablets = progress.tablets.into_iter().map(|it| TabletCollected {
+            tablet: it.tablet_id,
+            waiting: it.waiting,
+            records: it.records,
+            bytes: it.bytes,
+        });
+        Self {
+            oldest: Timestamp::from_u64(progress.oldest),
+            tablets: tablets.collect(),
+        }
+    }
+}
+
+impl From<&Collected> for v1::GcProgress {
+    fn from(collected: &Collected) -> Self {
+        let tablets = collected.tablets.iter().map(|it| v1::GcTablet {
+            tablet_id: it.tablet,
+            waiting: it.waiting,
+            records: it.records,
+            bytes: it.bytes,
+        });
+        Self {
+            oldest: collected.oldest.as_u64(),
+            tablets: tablets.collect(),
+        }
+    }
+}
+
+fn amounts_of_sizes(sizes: Vec<v1::TabletSize>) -> Vec<Amount> {
+    let sizes = sizes.into_iter();
+    sizes
+        .map(|it| amount(it.tablet_id, it.bytes, it.split_at))
+        .collect()
+}
+
+fn amounts_of_loads(loads: Vec<v1::TabletLoad>) -> Vec<Amount> {
+    let loads = loads.into_iter();
+    loads
+        .map(|it| amount(it.tablet_id, it.cells, it.split_at))
+        .collect()
+}
+
+fn amount(tablet: u64, amount: u64, split_at: Bytes) -> Amount {
+    Amount {
+        tablet,
+        amount,
+        split_at: Some(split_at).filter(|row| !row.is_empty()),
+    }
+}
+
+impl From<Whereabouts> for v1::MovedTo {
+    fn from(place: Whereabouts) -> Self {
+        Self {
+            server: Some(v1::Addressee {
+                server: place.server,
+                incarnation: place.incarnation,
+            }),
+            address: place.address,
+        }
+    }
+}
+
+impl From<Owner> for v1::Owner {
+    fn from(owner: Owner) -> Self {
+        Self {
+            host: owner.host,
+            process: owner.process,
+            application: owner.application,
+            label: owner.label,
+        }
+    }
+}
+
+/// A tablet by its id and its epoch.
+pub(crate) fn tablet_ref((id, epoch): (u64, u64)) -> v1::TabletRef {
+    v1::TabletRef { id, epoch }
+}
+
+/// Milliseconds, as messages have them.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The same, of what is shorter than a month.
+pub(crate) fn millis_u32(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+pub(crate) fn role(role: Role) -> v1::Role {
+    match role {
+        Role::Oracle => v1::Role::Oracle,
+        Role::Tablet => v1::Role::Tablet,
+    }
+}
+
+fn proxy_info(proxy: ListedProxy<'_>) -> v1::ProxyInfo {
+    v1::ProxyInfo {
+        server: proxy.server.to_owned(),
+        address: proxy.address.to_owned(),
+        metrics_address: text(proxy.metrics_address),
+        alive: proxy.is_alive,
+        silent_ms: millis(proxy.silent),
+        known_ms: millis(proxy.known),
     }
 }
 
@@ -176,7 +335,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         master_metrics_address: String::new(),
         master_term: 0,
         standby_masters: Vec::new(),
-        proxies: directory.proxies.list(now),
+        proxies: directory.proxies.list(now).map(proxy_info).collect(),
         master_takeover_ms: None,
         masters_expected: directory.manifest.masters_expected(),
         oracles_expected: directory.manifest.oracles_expected(),
@@ -193,71 +352,18 @@ pub fn server(directory: &Directory, now: Duration, name: &str) -> Result<v1::Se
     Ok(server_info(directory, now, name, server))
 }
 
-/// Changes settings of garbage collection, as somebody asks for it: those that count then.
-///
-/// # Errors
-/// Those of [`Directory::set_collection`].
-pub fn set_gc(
-    directory: &mut Directory,
-    request: &v1::SetGcRequest,
-) -> Result<v1::SetGcResponse, Refusal> {
-    directory.set_collection(Change {
-        retention: request.retention_ms.map(Duration::from_millis),
-        hold_max: request.hold_ms_max.map(Duration::from_millis),
-        paused: request.paused,
-    })?;
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    Ok(v1::SetGcResponse {
-        retention_ms: millis(directory.retention()),
-        paused: directory.paused(),
-        hold_ms_max: directory.hold_max().map(millis),
-    })
-}
-
-/// Drains tablet servers, or ends that, as somebody asks for it.
-///
-/// # Errors
-/// Those of [`Directory::drain_servers`].
-pub fn drain_servers(
-    directory: &mut Directory,
-    now: Duration,
-    request: &v1::DrainServersRequest,
-) -> Result<v1::DrainServersResponse, Refusal> {
-    match directory.drain_servers(now, &request.servers, request.drain) {
-        Ok(()) => {}
-        // The operator tells it from other refusals.
-        Err(refusal @ Refusal::NoRoomToDrain { .. }) => {
-            return Ok(v1::DrainServersResponse {
-                servers: Vec::new(),
-                no_room: refusal.to_string(),
-            });
-        }
-        Err(refusal) => return Err(refusal),
-    }
-    let servers = request.servers.iter();
-    let servers = servers.map(|name| server(directory, now, name));
-    Ok(v1::DrainServersResponse {
-        servers: servers.collect::<Result<_, _>>()?,
-        no_room: String::new(),
-    })
-}
-
 fn server_info(
     directory: &Directory,
     now: Duration,
     name: &str,
     server: &crate::state::Server,
 ) -> v1::ServerInfo {
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let failed = directory.failed(name);
     let mut lost = directory.lost_tablets(name);
     lost.extend(directory.lost_in_deletion(name));
     lost.sort_unstable();
     v1::ServerInfo {
-        role: match server.role {
-            Role::Oracle => v1::Role::Oracle.into(),
-            Role::Tablet => v1::Role::Tablet.into(),
-        },
+        role: role(server.role).into(),
         server: name.to_owned(),
         address: server.address.clone(),
         alive: directory.is_alive(name, now),
@@ -330,7 +436,7 @@ pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
 
 fn place(
     directory: &Directory,
-    arrivals: &BTreeMap<u64, (&str, &v1::TabletArrival)>,
+    arrivals: &BTreeMap<u64, (&str, &Arrival)>,
     (id, tablet): (u64, &Placement),
     server: &str,
 ) -> v1::TabletPlace {
@@ -433,7 +539,6 @@ const HOLDERS_MAX: usize = 100;
 pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusResponse, Refusal> {
     let state = directory.state()?;
     let points = state.gc.points();
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let holders = directory.sessions.holders(points.barrier);
     let holders = holders.take(HOLDERS_MAX);
     let mut servers = Vec::new();
@@ -446,12 +551,12 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
             safe_point: known.safe_point.as_u64(),
             collected: live.map_or(0, |live| live.progress.records()),
             collected_per_second: live.map_or(0, |live| live.progress.per_second()),
-            progress: live.map(|live| live.progress.last.clone()),
+            progress: live.map(|live| (&live.progress.last).into()),
         });
     }
     let obstacle = |hold: Hold| v1::GcObstacle {
         by: hold.by.to_owned(),
-        owner: directory.owner_of(hold.start_ts),
+        owner: directory.owner_of(hold.start_ts).map(v1::Owner::from),
         server: hold.server,
         what: hold.what,
         start_ts: hold.start_ts.as_u64(),
@@ -472,11 +577,10 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
         holders: holders
             .map(|(id, session)| v1::GcHolder {
                 session: id,
-                owner: Some(session.owner.clone()),
+                owner: Some(session.owner.clone().into()),
                 floor: session.floor.as_u64(),
-                transactions: session.named().collect(),
-                lease_ms: u32::try_from(millis(session.until.saturating_sub(now)))
-                    .unwrap_or(u32::MAX),
+                transactions: session.named().map(Timestamp::as_u64).collect(),
+                lease_ms: millis_u32(session.until.saturating_sub(now)),
                 released: session.is_released(),
             })
             .collect(),

@@ -29,6 +29,8 @@ use crate::tables::STATE_BYTES_MAX;
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Of a tablet server that was told to end, and waits until others have its tablets.
 const STOPPING_INTERVAL: Duration = Duration::from_millis(100);
+/// The same of all, while a master is about to end.
+const ENDING_INTERVAL: Duration = Duration::from_millis(50);
 /// A server that was not heard for this long counts as down, or for three intervals.
 pub const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 
@@ -71,6 +73,8 @@ pub struct Directory {
     pub(crate) manifest: Manifest,
     /// The most bytes that the state may have with one more table.
     pub(crate) state_bytes_max: usize,
+    /// This master is about to end, and another one to lead.
+    ends_soon: bool,
 }
 
 /// What may be set when a master starts.
@@ -144,6 +148,7 @@ impl Directory {
             leased_before: Timestamp::ZERO,
             manifest: Manifest::default(),
             state_bytes_max: STATE_BYTES_MAX,
+            ends_soon: false,
         };
         match start {
             Start::State(bytes) => {
@@ -274,8 +279,8 @@ impl Directory {
         };
         live.told = heard.points.barrier;
         live.progress.heard(now, beat.progress.take());
-        live.sizes.heard_sizes(beat.sizes.take());
-        live.loads.heard_loads(beat.loads.take());
+        live.sizes.heard(beat.sizes.take());
+        live.loads.heard(beat.loads.take());
         let (knows_drain, stopping) = (beat.draining, beat.stopping);
         if role == Role::Tablet {
             self.learn_points(beat.points);
@@ -292,9 +297,13 @@ impl Directory {
             self.say_what_is_missing(&server, &mut heard);
             heard.may_stop = self.may_stop(now, &server, knows_drain);
         }
+        if let Some(live) = self.live.get_mut(&server) {
+            live.knows_end = self.ends_soon;
+        }
         heard.interval = match role {
             // It waits for what others have of its tablets.
             Role::Tablet if stopping => STOPPING_INTERVAL,
+            _ if self.ends_soon => self.interval_of(ENDING_INTERVAL),
             Role::Tablet => self.heartbeat_interval(),
             // Leases of tablet servers count from its time.
             Role::Oracle => HEARTBEAT_INTERVAL,
@@ -349,7 +358,7 @@ impl Directory {
         heard.split_bytes = self.split_bytes();
         heard.split_load = self.split_load();
         heard.draining = self.drains(server);
-        let owners = live.arriving.iter().filter(|it| it.failure.is_empty());
+        let owners = live.arriving.iter().filter(|it| it.failure.is_none());
         let owners: BTreeSet<&str> = owners.map(|it| it.from.as_str()).collect();
         heard.owners = owners
             .into_iter()
@@ -438,12 +447,24 @@ impl Directory {
 
     /// How often tablet servers are to send a heartbeat: more rarely if there are many, and so that a lease has room for four.
     pub fn heartbeat_interval(&self) -> Duration {
+        self.interval_of(HEARTBEAT_INTERVAL)
+    }
+
+    /// The same, of at least this.
+    fn interval_of(&self, least: Duration) -> Duration {
         let servers = self.state.as_ref().map_or(0, |state| state.servers.len());
         let servers = u32::try_from(servers).unwrap_or(u32::MAX);
         let interval = Duration::from_secs(1).saturating_mul(servers) / HEARTBEATS_A_SECOND;
-        interval
-            .min(self.settings.lease / 4)
-            .max(HEARTBEAT_INTERVAL)
+        interval.min(self.settings.lease / 4).max(least)
+    }
+
+    /// From now on servers are to send heartbeats often, as another master is about to lead: it needs one of each tablet server
+    /// before it makes a table. Whether all that are up have heard so. It is not worth waiting for where there are many.
+    pub fn announce_end(&mut self, now: Duration) -> bool {
+        self.ends_soon = true;
+        let are_many = self.heartbeat_interval() > HEARTBEAT_INTERVAL;
+        let mut live = self.live.iter();
+        are_many || live.all(|(server, live)| live.knows_end || !self.is_alive(server, now))
     }
 
     /// A server that was not heard for this long counts as down.

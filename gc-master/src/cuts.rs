@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_protocol::types::TabletState;
-use percolator_wire::v1;
 
-use crate::convert;
 use crate::core::Directory;
 use crate::events::Action;
 use crate::moves::Moving;
@@ -102,17 +100,16 @@ impl Asked {
 }
 
 impl Splitting {
-    /// As it is asked for.
-    pub fn new(request: v1::SplitTableRequest) -> Self {
-        let rows = request.rows.into_iter();
+    /// Of the table of this name, at these rows.
+    pub fn new(table: String, rows: Vec<Vec<u8>>) -> Self {
         Self {
-            table: request.table,
-            rows: rows.map(Vec::from).collect(),
+            table,
+            rows,
             asked: Asked::default(),
         }
     }
 
-    /// Begins it, or looks how far it is.
+    /// Begins it, or looks how far it is. The table, when it is done.
     ///
     /// # Errors
     /// [`Refusal::NoSuchTable`], [`Refusal::NotReady`], [`Refusal::Cut`], [`Refusal::Unplaced`], [`Refusal::OwnerAway`],
@@ -121,7 +118,7 @@ impl Splitting {
         &mut self,
         directory: &mut Directory,
         now: Duration,
-    ) -> Result<Pending<v1::SplitTableResponse>, Refusal> {
+    ) -> Result<Pending<u32>, Refusal> {
         check_cuts(&self.rows)?;
         let table = directory.ready_table(&self.table)?;
         let mut waits_for = None;
@@ -143,25 +140,23 @@ impl Splitting {
         }
         match waits_for {
             Some((id, tablet)) => self.asked.wait(directory, now, (id, &tablet), "split"),
-            None => Ok(Pending::Done(v1::SplitTableResponse {
-                tablets: convert::places(directory, now, table)?,
-            })),
+            None => Ok(Pending::Done(table)),
         }
     }
 }
 
 impl Merging {
-    /// As it is asked for.
-    pub fn new(request: v1::MergeTableRequest) -> Self {
+    /// Of the table of this name: the tablet that begins at this row, and the one before it.
+    pub fn new(table: String, row: Bytes) -> Self {
         Self {
-            table: request.table,
-            row: request.row,
+            table,
+            row,
             moving: None,
             asked: Asked::default(),
         }
     }
 
-    /// Begins it, or looks how far it is.
+    /// Begins it, or looks how far it is. The table, when it is done.
     ///
     /// # Errors
     /// As [`Splitting::go_on`] and [`Moving::go_on`].
@@ -169,16 +164,14 @@ impl Merging {
         &mut self,
         directory: &mut Directory,
         now: Duration,
-    ) -> Result<Pending<v1::MergeTableResponse>, Refusal> {
+    ) -> Result<Pending<u32>, Refusal> {
         // The move before it has no time of its own.
         let until = *self.asked.until.get_or_insert(now + WAIT_MAX);
         let table = directory.ready_table(&self.table)?;
         check_cuts(&[self.row.to_vec()])?;
         let (second, right) = directory.placed(table, &self.row)?;
         if right.rows.start != self.row {
-            return Ok(Pending::Done(v1::MergeTableResponse {
-                tablets: convert::places(directory, now, table)?,
-            }));
+            return Ok(Pending::Done(table));
         }
         let before = directory.tablets.before_row(table, &self.row).next();
         let before = before.map(|(id, tablet)| (id, tablet.clone()));
@@ -212,7 +205,7 @@ impl Merging {
         (now, until): (Duration, Duration),
         (first, left): (u64, &Placement),
         (second, right): (u64, &Placement),
-    ) -> Result<Pending<v1::MergeTableResponse>, Refusal> {
+    ) -> Result<Pending<u32>, Refusal> {
         let may_get = |to: &str, id, tablet| directory.check_may_get(to, id, tablet).is_ok();
         let is_under_way = |id, to: &str| self.moving.as_ref().is_some_and(|it| it.is_of(id, to));
         // Not both at a time.
@@ -234,13 +227,7 @@ impl Merging {
             .moving
             .take()
             .filter(|it| it.is_of(goes, server))
-            .unwrap_or_else(|| {
-                let request = v1::MoveTabletRequest {
-                    tablet_id: goes,
-                    server: server.clone(),
-                };
-                Moving::within(request, until)
-            });
+            .unwrap_or_else(|| Moving::within(goes, server, until));
         let moving = self.moving.insert(moving);
         match moving.go_on(directory, now)? {
             Pending::Wait { until } => Ok(Pending::Wait { until }),

@@ -187,7 +187,7 @@ impl Directory {
         let Some(live) = self.live.get(to) else {
             return true;
         };
-        let arrives = live.arrival(id).is_some_and(|it| it.failure.is_empty());
+        let arrives = live.arrival(id).is_some_and(|it| it.failure.is_none());
         let bytes = self.tablet_bytes(&tablet.owner, id);
         arrives || live.room().is_none_or(|room| bytes <= room)
     }

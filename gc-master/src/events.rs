@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};
-use percolator_wire::v1;
 
 use crate::fencing::Leased;
+use crate::reported::{Amount, Arrival, Collected, Obstacle, Whereabouts};
 use crate::settings::StoredSettings;
 use crate::state::{DirectoryState, Role};
 
@@ -52,19 +52,19 @@ pub struct Heartbeat {
     /// Tablets that it has handed over, and whose rows it still has.
     pub departed: Vec<Departed>,
     /// Tablets that it gets, or has tried to get.
-    pub arriving: Vec<v1::TabletArrival>,
+    pub arriving: Vec<Arrival>,
     /// How far it refuses and collects.
     pub points: Points,
     /// Up to where the locks in its tablets are resolved.
     pub resolved_ts: Timestamp,
     /// What keeps that below its barrier.
-    pub obstacle: Option<v1::LockObstacle>,
+    pub obstacle: Option<Obstacle>,
     /// What it has to collect, and has collected. `None`: as it said before.
-    pub progress: Option<v1::GcProgress>,
+    pub progress: Option<Collected>,
     /// How large its tablets are. `None`: as it said before.
-    pub sizes: Option<v1::TabletSizes>,
+    pub sizes: Option<Vec<Amount>>,
     /// How much they are used. `None`: as it said before.
-    pub loads: Option<v1::TabletLoads>,
+    pub loads: Option<Vec<Amount>>,
     /// It has heard that it is to have no tablets, and gets none since then.
     pub draining: bool,
     /// It was told to end, and waits until others have its tablets.
@@ -180,15 +180,6 @@ impl<'a> Deletion<'a> {
             give_up_lost: false,
         }
     }
-
-    /// As a client asks for it.
-    pub(crate) fn asked(request: &'a v1::DeleteTableRequest) -> Self {
-        Self {
-            name: &request.name,
-            table: Some(request.table_id).filter(|id| *id != 0),
-            give_up_lost: request.give_up_lost,
-        }
-    }
 }
 
 /// What a server hears of the master.
@@ -209,9 +200,9 @@ pub struct HeartbeatAnswer {
     /// Tablets that it has handed over, whose rows may go.
     pub settled_moves: Vec<u64>,
     /// Where the servers are from which it gets tablets.
-    pub owners: Vec<v1::MovedTo>,
-    /// Tablets that it gets, and that will never be its own.
-    pub settled_arrivals: Vec<v1::TabletRef>,
+    pub owners: Vec<Whereabouts>,
+    /// Tablets that it gets, and that will never be its own: the id and the epoch of each.
+    pub settled_arrivals: Vec<(u64, u64)>,
     /// A tablet of more bytes is to be split; zero: none is.
     pub split_bytes: u64,
     /// A tablet of which more cells a second are read or written may be split; zero: none is.
@@ -290,7 +281,7 @@ pub enum Action {
         /// The tablet, as its owner has it.
         tablet: Tablet,
         /// Its owner, and where that is.
-        from: v1::MovedTo,
+        from: Whereabouts,
         /// Where the server is that gets it.
         address: String,
     },

@@ -198,11 +198,11 @@ fn age(now: Timestamp, point: Timestamp) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use percolator_wire::v1;
 
     use super::*;
     use crate::core::Settings;
     use crate::events::{Heartbeat, Start};
+    use crate::sessions::Renewal;
     use crate::settings::Manifest;
 
     /// After every lease of an earlier start.
@@ -297,11 +297,11 @@ mod tests {
 
         // What began where the barrier is now holds it there.
         let before = directory.state().unwrap().gc.points().barrier;
-        let session = v1::SessionRequest {
+        let session = Renewal {
             session: 1,
-            floor: before.as_u64(),
-            transactions: vec![before.as_u64()],
-            ..v1::SessionRequest::default()
+            floor: before,
+            transactions: vec![before],
+            ..Renewal::default()
         };
         directory.session(LATER, session).unwrap();
         assert_eq!(directory.facts(LATER).held_by, Vec::<&str>::new());

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
 
 use crate::collection::ORACLE;
 use crate::core::Directory;
+use crate::sessions::Owner;
 use crate::state::{DirectoryState, Table, TableState};
 
 /// A tablet server that is alive may take so long over a barrier that it was told of.
@@ -165,12 +165,11 @@ impl Directory {
         }
         let live = self.live.get(server)?;
         if let Some(obstacle) = &live.obstacle {
-            let before = Duration::from_millis(obstacle.since_ms);
             return Some(Hold {
                 by: "locks",
                 what: obstacle.what.clone(),
-                start_ts: Timestamp::from_u64(obstacle.start_ts),
-                since: before + now.saturating_sub(live.heard_at),
+                start_ts: obstacle.start_ts,
+                since: obstacle.since + now.saturating_sub(live.heard_at),
                 ..hold
             });
         }
@@ -231,7 +230,7 @@ impl Directory {
     }
 
     /// Who has named this transaction.
-    pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<v1::Owner> {
+    pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<Owner> {
         match start_ts {
             Timestamp::ZERO => None,
             start_ts => self.sessions.owner_of(start_ts),
@@ -247,6 +246,8 @@ mod tests {
     use super::*;
     use crate::core::Settings;
     use crate::events::{Action, Deletion, Done, Heartbeat, Start};
+    use crate::reported::Obstacle;
+    use crate::sessions::Renewal;
     use crate::state::Role;
 
     /// After every lease of an earlier start.
@@ -301,10 +302,10 @@ mod tests {
         let (mut directory, beat) = with_a_table();
         let barrier = directory.state().unwrap().gc.points().barrier;
         let start_ts = Timestamp::from_millis(5);
-        let obstacle = |start_ts: Timestamp| v1::LockObstacle {
+        let obstacle = |start_ts: Timestamp| Obstacle {
             what: "a lock".into(),
-            start_ts: start_ts.as_u64(),
-            since_ms: 7_000,
+            start_ts,
+            since: Duration::from_secs(7),
         };
         let blocked = Heartbeat {
             points: Points {
@@ -327,17 +328,17 @@ mod tests {
                 since: Duration::from_secs(8),
             }]
         );
-        let request = v1::SessionRequest {
+        let renewal = Renewal {
             session: 1,
-            floor: NOW.as_u64(),
-            transactions: vec![start_ts.as_u64()],
+            floor: NOW,
+            transactions: vec![start_ts],
             unnamed: 0,
-            owner: Some(v1::Owner {
+            owner: Owner {
                 host: "here".into(),
-                ..v1::Owner::default()
-            }),
+                ..Owner::default()
+            },
         };
-        directory.session(LATER, request).unwrap();
+        directory.session(LATER, renewal).unwrap();
         assert_eq!(directory.owner_of(start_ts).unwrap().host, "here");
         assert_eq!(directory.owner_of(start_ts.next()), None);
     }

@@ -20,6 +20,7 @@ use tower::util::MapResponse;
 
 use crate::candidate::{Candidate, Host, NotLeading};
 use crate::copies::CopyFile;
+use crate::core::Directory;
 use crate::metrics::{Metrics, ShownRight};
 use crate::runner::Runner;
 use crate::standbys::Standbys;
@@ -41,6 +42,11 @@ pub(crate) struct Serving {
     /// How many requests wait for tablet servers.
     waiting: watch::Sender<usize>,
 }
+
+/// A planned end waits so long for servers to hear of it: more than the interval of their heartbeats.
+const ANNOUNCED_WITHIN: Duration = Duration::from_millis(700);
+/// How often it is looked whether they have.
+const ANNOUNCED_POLL: Duration = Duration::from_millis(10);
 
 /// Which requests a master takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,12 +125,19 @@ impl Serving {
         Ok((runner, WaitingRequest(&self.waiting)))
     }
 
-    /// Before a planned end of one of several masters: requests that wait for tablet servers are done, unless that takes long, and all
-    /// that was changed is durable. Others are answered as long as nobody else could, and are sent to the next leader then.
+    /// Before a planned end of one of several masters: servers have heard that they are to send heartbeats often, so that the next leader soon knows
+    /// where all tablets are; requests that wait for tablet servers are done, unless that takes long, and all that was changed is durable. Others are answered as long as nobody else could, and are sent to the next leader then.
     pub(crate) async fn drain(&self) {
         let Some((candidate, runner)) = self.candidate.as_ref().zip(self.current()) else {
             return;
         };
+        let announced = async {
+            while let Ok(false) = runner.step(Directory::announce_end).await {
+                tokio::time::sleep(ANNOUNCED_POLL).await;
+            }
+        };
+        // Meanwhile everything goes on.
+        let _ = tokio::time::timeout(ANNOUNCED_WITHIN, announced).await;
         *self.admits.lock() = Admission::Immediate;
         let mut waiting = self.waiting.subscribe();
         let none_waits = waiting.wait_for(|waiting| *waiting == 0);
@@ -226,9 +239,9 @@ impl NetworkHost {
         }
     }
 
-    /// The masters beside this one, which leads. `expected`: how many there are to be; 0: it wasn't told.
-    pub(crate) fn standby_masters(&self, expected: u32) -> Vec<v1::StandbyMaster> {
-        self.standbys.list(boot_ms(), expected)
+    /// Adds the masters beside this one, which leads.
+    pub(crate) fn show_standbys(&self, response: &mut v1::DirectoryResponse) {
+        self.standbys.show(boot_ms(), response);
     }
 
     fn name_masters(&self, addresses: &[&str]) {

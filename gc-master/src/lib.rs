@@ -42,8 +42,11 @@ pub mod program;
 mod progress;
 mod proxies;
 mod rebuild;
+mod rebuilt;
 mod refusal;
+mod reported;
 mod reports;
+mod requests;
 mod runner;
 mod served;
 mod server;
@@ -62,9 +65,7 @@ pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX
 pub use balancer::{SPLIT_BYTES, SPLIT_LOAD};
 pub use candidate::{Candidate, Host, NotLeading};
 pub use commands::COMMAND_TIMEOUT;
-pub use convert::{
-    directory as directory_response, drain_servers, gc_status, server as server_info, set_gc,
-};
+pub use convert::{directory as directory_response, gc_status, server as server_info};
 pub use cuts::{Merging, Splitting};
 pub use driver::drive;
 pub use durability::{Closed, Durability, Durable, persist};
@@ -77,10 +78,18 @@ pub use moves::Moving;
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use pending::{Creation, Pending, Removal};
 pub use placements::Placements;
+pub use proxies::ProxyIntroduction;
+pub use rebuilt::{RebuildCommand, Rebuilt, RebuiltServer, RebuiltTable};
 pub use refusal::Refusal;
+pub use reported::{Amount, Arrival, Collected, Obstacle, TabletCollected, Whereabouts};
+pub use requests::{
+    Awaited, create_table, delete_table, drain_servers, merge_table, move_tablet, session, set_gc,
+    split_table,
+};
 pub use served::{Acted, Served};
 pub use server::{Error, Options, Server};
 pub use servers_by_name::ServersByName;
+pub use sessions::{GcLock, GcLocks, Owner, Renewal, Renewed};
 pub use settings::{
     Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,
 };

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
 
 use crate::amounts::Amounts;
 use crate::core::Directory;
 use crate::events::{Departed, Heartbeat};
 use crate::progress::Progressed;
+use crate::reported::{Arrival, Obstacle};
 use crate::state::{Placement, TableState};
 
 /// So much is kept of why a server has ended, in characters.
@@ -33,7 +33,7 @@ pub(crate) struct Live {
     pub(crate) listed_rows: usize,
     /// Tablets that it has handed over, and those that it gets.
     pub(crate) departed: Vec<Departed>,
-    pub(crate) arriving: Vec<v1::TabletArrival>,
+    pub(crate) arriving: Vec<Arrival>,
     /// Reports that were ignored, and noted.
     pub(crate) conflicts: BTreeSet<u64>,
     /// As far as it has durably taken them.
@@ -43,7 +43,7 @@ pub(crate) struct Live {
     /// Since when that lies below its barrier.
     pub(crate) unresolved_since: Option<Duration>,
     /// The lock that is in the way.
-    pub(crate) obstacle: Option<v1::LockObstacle>,
+    pub(crate) obstacle: Option<Obstacle>,
     /// The barrier that it was told with its last heartbeat; since when it says that it has not taken one that it was
     /// told.
     pub(crate) told: Timestamp,
@@ -70,6 +70,8 @@ pub(crate) struct Live {
     pub(crate) stopping: bool,
     /// It has said that it ends.
     pub(crate) has_left: bool,
+    /// It was answered that this master is about to end.
+    pub(crate) knows_end: bool,
 }
 
 /// Starts of a server that have ended because its disk failed, or what it has stored is damaged.
@@ -123,6 +125,7 @@ impl Live {
             takeover_ms: None,
             stopping: false,
             has_left: false,
+            knows_end: false,
         }
     }
 
@@ -133,12 +136,12 @@ impl Live {
 
     /// Whether its list is known here, and it gets no tablets, as far as it says.
     pub(crate) fn gets_none(&self) -> bool {
-        self.lists_version != 0 && self.arriving.iter().all(|it| !it.failure.is_empty())
+        self.lists_version != 0 && self.arriving.iter().all(|it| it.failure.is_some())
     }
 
     /// What it says of a tablet that it gets.
-    pub(crate) fn arrival(&self, tablet: u64) -> Option<&v1::TabletArrival> {
-        self.arriving.iter().find(|it| it.tablet_id == tablet)
+    pub(crate) fn arrival(&self, tablet: u64) -> Option<&Arrival> {
+        self.arriving.iter().find(|it| it.tablet == tablet)
     }
 
     /// Takes in what a heartbeat says of the server itself.

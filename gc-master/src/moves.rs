@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{TableId, Tablet, TabletState};
-use percolator_wire::v1;
 
-use crate::convert;
 use crate::core::Directory;
 use crate::events::{Action, Departed};
 use crate::pending::{Pending, WAIT_MAX};
 use crate::refusal::Refusal;
+use crate::reported::{Arrival, Whereabouts};
 use crate::state::{Placement, TableState};
 
 /// A tablet that is handed over, for a person or for the master itself. The servers go on with it when nobody waits any more.
 #[derive(Debug)]
 pub struct Moving {
-    request: v1::MoveTabletRequest,
+    tablet: u64,
+    /// The server that gets it.
+    to: String,
     /// What the server that gets it was asked. It is asked again when something of that has changed.
     attempt: Option<Attempt>,
     /// When that was answered: what the server says of the tablet later is about this attempt.
@@ -38,10 +39,11 @@ struct Attempt {
 }
 
 impl Moving {
-    /// As it is asked for.
-    pub fn new(request: v1::MoveTabletRequest) -> Self {
+    /// Of this tablet, to this server.
+    pub fn new(tablet: u64, to: impl Into<String>) -> Self {
         Self {
-            request,
+            tablet,
+            to: to.into(),
             attempt: None,
             since: None,
             until: None,
@@ -50,24 +52,24 @@ impl Moving {
     }
 
     /// The same for somebody who waits until then at the most.
-    pub(crate) fn within(request: v1::MoveTabletRequest, until: Duration) -> Self {
+    pub(crate) fn within(tablet: u64, to: &str, until: Duration) -> Self {
         Self {
             until: Some(until),
-            ..Self::new(request)
+            ..Self::new(tablet, to)
         }
     }
 
     /// Whether it is this tablet that goes to this server.
     pub(crate) fn is_of(&self, tablet: u64, server: &str) -> bool {
-        self.request.tablet_id == tablet && self.request.server == server
+        self.tablet == tablet && self.to == server
     }
 
     /// As the master itself wants it: it goes on until it is done or refused.
-    pub(crate) fn of_master(request: v1::MoveTabletRequest) -> Self {
+    pub(crate) fn of_master(tablet: u64, to: &str) -> Self {
         Self {
             until: Some(Duration::MAX),
             is_checked: true,
-            ..Self::new(request)
+            ..Self::new(tablet, to)
         }
     }
 
@@ -81,8 +83,8 @@ impl Moving {
         &mut self,
         directory: &mut Directory,
         now: Duration,
-    ) -> Result<Pending<v1::MoveTabletResponse>, Refusal> {
-        let (id, to) = (self.request.tablet_id, &self.request.server);
+    ) -> Result<Pending<()>, Refusal> {
+        let (id, to) = (self.tablet, &self.to);
         directory.check_tablet_server(to)?;
         let tablet = directory.tablets.get(id).cloned();
         let tablet = tablet.ok_or(Refusal::NoSuchTablet { tablet: id })?;
@@ -91,9 +93,7 @@ impl Moving {
             directory.leave_to_person(now, id);
         }
         if tablet.owner == *to && tablet.listed {
-            return Ok(Pending::Done(v1::MoveTabletResponse {
-                tablet: Some(convert::tablet_place(directory, id, &tablet)?),
-            }));
+            return Ok(Pending::Done(()));
         }
         let until = *self.until.get_or_insert(now + WAIT_MAX);
         let in_flight = directory.in_flight.contains(&(to.clone(), id));
@@ -167,14 +167,12 @@ impl Directory {
     }
 
     /// Where a server is, and which start of it.
-    pub(crate) fn whereabouts(&self, server: &str) -> v1::MovedTo {
+    pub(crate) fn whereabouts(&self, server: &str) -> Whereabouts {
         let state = self.state.as_ref();
         let known = state.and_then(|state| state.servers.get(server));
-        v1::MovedTo {
-            server: Some(v1::Addressee {
-                server: server.to_owned(),
-                incarnation: self.incarnation(server),
-            }),
+        Whereabouts {
+            server: server.to_owned(),
+            incarnation: self.incarnation(server),
             address: known.map_or_else(String::new, |known| known.address.clone()),
         }
     }
@@ -191,8 +189,8 @@ impl Directory {
         let live = self.live.get(to);
         let heard = live.filter(|live| since.is_some_and(|since| live.heard_at > since));
         let said = heard.and_then(|live| live.arrival(id));
-        let said = said.filter(|it| it.epoch == epoch && !it.failure.is_empty());
-        match refused.or_else(|| said.map(|it| it.failure.clone())) {
+        let said = said.filter(|it| it.epoch == epoch);
+        match refused.or_else(|| said.and_then(|it| it.failure.clone())) {
             Some(cause) => Err(Refusal::NotMoved {
                 tablet: id,
                 server: to.to_owned(),
@@ -206,7 +204,7 @@ impl Directory {
     fn progress_of(&self, to: &str, id: u64) -> String {
         let arrival = self.live.get(to).and_then(|live| live.arrival(id));
         match arrival {
-            Some(arrival) if arrival.failure.is_empty() => {
+            Some(arrival) if arrival.failure.is_none() => {
                 format!("{to}, which has {} bytes of it", arrival.bytes)
             }
             _ => to.to_owned(),
@@ -283,25 +281,20 @@ impl Directory {
     /// epoch, or their table is gone. A hand-over, a split and a merge are each decided by the owner, once for an epoch, and
     /// the server that it is decided for reports it first. Rows that were given up when the state was rebuilt are decided, too.
     /// So the server that gets the tablet need not wait for an owner that may be gone for good.
-    pub(crate) fn settled_arrivals(&self, server: &str) -> Vec<v1::TabletRef> {
+    pub(crate) fn settled_arrivals(&self, server: &str) -> Vec<(u64, u64)> {
         let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
             return Vec::new();
         };
-        let is_settled = |it: &&v1::TabletArrival| {
-            let known = self.tablets.of_row(it.table_id, &it.start_row);
+        let is_settled = |it: &&Arrival| {
+            let known = self.tablets.of_row(it.table.0, &it.start_row);
             let is_elsewhere = known.is_some_and(|(_, known)| {
                 let is_later = known.epoch > it.epoch || mutants::on(Mutant::ArrivalSettledEarly);
                 is_later && known.owner != server && known.listed
             });
-            it.failure.is_empty() && (state.is_gone(it.table_id) || is_elsewhere)
+            it.failure.is_none() && (state.is_gone(it.table.0) || is_elsewhere)
         };
         let settled = live.arriving.iter().filter(is_settled);
-        settled
-            .map(|it| v1::TabletRef {
-                id: it.tablet_id,
-                epoch: it.epoch,
-            })
-            .collect()
+        settled.map(|it| (it.tablet, it.epoch)).collect()
     }
 
     /// The server without which nobody serves a tablet: its owner; or the one that has handed it over, before the owner has heard so. That
@@ -313,19 +306,19 @@ impl Directory {
         }
         let owner = self.live.get(&tablet.owner);
         let arrival = owner.and_then(|live| live.arrival(id));
-        match arrival.filter(|it| it.complete && it.failure.is_empty()) {
+        match arrival.filter(|it| it.is_complete && it.failure.is_none()) {
             Some(arrival) => &arrival.from,
             None => &tablet.owner,
         }
     }
 
     /// Tablets that are under way: the server that gets each, and what it has said of that. One that is down gets none.
-    pub(crate) fn arrivals(&self, now: Duration) -> BTreeMap<u64, (&str, &v1::TabletArrival)> {
+    pub(crate) fn arrivals(&self, now: Duration) -> BTreeMap<u64, (&str, &Arrival)> {
         let live = self.live.iter();
         let up = live.filter(|(server, _)| self.is_alive(server, now));
         up.flat_map(|(server, live)| {
-            let under_way = live.arriving.iter().filter(|it| it.failure.is_empty());
-            under_way.map(move |arrival| (arrival.tablet_id, (server.as_str(), arrival)))
+            let under_way = live.arriving.iter().filter(|it| it.failure.is_none());
+            under_way.map(move |arrival| (arrival.tablet, (server.as_str(), arrival)))
         })
         .collect()
     }

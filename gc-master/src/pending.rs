@@ -3,9 +3,6 @@
 
 use std::time::Duration;
 
-use percolator_wire::v1;
-
-use crate::convert;
 use crate::core::Directory;
 use crate::events::Deletion;
 use crate::refusal::Refusal;
@@ -27,6 +24,19 @@ pub enum Pending<R> {
     },
 }
 
+impl<R> Pending<R> {
+    /// The same with another result.
+    pub(crate) fn try_map<S>(
+        self,
+        convert: impl FnOnce(R) -> Result<S, Refusal>,
+    ) -> Result<Pending<S>, Refusal> {
+        Ok(match self {
+            Self::Done(result) => Pending::Done(convert(result)?),
+            Self::Wait { until } => Pending::Wait { until },
+        })
+    }
+}
+
 /// A table that is being created for somebody.
 #[derive(Debug)]
 pub struct Creation {
@@ -38,7 +48,9 @@ pub struct Creation {
 /// A table that is being deleted for somebody.
 #[derive(Debug)]
 pub struct Removal {
-    request: v1::DeleteTableRequest,
+    name: String,
+    table: Option<u32>,
+    give_up_lost: bool,
     begun: Option<Begun>,
 }
 
@@ -75,17 +87,16 @@ impl Begun {
 }
 
 impl Creation {
-    /// As it is asked for.
-    pub fn new(request: v1::CreateTableRequest) -> Self {
-        let cuts = request.split_at.into_iter();
+    /// Of a table of this name, cut at these rows.
+    pub fn new(name: String, cuts: Vec<Vec<u8>>) -> Self {
         Self {
-            name: request.name,
-            cuts: cuts.map(Vec::from).collect(),
+            name,
+            cuts,
             begun: None,
         }
     }
 
-    /// Begins it, or looks how far it is.
+    /// Begins it, or looks how far it is. The table, when it is done.
     ///
     /// # Errors
     /// Those of [`Directory::create_table`]; [`Refusal::Pending`] when it takes long, and
@@ -94,7 +105,7 @@ impl Creation {
         &mut self,
         directory: &mut Directory,
         now: Duration,
-    ) -> Result<Pending<v1::CreateTableResponse>, Refusal> {
+    ) -> Result<Pending<u32>, Refusal> {
         let begun = match self.begun {
             Some(begun) => begun,
             None => match directory.create_table(now, &self.name, &self.cuts) {
@@ -108,10 +119,7 @@ impl Creation {
             Some(TableState::Creating) => begun.wait(directory, now, || {
                 format!("the table {name} is being created, and that goes on by itself")
             }),
-            Some(TableState::Ready) => Ok(Pending::Done(v1::CreateTableResponse {
-                table: table.map(|table| convert::table_info(begun.table, table)),
-                tablets: convert::places(directory, now, begun.table)?,
-            })),
+            Some(TableState::Ready) => Ok(Pending::Done(begun.table)),
             Some(TableState::Deleting) | None => {
                 Err(Refusal::DeletedMeanwhile { name: name.clone() })
             }
@@ -121,14 +129,16 @@ impl Creation {
 
 impl Removal {
     /// As it is asked for.
-    pub fn new(request: v1::DeleteTableRequest) -> Self {
+    pub fn new(deletion: &Deletion<'_>) -> Self {
         Self {
-            request,
+            name: deletion.name.to_owned(),
+            table: deletion.table,
+            give_up_lost: deletion.give_up_lost,
             begun: None,
         }
     }
 
-    /// Begins it, or looks how far it is. Done, nobody can use the table any more, and its owners know that: also for a
+    /// Begins it, or looks how far it is. The table, when it is done: nobody can use it any more, and its owners know that, also for a
     /// master that loses its state.
     ///
     /// # Errors
@@ -137,27 +147,26 @@ impl Removal {
         &mut self,
         directory: &mut Directory,
         now: Duration,
-    ) -> Result<Pending<v1::DeleteTableResponse>, Refusal> {
+    ) -> Result<Pending<u32>, Refusal> {
         let begun = match self.begun {
             Some(begun) => begun,
             None => {
-                let table = directory.delete_table(now, &Deletion::asked(&self.request))?;
+                let deletion = Deletion {
+                    name: &self.name,
+                    table: self.table,
+                    give_up_lost: self.give_up_lost,
+                };
+                let table = directory.delete_table(now, &deletion)?;
                 *self.begun.insert(Begun::of(table, now))
             }
         };
-        let name = &self.request.name;
+        let name = &self.name;
         let is_gone = directory.table(begun.table).is_none();
         if !is_gone && !directory.is_frozen(begun.table) {
             return begun.wait(directory, now, || {
                 format!("the table {name} is being deleted, which goes on by itself")
             });
         }
-        Ok(Pending::Done(v1::DeleteTableResponse {
-            table: Some(v1::TableInfo {
-                id: begun.table,
-                name: name.clone(),
-                state: v1::TableState::Deleting.into(),
-            }),
-        }))
+        Ok(Pending::Done(begun.table))
     }
 }

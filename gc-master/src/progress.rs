@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use percolator_wire::v1;
+use crate::reported::Collected;
 
 /// A rate is that of about this long.
 const RATE_OVER: Duration = Duration::from_secs(10);
@@ -11,7 +11,7 @@ const RATE_OVER: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct Progressed {
     /// The last time.
-    pub(crate) last: v1::GcProgress,
+    pub(crate) last: Collected,
     /// Of all its tablets: versions that wait, and records that it has collected since its start.
     waiting: u64,
     records: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Progressed {
 
 impl Progressed {
     /// `None`: it is as it was.
-    pub(crate) fn heard(&mut self, now: Duration, progress: Option<v1::GcProgress>) {
+    pub(crate) fn heard(&mut self, now: Duration, progress: Option<Collected>) {
         if let Some(progress) = progress {
             let tablets = || progress.tablets.iter();
             self.waiting = tablets().map(|tablet| tablet.waiting).sum();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use percolator_wire::{is_address, v1};
+use percolator_wire::is_address;
 
 use crate::core::Directory;
 use crate::names::is_name_of_at_most;
@@ -20,6 +20,32 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 const NAME_BYTES_MAX: usize = 253;
 const ADDRESS_BYTES_MAX: usize = NAME_BYTES_MAX + 6;
 
+/// What a proxy says of itself.
+#[derive(Clone, Debug)]
+pub struct ProxyIntroduction {
+    /// Its name.
+    pub server: String,
+    /// Where clients reach it: HOST:PORT.
+    pub address: String,
+    /// Where it shows metrics, IP:PORT; empty: nowhere.
+    pub metrics_address: String,
+    /// It ends.
+    pub is_leaving: bool,
+}
+
+/// A proxy, as people see it.
+#[derive(Clone, Debug)]
+pub(crate) struct ListedProxy<'a> {
+    pub(crate) server: &'a str,
+    pub(crate) address: &'a str,
+    pub(crate) metrics_address: Option<SocketAddr>,
+    pub(crate) is_alive: bool,
+    /// Since when it hasn't introduced itself.
+    pub(crate) silent: Duration,
+    /// Since when it is known.
+    pub(crate) known: Duration,
+}
+
 /// The proxies, by name and address: of two with one name, which is a mistake, both are listed.
 #[derive(Debug, Default)]
 pub(crate) struct Proxies(BTreeMap<(String, String), KnownProxy>);
@@ -34,11 +60,7 @@ struct KnownProxy {
 }
 
 impl Proxies {
-    fn introduced(
-        &mut self,
-        now: Duration,
-        proxy: v1::IntroduceProxyRequest,
-    ) -> Result<(), String> {
+    fn introduced(&mut self, now: Duration, proxy: ProxyIntroduction) -> Result<(), String> {
         // What is refused isn't repeated: it may be long.
         if !is_name_of_at_most(NAME_BYTES_MAX, &proxy.server) {
             return Err(format!(
@@ -63,7 +85,7 @@ impl Proxies {
         };
         self.forget(now);
         let place = (proxy.server, proxy.address);
-        if proxy.leaving {
+        if proxy.is_leaving {
             self.0.remove(&place);
             return Ok(());
         }
@@ -86,21 +108,19 @@ impl Proxies {
     }
 
     /// Those that were heard lately, by name and address.
-    pub(crate) fn list(&self, now: Duration) -> Vec<v1::ProxyInfo> {
-        let silence = |known: &KnownProxy| now.saturating_sub(known.heard);
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    pub(crate) fn list(&self, now: Duration) -> impl Iterator<Item = ListedProxy<'_>> {
+        let silence = move |known: &KnownProxy| now.saturating_sub(known.heard);
         let known = self.0.iter();
         known
-            .filter(|(_, known)| silence(known) < FORGOTTEN_AFTER)
-            .map(|((server, address), known)| v1::ProxyInfo {
-                server: server.clone(),
-                address: address.clone(),
-                metrics_address: crate::convert::text(known.metrics_address),
-                alive: silence(known) < SILENCE_MAX,
-                silent_ms: millis(silence(known)),
-                known_ms: millis(now.saturating_sub(known.since)),
+            .filter(move |(_, known)| silence(known) < FORGOTTEN_AFTER)
+            .map(move |((server, address), known)| ListedProxy {
+                server,
+                address,
+                metrics_address: known.metrics_address,
+                is_alive: silence(known) < SILENCE_MAX,
+                silent: silence(known),
+                known: now.saturating_sub(known.since),
             })
-            .collect()
     }
 }
 
@@ -112,12 +132,10 @@ impl Directory {
     pub fn introduce_proxy(
         &mut self,
         now: Duration,
-        proxy: v1::IntroduceProxyRequest,
-    ) -> Result<v1::IntroduceProxyResponse, Refusal> {
-        self.proxies
-            .introduced(now, proxy)
-            .map_err(|wrong| Refusal::Proxy { wrong })?;
-        Ok(v1::IntroduceProxyResponse {})
+        proxy: ProxyIntroduction,
+    ) -> Result<(), Refusal> {
+        let introduced = self.proxies.introduced(now, proxy);
+        introduced.map_err(|wrong| Refusal::Proxy { wrong })
     }
 }
 
@@ -125,18 +143,18 @@ impl Directory {
 mod tests {
     use super::*;
 
-    fn proxy(server: &str, address: &str) -> v1::IntroduceProxyRequest {
-        v1::IntroduceProxyRequest {
+    fn proxy(server: &str, address: &str) -> ProxyIntroduction {
+        ProxyIntroduction {
             server: server.to_owned(),
             address: address.to_owned(),
             metrics_address: "0.0.0.0:9090".to_owned(),
-            leaving: false,
+            is_leaving: false,
         }
     }
 
     fn listed(proxies: &Proxies, seconds: u64) -> Vec<(String, bool)> {
-        let list = proxies.list(Duration::from_secs(seconds)).into_iter();
-        list.map(|it| (format!("{} {}", it.server, it.address), it.alive))
+        let list = proxies.list(Duration::from_secs(seconds));
+        list.map(|it| (format!("{} {}", it.server, it.address), it.is_alive))
             .collect()
     }
 
@@ -146,19 +164,21 @@ mod tests {
         let at = Duration::from_secs;
         proxies.introduced(at(1), proxy("b", "h:2")).unwrap();
         proxies.introduced(at(1), proxy("a", "h:1")).unwrap();
-        proxies.introduced(at(5), proxy("a", "h:1")).unwrap();
+        for seconds in [3, 5] {
+            proxies.introduced(at(seconds), proxy("a", "h:1")).unwrap();
+        }
         let both = |a, b| vec![("a h:1".to_owned(), a), ("b h:2".to_owned(), b)];
         assert_eq!(listed(&proxies, 6), both(true, true));
         assert_eq!(listed(&proxies, 7), both(true, false));
         assert_eq!(listed(&proxies, 61), both(false, false)[..1]);
         assert_eq!(listed(&proxies, 65), []);
-        let known = &proxies.list(at(6))[1];
+        let known: Vec<_> = proxies.list(at(6)).collect();
+        let metrics = "0.0.0.0:9090".parse().unwrap();
+        assert_eq!((known[0].silent, known[0].known), (at(1), at(5)));
         assert_eq!(
-            (known.silent_ms, &*known.metrics_address),
-            (5_000, "0.0.0.0:9090")
+            (known[1].silent, known[1].metrics_address),
+            (at(5), Some(metrics))
         );
-        let known = &proxies.list(at(6))[0];
-        assert_eq!((known.silent_ms, known.known_ms), (1_000, 5_000));
     }
 
     #[test]
@@ -171,7 +191,7 @@ mod tests {
                 .unwrap();
         }
         assert_eq!(listed(&proxies, 0).len(), 2);
-        ends.leaving = true;
+        ends.is_leaving = true;
         proxies.introduced(Duration::ZERO, ends).unwrap();
         assert_eq!(listed(&proxies, 0), [("a h:2".to_owned(), true)]);
     }

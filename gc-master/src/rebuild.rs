@@ -11,14 +11,13 @@ use std::time::Duration;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, Tablet, TabletState, Timestamp};
-use percolator_wire::v1;
 
-use crate::convert::table_info;
 use crate::core::Directory;
 use crate::events::{Departed, Heartbeat, Note};
 use crate::fencing::{AHEAD_MAX, JUMP_MAX, LEASE, later};
 use crate::ids;
 use crate::placements::Placements;
+use crate::rebuilt::{RebuildCommand, Rebuilt, RebuiltServer, RebuiltTable};
 use crate::refusal::Refusal;
 use crate::settings::StoredSettings;
 use crate::state::{
@@ -88,7 +87,7 @@ struct Plan<'a> {
     oracles: BTreeMap<&'a str, &'a Heartbeat>,
     problems: Vec<String>,
     losses: Vec<String>,
-    servers: Vec<v1::RebuiltServer>,
+    servers: Vec<RebuiltServer>,
 }
 
 impl Directory {
@@ -113,16 +112,12 @@ impl Directory {
         refusal
     }
 
-    /// Says what a state would have that is rebuilt from these tablet servers' reports, and begins with it if that is asked
-    /// for and nothing speaks against it.
+    /// Says what a state would have that is rebuilt from the reports of the tablet servers that are named, and begins with it if that is
+    /// asked for and nothing speaks against it.
     ///
     /// # Errors
     /// [`Refusal::HasState`].
-    pub fn rebuild(
-        &mut self,
-        now: Duration,
-        request: &v1::RebuildRequest,
-    ) -> Result<v1::RebuildResponse, Refusal> {
+    pub fn rebuild(&mut self, now: Duration, request: &RebuildCommand) -> Result<Rebuilt, Refusal> {
         if let Some(state) = &self.state {
             return Err(Refusal::HasState {
                 cluster: state.cluster_id.clone(),
@@ -130,18 +125,18 @@ impl Directory {
         }
         let named: BTreeSet<&str> = request.tablet_servers.iter().map(String::as_str).collect();
         let mut plan = Plan::new(&self.reports, now, &named, self.lost_cluster.as_ref());
-        let (mut state, mut response) = plan.state();
+        let (mut state, mut rebuilt) = plan.state();
         state.unknown_are_gone = request.give_up_lost;
         let may_write =
             plan.problems.is_empty() && (plan.losses.is_empty() || request.give_up_lost);
-        response.problems = plan.problems;
-        response.losses = plan.losses;
-        response.servers = plan.servers;
+        rebuilt.problems = plan.problems;
+        rebuilt.losses = plan.losses;
+        rebuilt.servers = plan.servers;
         if request.write && may_write {
-            response.written = true;
+            rebuilt.written = true;
             self.begin_with(now, state);
         }
-        Ok(response)
+        Ok(rebuilt)
     }
 
     fn begin_with(&mut self, now: Duration, state: DirectoryState) {
@@ -208,16 +203,17 @@ impl<'a> Plan<'a> {
     ) {
         let (mut silent, mut twice, mut empty) = (Vec::new(), Vec::new(), Vec::new());
         for name in named {
-            let mut server = v1::RebuiltServer {
+            let mut server = RebuiltServer {
                 server: (*name).to_owned(),
-                role: v1::Role::Tablet.into(),
-                ..v1::RebuiltServer::default()
+                role: Role::Tablet,
+                address: String::new(),
+                tablets: 0,
             };
             match by_name.get(name).map(Vec::as_slice) {
                 None | Some([]) => silent.push(*name),
                 Some([beat]) => {
                     server.address.clone_from(&beat.address);
-                    server.tablets = beat.tablets.len() as u64;
+                    server.tablets = beat.tablets.len();
                     if beat.role != Role::Tablet {
                         let wrong = format!("{name} is {}, and is named", beat.role.describe());
                         self.problems.push(wrong);
@@ -273,15 +269,11 @@ impl<'a> Plan<'a> {
                 }
             }
             if !is_listed {
-                let role: v1::Role = match beat.role {
-                    Role::Tablet => v1::Role::Tablet,
-                    Role::Oracle => v1::Role::Oracle,
-                };
-                self.servers.push(v1::RebuiltServer {
+                self.servers.push(RebuiltServer {
                     server: beat.server.clone(),
-                    role: role.into(),
+                    role: beat.role,
                     address: beat.address.clone(),
-                    tablets: beat.tablets.len() as u64,
+                    tablets: beat.tablets.len(),
                 });
             }
         }
@@ -309,7 +301,7 @@ impl<'a> Plan<'a> {
     }
 
     /// The state, with empty tablets in place of lost rows, and what it has for people.
-    fn state(&mut self) -> (DirectoryState, v1::RebuildResponse) {
+    fn state(&mut self) -> (DirectoryState, Rebuilt) {
         let mut state = DirectoryState::empty(self.cluster_id.clone().unwrap_or_default());
         let placements = self.place();
         self.enter_tables(&mut state, &placements);
@@ -326,22 +318,21 @@ impl<'a> Plan<'a> {
         let settings = self.members.values().map(|beat| &beat.settings);
         let newest: Option<&StoredSettings> = settings.max_by_key(|set| set.revision);
         state.gc.set = newest.cloned().unwrap_or_default();
-        let tables = state.tables.iter().map(|(id, table)| v1::RebuiltTable {
-            table: Some(table_info(*id, table)),
-            tablets: placements.count_of_table(*id) as u64,
+        let tables = state.tables.iter().map(|(id, table)| RebuiltTable {
+            id: *id,
+            table: table.clone(),
+            tablets: placements.count_of_table(*id),
             gaps: gaps.get(id).copied().unwrap_or_default(),
         });
-        let response = v1::RebuildResponse {
+        let rebuilt = Rebuilt {
             cluster_id: state.cluster_id.clone(),
             tables: tables.collect(),
-            barrier: state.gc.barrier,
-            safe_point: state.gc.safe_point,
-            resolved_ts: state.gc.resolved,
-            gc: Some(state.gc.set.clone().into()),
+            points,
+            settings: state.gc.set.clone(),
             next_table_id: state.next_table_id,
-            ..v1::RebuildResponse::default()
+            ..Rebuilt::default()
         };
-        (state, response)
+        (state, rebuilt)
     }
 
     /// Where tablets are: of two with the same rows the one with the higher epoch.
@@ -384,13 +375,13 @@ impl<'a> Plan<'a> {
     fn lose_copies(&mut self, placements: &Placements) {
         for (name, beat) in &self.members {
             let complete = beat.arriving.iter();
-            let complete = complete.filter(|it| it.complete && it.failure.is_empty());
+            let complete = complete.filter(|it| it.is_complete && it.failure.is_none());
             for copy in complete {
-                if placements.of_row(copy.table_id, &copy.start_row).is_none() {
+                if placements.of_row(copy.table.0, &copy.start_row).is_none() {
                     self.losses.push(format!(
                         "{name} has a copy of tablet {} of table {}, which {} has not handed over: start that one with its \
                          folder",
-                        copy.tablet_id, copy.table_id, copy.from
+                        copy.tablet, copy.table.0, copy.from
                     ));
                 }
             }

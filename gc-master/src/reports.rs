@@ -222,7 +222,7 @@ impl Directory {
         for (id, tablet) in self.tablets.of_owner(server) {
             if !tablet.made
                 || tablet.listed
-                || live.arrival(id).is_some_and(|it| it.failure.is_empty())
+                || live.arrival(id).is_some_and(|it| it.failure.is_none())
             {
                 continue;
             }

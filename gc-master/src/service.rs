@@ -2,27 +2,18 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use percolator_wire::v1::master_server::Master;
 use tonic::{Request, Response, Status};
 
-use crate::convert;
-use crate::core::Directory;
-use crate::cuts::{Merging, Splitting};
+use crate::convert::{self, millis};
 use crate::events::Heartbeat;
 use crate::leadership::Serving;
 use crate::locate::locate;
-use crate::moves::Moving;
-use crate::pending::{Creation, Pending, Removal};
-use crate::refusal::Refusal;
+use crate::pending::Pending;
+use crate::requests::{self, Awaited};
 use crate::runner::Runner;
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// The most transactions that are named at a time.
 const NAMED_MAX: usize = 10_000;
@@ -54,10 +45,7 @@ impl Service {
 
     /// Goes on with a request until it is done. It stays with the directory that it began with: another one is of another
     /// term.
-    async fn finish<R>(
-        &self,
-        mut go_on: impl FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal>,
-    ) -> Result<Response<R>, Status> {
+    async fn finish<R>(&self, mut go_on: impl Awaited<R>) -> Result<Response<R>, Status> {
         let (runner, _waiting) = self.serving.runner_to_wait()?;
         loop {
             let progressed = runner.progressed();
@@ -115,7 +103,7 @@ impl Master for Service {
         };
         if let Some(candidate) = self.serving.candidate() {
             let host = candidate.host();
-            response.standby_masters = host.standby_masters(response.masters_expected);
+            host.show_standbys(&mut response);
             response.master_takeover_ms = host.last_takeover().map(millis);
         }
         Ok(Response::new(response))
@@ -127,7 +115,7 @@ impl Master for Service {
     ) -> Result<Response<v1::SessionResponse>, Status> {
         let request = request.into_inner();
         let runner = self.runner()?;
-        let renewed = runner.step(|directory, now| directory.session(now, request));
+        let renewed = runner.step(|directory, now| requests::session(directory, now, request));
         Ok(Response::new(renewed.await??))
     }
 
@@ -146,7 +134,7 @@ impl Master for Service {
     ) -> Result<Response<v1::SetGcResponse>, Status> {
         let request = request.into_inner();
         let runner = self.runner()?;
-        let set = runner.step(|directory, _| convert::set_gc(directory, &request));
+        let set = runner.step(|directory, _| requests::set_gc(directory, &request));
         Ok(Response::new(set.await??))
     }
 
@@ -156,7 +144,8 @@ impl Master for Service {
     ) -> Result<Response<v1::IntroduceProxyResponse>, Status> {
         let request = request.into_inner();
         let runner = self.runner()?;
-        let introduced = runner.step(|directory, now| directory.introduce_proxy(now, request));
+        let introduced =
+            runner.step(|directory, now| requests::introduce_proxy(directory, now, request));
         Ok(Response::new(introduced.await??))
     }
 
@@ -166,7 +155,7 @@ impl Master for Service {
     ) -> Result<Response<v1::RebuildResponse>, Status> {
         let request = request.into_inner();
         let runner = self.runner()?;
-        let rebuilt = runner.step(|directory, now| directory.rebuild(now, &request));
+        let rebuilt = runner.step(|directory, now| requests::rebuild(directory, now, request));
         Ok(Response::new(rebuilt.await??))
     }
 
@@ -176,7 +165,8 @@ impl Master for Service {
     ) -> Result<Response<v1::TransactionsResponse>, Status> {
         let most = usize::try_from(request.into_inner().limit).unwrap_or(usize::MAX);
         let runner = self.runner()?;
-        let named = runner.look(|directory, now| directory.transactions(now, most.min(NAMED_MAX)));
+        let named = runner
+            .look(|directory, now| requests::transactions(directory, now, most.min(NAMED_MAX)));
         Ok(Response::new(named.await??))
     }
 
@@ -184,9 +174,10 @@ impl Master for Service {
         &self,
         request: Request<v1::ReleaseGcLockRequest>,
     ) -> Result<Response<v1::ReleaseGcLockResponse>, Status> {
-        let start_ts = Timestamp::from_u64(request.into_inner().start_ts);
+        let request = request.into_inner();
         let runner = self.runner()?;
-        let released = runner.step(|directory, now| directory.release(now, start_ts));
+        let released =
+            runner.step(|directory, now| requests::release_gc_lock(directory, now, &request));
         Ok(Response::new(released.await??))
     }
 
@@ -194,8 +185,7 @@ impl Master for Service {
         &self,
         request: Request<v1::CreateTableRequest>,
     ) -> Result<Response<v1::CreateTableResponse>, Status> {
-        let mut creation = Creation::new(request.into_inner());
-        self.finish(move |directory, now| creation.go_on(directory, now))
+        self.finish(requests::create_table(request.into_inner()))
             .await
     }
 
@@ -203,8 +193,7 @@ impl Master for Service {
         &self,
         request: Request<v1::SplitTableRequest>,
     ) -> Result<Response<v1::SplitTableResponse>, Status> {
-        let mut splitting = Splitting::new(request.into_inner());
-        self.finish(move |directory, now| splitting.go_on(directory, now))
+        self.finish(requests::split_table(request.into_inner()))
             .await
     }
 
@@ -212,8 +201,7 @@ impl Master for Service {
         &self,
         request: Request<v1::MergeTableRequest>,
     ) -> Result<Response<v1::MergeTableResponse>, Status> {
-        let mut merging = Merging::new(request.into_inner());
-        self.finish(move |directory, now| merging.go_on(directory, now))
+        self.finish(requests::merge_table(request.into_inner()))
             .await
     }
 
@@ -221,8 +209,7 @@ impl Master for Service {
         &self,
         request: Request<v1::MoveTabletRequest>,
     ) -> Result<Response<v1::MoveTabletResponse>, Status> {
-        let mut moving = Moving::new(request.into_inner());
-        self.finish(move |directory, now| moving.go_on(directory, now))
+        self.finish(requests::move_tablet(request.into_inner()))
             .await
     }
 
@@ -233,7 +220,7 @@ impl Master for Service {
         let request = request.into_inner();
         let runner = self.runner()?;
         let drained =
-            runner.step(|directory, now| convert::drain_servers(directory, now, &request));
+            runner.step(|directory, now| requests::drain_servers(directory, now, &request));
         Ok(Response::new(drained.await??))
     }
 
@@ -241,8 +228,7 @@ impl Master for Service {
         &self,
         request: Request<v1::DeleteTableRequest>,
     ) -> Result<Response<v1::DeleteTableResponse>, Status> {
-        let mut removal = Removal::new(request.into_inner());
-        self.finish(move |directory, now| removal.go_on(directory, now))
+        self.finish(requests::delete_table(request.into_inner()))
             .await
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
 
 use crate::core::Directory;
 use crate::refusal::Refusal;
@@ -17,15 +16,78 @@ pub(crate) const SESSIONS_MAX: usize = 300_000;
 /// Transactions that one session names.
 pub(crate) const TRANSACTIONS_MAX: usize = 1_000;
 
+/// Who a client is, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The name of its machine.
+    pub host: String,
+    /// Its process there.
+    pub process: u32,
+    /// The program.
+    pub application: String,
+    /// What its user calls it; empty: nothing.
+    pub label: String,
+}
+
+/// A client says what it holds, again and again.
+#[derive(Clone, Debug, Default)]
+pub struct Renewal {
+    /// A random number, of one client.
+    pub session: u64,
+    /// Who it is.
+    pub owner: Owner,
+    /// A timestamp below which none of its transactions began, or will begin. Zero: it has none any more, and will not come again.
+    pub floor: Timestamp,
+    /// The oldest of its transactions, those that have lived for a while: where each began.
+    pub transactions: Vec<Timestamp>,
+    /// How many more it has.
+    pub unnamed: u32,
+}
+
+/// What a client is told whose lease was renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// Its floor is held for so long, counted from when it sent the request.
+    pub lease: Duration,
+    /// What began below is refused.
+    pub barrier: Timestamp,
+    /// The cluster whose points these are.
+    pub cluster_id: String,
+}
+
+/// Transactions that clients have named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GcLocks {
+    /// The oldest ones, oldest first.
+    pub oldest: Vec<GcLock>,
+    /// There are more.
+    pub more: bool,
+    /// How many there are that were not named.
+    pub unnamed: u64,
+}
+
+/// A transaction that a client has named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GcLock {
+    /// Where it began.
+    pub start_ts: Timestamp,
+    /// The client's session.
+    pub session: u64,
+    /// Who that is.
+    pub owner: Owner,
+    /// What is left of its lease.
+    pub lease: Duration,
+}
+
 /// A client's lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     /// Who it is.
-    pub owner: v1::Owner,
+    pub owner: Owner,
     /// Nothing at or above this is refused.
     pub floor: Timestamp,
     /// Its oldest transactions, by their start_ts.
-    pub transactions: Vec<u64>,
+    pub transactions: Vec<Timestamp>,
     /// How many more it has.
     pub unnamed: u32,
     /// Somebody has ended the gc-locks up to here by hand; zero: none.
@@ -44,9 +106,9 @@ pub(crate) struct Sessions {
 
 impl Session {
     /// Those that it has named, and that nobody has ended by hand.
-    pub(crate) fn named(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn named(&self) -> impl Iterator<Item = Timestamp> {
         let named = self.transactions.iter().copied();
-        named.filter(|ts| *ts > self.released.as_u64())
+        named.filter(|ts| *ts > self.released)
     }
 
     /// Whether what it holds is what was ended by hand, as far as is known: its floor follows with its next renewal.
@@ -110,39 +172,35 @@ impl Sessions {
     }
 
     /// Who has named this transaction.
-    pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<v1::Owner> {
+    pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<Owner> {
         let mut sessions = self.by_id.values();
-        let named = sessions.find(|it| it.transactions.contains(&start_ts.as_u64()));
+        let named = sessions.find(|it| it.transactions.contains(&start_ts));
         named.map(|session| session.owner.clone())
     }
 }
 
 impl Directory {
-    /// Renews a session's lease, or ends it. What it is told: how long its floor is held, and the barrier.
+    /// Renews a session's lease, or ends it. What its client is told.
     ///
     /// # Errors
     /// [`Refusal::Session`] and [`Refusal::NoState`].
-    pub fn session(
-        &mut self,
-        now: Duration,
-        request: v1::SessionRequest,
-    ) -> Result<v1::SessionResponse, Refusal> {
+    pub fn session(&mut self, now: Duration, renewal: Renewal) -> Result<Renewed, Refusal> {
         let gc = &self.state()?.gc;
         let barrier = gc.points().barrier;
         // A master that was started again has this alone.
-        let released = gc.released.get(&request.session).copied();
+        let released = gc.released.get(&renewal.session).copied();
         let refused = |wrong: String| Err(Refusal::Session { wrong });
-        if request.session == 0 {
+        if renewal.session == 0 {
             return refused("a session has a number above 0".into());
         }
-        if request.transactions.len() > TRANSACTIONS_MAX {
+        if renewal.transactions.len() > TRANSACTIONS_MAX {
             return refused(format!(
                 "{} transactions are named, at most {TRANSACTIONS_MAX} may be",
-                request.transactions.len()
+                renewal.transactions.len()
             ));
         }
         self.sessions.expire(now);
-        let known = self.sessions.by_id.get(&request.session);
+        let known = self.sessions.by_id.get(&renewal.session);
         let released = Timestamp::from_u64(released.unwrap_or_default());
         let released = known.map_or(released, |known| known.released);
         if known.is_none() && self.sessions.len() >= SESSIONS_MAX {
@@ -151,23 +209,23 @@ impl Directory {
             ));
         }
         let lease = self.grant_lease();
-        match request.floor {
-            0 => self.sessions.remove(request.session),
+        match renewal.floor {
+            Timestamp::ZERO => self.sessions.remove(renewal.session),
             floor => self.sessions.insert(
-                request.session,
+                renewal.session,
                 Session {
-                    owner: request.owner.unwrap_or_default(),
-                    floor: above(released, Timestamp::from_u64(floor)),
-                    transactions: request.transactions,
-                    unnamed: request.unnamed,
+                    owner: renewal.owner,
+                    floor: above(released, floor),
+                    transactions: renewal.transactions,
+                    unnamed: renewal.unnamed,
                     released,
                     until: now + lease,
                 },
             ),
         }
-        Ok(v1::SessionResponse {
-            lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),
-            barrier: barrier.as_u64(),
+        Ok(Renewed {
+            lease,
+            barrier,
             cluster_id: self.state()?.cluster_id.clone(),
         })
     }
@@ -176,28 +234,24 @@ impl Directory {
     ///
     /// # Errors
     /// [`Refusal::NoState`].
-    pub fn transactions(
-        &self,
-        now: Duration,
-        most: usize,
-    ) -> Result<v1::TransactionsResponse, Refusal> {
+    pub fn transactions(&self, now: Duration, most: usize) -> Result<GcLocks, Refusal> {
         self.state()?;
         let mut all = BTreeSet::new();
         for (id, session) in &self.sessions.by_id {
             all.extend(session.named().map(|ts| (ts, *id)));
         }
-        let gc_lock = |(start_ts, id): &(u64, u64)| {
+        let gc_lock = |(start_ts, id): &(Timestamp, u64)| {
             let session = self.sessions.by_id.get(id);
             let left = session.map(|session| session.until.saturating_sub(now));
-            v1::GcLock {
+            GcLock {
                 start_ts: *start_ts,
                 session: *id,
-                owner: session.map(|session| session.owner.clone()),
-                lease_ms: u32::try_from(left.unwrap_or_default().as_millis()).unwrap_or(u32::MAX),
+                owner: session.map(|it| it.owner.clone()).unwrap_or_default(),
+                lease: left.unwrap_or_default(),
             }
         };
-        Ok(v1::TransactionsResponse {
-            gc_locks: all.iter().take(most).map(gc_lock).collect(),
+        Ok(GcLocks {
+            oldest: all.iter().take(most).map(gc_lock).collect(),
             more: all.len() > most,
             unnamed: self.sessions.unnamed(),
         })
@@ -208,24 +262,20 @@ impl Directory {
     ///
     /// # Errors
     /// [`Refusal::NoState`].
-    pub fn release(
-        &mut self,
-        now: Duration,
-        start_ts: Timestamp,
-    ) -> Result<v1::ReleaseGcLockResponse, Refusal> {
+    pub fn release(&mut self, now: Duration, start_ts: Timestamp) -> Result<Vec<Owner>, Refusal> {
         self.state()?;
         self.sessions.expire(now);
         let holds = |session: &Session| {
-            session.floor == start_ts || session.named().any(|named| named == start_ts.as_u64())
+            session.floor == start_ts || session.named().any(|named| named == start_ts)
         };
         let sessions = self.sessions.by_id.iter();
         let held: Vec<(u64, Session)> = sessions
             .filter(|(_, session)| holds(session))
             .map(|(id, session)| (*id, session.clone()))
             .collect();
-        let mut response = v1::ReleaseGcLockResponse::default();
+        let mut owners = Vec::new();
         for (id, session) in held {
-            response.owners.push(session.owner.clone());
+            owners.push(session.owner.clone());
             let released = session.released.max(start_ts);
             let floor = above(released, session.floor);
             let session = Session {
@@ -239,7 +289,7 @@ impl Directory {
                 self.dirty = true;
             }
         }
-        Ok(response)
+        Ok(owners)
     }
 }
 

@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use percolator_protocol::safe_point::RetentionPolicy;
-use percolator_wire::v1;
 use serde::{Deserialize, Serialize};
 
 use crate::core::Directory;
@@ -211,27 +210,5 @@ impl Directory {
         set.revision = time.max(set.revision + 1);
         self.dirty = true;
         Ok(())
-    }
-}
-
-impl From<v1::GcSettings> for StoredSettings {
-    fn from(settings: v1::GcSettings) -> Self {
-        Self {
-            revision: settings.revision,
-            retention_ms: settings.retention_ms,
-            hold_ms_max: settings.hold_ms_max,
-            paused: settings.paused,
-        }
-    }
-}
-
-impl From<StoredSettings> for v1::GcSettings {
-    fn from(kept: StoredSettings) -> Self {
-        Self {
-            revision: kept.revision,
-            retention_ms: kept.retention_ms,
-            hold_ms_max: kept.hold_ms_max,
-            paused: kept.paused,
-        }
     }
 }

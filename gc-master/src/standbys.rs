@@ -93,8 +93,13 @@ impl Standbys {
         }
     }
 
+    /// Adds the masters that are known to what is shown of a cluster.
+    pub(crate) fn show(&self, now_ms: u64, response: &mut v1::DirectoryResponse) {
+        response.standby_masters = self.list(now_ms, response.masters_expected);
+    }
+
     /// The masters that are known, by name. `expected`: how many there are to be with this one; 0: it wasn't told.
-    pub(crate) fn list(&self, now_ms: u64, expected: u32) -> Vec<v1::StandbyMaster> {
+    fn list(&self, now_ms: u64, expected: u32) -> Vec<v1::StandbyMaster> {
         let silent_ms = |master: &KnownMaster| now_ms.saturating_sub(master.heard_ms);
         let is_alive = |master: &KnownMaster| silent_ms(master) < SILENCE_MAX_MS;
         let mut known = self.known.lock();
@@ -151,7 +156,14 @@ mod tests {
     }
 
     fn listed(standbys: &Standbys, now_ms: u64, expected: u32) -> Vec<(String, bool, u64)> {
-        let list = standbys.list(now_ms, expected).into_iter();
+        let mut response = v1::DirectoryResponse {
+            masters_expected: expected,
+            // Fewer where there are several masters, and more where there is one.
+            oracles_expected: if expected > 1 { 1 } else { 3 },
+            ..v1::DirectoryResponse::default()
+        };
+        standbys.show(now_ms, &mut response);
+        let list = response.standby_masters.into_iter();
         list.map(|it| (it.server, it.alive, it.silent_ms)).collect()
     }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::world::{CUTS, World, balancing, counts, settle};
-use percolator_gc_master::{Action, HEARTBEAT_INTERVAL, Heartbeat, Manifest, Moving, Settings};
-use percolator_wire::v1;
+use percolator_gc_master::{
+    Action, Amount, Arrival, HEARTBEAT_INTERVAL, Heartbeat, Manifest, Moving, Settings,
+};
 
 #[test]
 fn tablets_go_to_a_server_that_is_new_and_stay_then() {
@@ -53,32 +54,30 @@ fn what_is_used_much_is_split_and_spread() {
         let owner = servers.find(|(_, tablets)| tablets.contains_key(&tablet));
         owner.unwrap().0.clone()
     };
-    let load = |tablet_id, cells, split_at: &'static str| v1::TabletLoads {
-        tablets: vec![v1::TabletLoad {
-            tablet_id,
-            cells,
-            split_at: split_at.into(),
-        }],
+    let load = |tablet, amount, split_at: Option<&'static str>| {
+        vec![Amount {
+            tablet,
+            amount,
+            split_at: split_at.map(Into::into),
+        }]
     };
     // All load is that of one tablet: only half of it can go elsewhere.
     let first = owner(&world, 1);
-    world.loads.insert(first.clone(), load(1, 50_000, "f"));
+    world
+        .loads
+        .insert(first.clone(), load(1, 50_000, Some("f")));
     while world.rows().len() < 3 {
         world.beat_all();
         assert!(world.now < Duration::from_secs(60), "{:?}", world.rows());
     }
-    let halves = v1::TabletLoads {
-        tablets: [1, 3]
-            .map(|id| load(id, 25_000, "").tablets.remove(0))
-            .to_vec(),
-    };
+    let halves = [1, 3].map(|id| load(id, 25_000, None)).concat();
     world.loads.insert(first.clone(), halves);
     let moves = settle(&mut world, Duration::from_secs(6));
     assert_eq!(moves, 1, "{:?}", world.rows());
     assert_ne!(owner(&world, 1), owner(&world, 3));
     // Its new owner doesn't know yet how much it is used: the master remembers, and nothing goes back.
     let stays = if owner(&world, 1) == first { 1 } else { 3 };
-    world.loads.insert(first, load(stays, 25_000, ""));
+    world.loads.insert(first, load(stays, 25_000, None));
     assert_eq!(settle(&mut world, Duration::from_secs(15)), 0);
     world.assert_agreement("spread");
     // A manifest that says so lets no load count.
@@ -95,12 +94,12 @@ fn a_tablet_that_is_too_large_is_split_where_its_server_says() {
     let mut world = balancing(1);
     world.create("accounts", &["m"]).unwrap();
     assert!(world.beat("tablet-0").unwrap().split_bytes > 0);
-    let large = |split_at: &'static str| v1::TabletSizes {
-        tablets: vec![v1::TabletSize {
-            tablet_id: 1,
-            bytes: 300 << 20,
-            split_at: split_at.into(),
-        }],
+    let large = |split_at: &'static str| {
+        vec![Amount {
+            tablet: 1,
+            amount: 300 << 20,
+            split_at: Some(split_at.into()),
+        }]
     };
     // Rows that aren't its own are no reason to split.
     world.sizes.insert("tablet-0".into(), large("x"));
@@ -122,32 +121,25 @@ fn a_tablet_that_is_too_large_is_split_where_its_server_says() {
 fn a_tablet_that_a_person_moves_is_not_split_meanwhile() {
     let mut world = balancing(2);
     world.create("accounts", &["m"]).unwrap();
-    let large = v1::TabletSize {
-        tablet_id: 1,
-        bytes: 300 << 20,
-        split_at: "f".into(),
-    };
-    let sizes = v1::TabletSizes {
-        tablets: vec![large],
-    };
-    let request = v1::MoveTabletRequest {
-        tablet_id: 1,
-        server: "tablet-1".into(),
-    };
-    Moving::new(request)
+    let sizes = vec![Amount {
+        tablet: 1,
+        amount: 300 << 20,
+        split_at: Some("f".into()),
+    }];
+    Moving::new(1, "tablet-1")
         .go_on(&mut world.directory, world.now)
         .unwrap();
     world.carry_out();
     // Also when the server that gets it has not said so yet, and when it takes long.
     world.sizes.insert("tablet-0".into(), sizes);
-    let arrival = |failure: &str| v1::TabletArrival {
-        tablet_id: 1,
+    let arrival = |failure: &str| Arrival {
+        tablet: 1,
         epoch: 1,
-        failure: failure.into(),
+        failure: Some(failure.to_owned()).filter(|why| !why.is_empty()),
         from: "tablet-0".into(),
-        ..v1::TabletArrival::default()
+        ..Arrival::default()
     };
-    let go_on = |world: &mut World, arriving: Vec<v1::TabletArrival>| {
+    let go_on = |world: &mut World, arriving: Vec<Arrival>| {
         for _ in 0..60 {
             world.beat("tablet-0").unwrap();
             let beat = Heartbeat {
@@ -180,28 +172,24 @@ fn neighbours_that_are_small_for_long_become_one() {
     // Of six tablets two are large, and one of the others is used for a while.
     let say = |world: &mut World, used: u64| {
         for (server, tablets) in world.servers.clone() {
-            let size = |id: &u64| v1::TabletSize {
-                tablet_id: *id,
-                bytes: if [3, 6].contains(id) {
+            let size = |id: &u64| Amount {
+                tablet: *id,
+                amount: if [3, 6].contains(id) {
                     200 << 20
                 } else {
                     1 << 20
                 },
-                ..v1::TabletSize::default()
+                split_at: None,
             };
-            let load = |id: &u64| v1::TabletLoad {
-                tablet_id: *id,
-                cells: 200,
-                ..v1::TabletLoad::default()
+            let load = |id: &u64| Amount {
+                tablet: *id,
+                amount: 200,
+                split_at: None,
             };
             let sizes = tablets.keys().map(size).collect();
-            world
-                .sizes
-                .insert(server.clone(), v1::TabletSizes { tablets: sizes });
+            world.sizes.insert(server.clone(), sizes);
             let loads = tablets.keys().filter(|id| **id == used).map(load).collect();
-            world
-                .loads
-                .insert(server, v1::TabletLoads { tablets: loads });
+            world.loads.insert(server, loads);
         }
     };
     let wait = |world: &mut World, seconds: u64, used: u64| {

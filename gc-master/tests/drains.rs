@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::world::{CUTS, World, balancing, copy, counts, left, settle};
 use percolator_gc_master::{
-    Action, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Merging, Moving,
-    Note, Refusal, SILENCE_MAX, drain_servers,
+    Action, Arrival, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Merging,
+    Moving, Note, Refusal, SILENCE_MAX, drain_servers,
 };
 use percolator_wire::v1;
 
@@ -299,11 +299,7 @@ fn what_cannot_be_drained_is_refused() {
          undrain` one"
     );
     // Nobody moves a tablet there by hand, and no table is made there.
-    let request = v1::MoveTabletRequest {
-        tablet_id: 2,
-        server: "tablet-0".into(),
-    };
-    let moving = Moving::new(request).go_on(&mut world.directory, world.now);
+    let moving = Moving::new(2, "tablet-0").go_on(&mut world.directory, world.now);
     assert!(
         matches!(moving, Err(Refusal::Draining { .. })),
         "{moving:?}"
@@ -368,12 +364,8 @@ fn a_server_that_has_no_room_or_stops_gets_nothing_by_hand() {
     world.weighs("tablet-1", [(2, 100 << 20)]);
     world.free.insert("tablet-0".into(), 100 << 20);
     world.beat_all();
-    let moving = |world: &mut World, tablet_id, server: &str| {
-        let request = v1::MoveTabletRequest {
-            tablet_id,
-            server: server.into(),
-        };
-        Moving::new(request).go_on(&mut world.directory, world.now)
+    let moving = |world: &mut World, tablet, server: &str| {
+        Moving::new(tablet, server).go_on(&mut world.directory, world.now)
     };
     let full = moving(&mut world, 2, "tablet-0").unwrap_err().to_string();
     assert_eq!(
@@ -383,11 +375,11 @@ fn a_server_that_has_no_room_or_stops_gets_nothing_by_hand() {
     );
     // A copy that has filled its volume meanwhile is asked for again.
     let arriving = Heartbeat {
-        arriving: vec![v1::TabletArrival {
-            tablet_id: 2,
+        arriving: vec![Arrival {
+            tablet: 2,
             epoch: 1,
             from: "tablet-1".into(),
-            ..v1::TabletArrival::default()
+            ..Arrival::default()
         }],
         ..world.heartbeat_of("tablet-0")
     };
@@ -397,10 +389,7 @@ fn a_server_that_has_no_room_or_stops_gets_nothing_by_hand() {
     world.beat("tablet-0").unwrap();
 
     // Neighbours go together where there is room.
-    let mut merging = Merging::new(v1::MergeTableRequest {
-        table: "accounts".into(),
-        row: "m".into(),
-    });
+    let mut merging = Merging::new("accounts".into(), "m".into());
     merging.go_on(&mut world.directory, world.now).unwrap();
     world.carry_out();
     let sent = world.sent.last().unwrap();

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::world::{RANDOM, World, oracle, report};
 use percolator_gc_master::{
-    Directory, Heartbeat, Refusal, Settings, Start, TableState, directory_response,
+    Directory, HEARTBEAT_INTERVAL, Heartbeat, Refusal, SILENCE_MAX, Settings, Start, TableState,
+    directory_response,
 };
 
 #[test]
@@ -286,4 +287,21 @@ fn what_a_server_said_of_its_disk_is_known_when_it_is_started_again() {
     };
     world.directory.heartbeat(world.now, again).unwrap();
     assert_eq!(failed(&world), (2, 1000, 60_000));
+}
+
+#[test]
+fn servers_beat_often_while_a_master_is_about_to_end() {
+    let mut world = World::new(3);
+    world.beat_all();
+    let interval = |world: &mut World, server: &str| world.beat(server).unwrap().interval;
+    assert_eq!(interval(&mut world, "tablet-0"), HEARTBEAT_INTERVAL);
+    // One of them is down, and isn't waited for.
+    world.down.push("tablet-2".into());
+    world.now += 2 * SILENCE_MAX;
+    world.beat_all();
+    assert!(!world.directory.announce_end(world.now));
+    assert!(interval(&mut world, "tablet-0") <= HEARTBEAT_INTERVAL / 10);
+    assert!(!world.directory.announce_end(world.now));
+    interval(&mut world, "tablet-1");
+    assert!(world.directory.announce_end(world.now));
 }

@@ -3,14 +3,11 @@
 use std::time::Duration;
 
 use crate::world::{World, copy};
-use percolator_gc_master::{Action, Moving, Pending, Refusal, SILENCE_MAX};
+use percolator_gc_master::{Action, Arrival, Moving, Pending, Refusal, SILENCE_MAX, move_tablet};
 use percolator_wire::v1;
 
-fn moving(tablet_id: u64, server: &str) -> Moving {
-    Moving::new(v1::MoveTabletRequest {
-        tablet_id,
-        server: server.into(),
-    })
+fn moving(tablet: u64, server: &str) -> Moving {
+    Moving::new(tablet, server)
 }
 
 fn world() -> World {
@@ -40,7 +37,7 @@ fn it_is_done_when_the_server_reports_it() {
         panic!("{:?}", sent.action);
     };
     assert_eq!((tablet.id, tablet.epoch), (1, 1));
-    assert_eq!(from.server.unwrap().server, "tablet-0");
+    assert_eq!(from.server, "tablet-0");
     let departed = world.hand_over(1, "tablet-0", "tablet-1");
 
     // Its owner is heard first: it is where it has gone, and not lost.
@@ -56,7 +53,11 @@ fn it_is_done_when_the_server_reports_it() {
     assert!(matches!(done, Ok(Pending::Wait { .. })), "{done:?}");
 
     world.beat("tablet-1").unwrap();
-    let Ok(Pending::Done(done)) = moving.go_on(&mut world.directory, world.now) else {
+    let mut asked = move_tablet(v1::MoveTabletRequest {
+        tablet_id: 1,
+        server: "tablet-1".into(),
+    });
+    let Ok(Pending::Done(done)) = asked(&mut world.directory, world.now) else {
         panic!("it isn't done");
     };
     let place = done.tablet.unwrap();
@@ -73,13 +74,13 @@ fn a_server_that_gives_it_up_says_why_and_is_asked_again_later() {
     let mut world = world();
     let mut first = moving(1, "tablet-1");
     begin(&mut world, &mut first);
-    let arrival = |failure: &str| v1::TabletArrival {
-        tablet_id: 1,
+    let arrival = |failure: &str| Arrival {
+        tablet: 1,
         epoch: 1,
         bytes: 12,
-        failure: failure.into(),
+        failure: Some(failure.to_owned()).filter(|why| !why.is_empty()),
         from: "tablet-0".into(),
-        ..v1::TabletArrival::default()
+        ..Arrival::default()
     };
     let beat = |world: &mut World, failure: &str| {
         world.now += Duration::from_millis(10);
@@ -142,7 +143,7 @@ fn what_cannot_be_moved_is_refused() {
 }
 
 /// [`World::hear_copy`] of `tablet-1`, of the first tablet at this epoch.
-fn hear_arrival(world: &mut World, epoch: u64) -> Vec<v1::TabletRef> {
+fn hear_arrival(world: &mut World, epoch: u64) -> Vec<(u64, u64)> {
     world.hear_copy("tablet-1", copy(1, epoch, "tablet-0"))
 }
 
@@ -160,7 +161,7 @@ fn a_server_hears_that_a_tablet_went_elsewhere_though_its_owner_is_gone() {
     assert_eq!(hear_arrival(&mut world, 1), []);
     world.beat("tablet-2").unwrap();
     let settled = hear_arrival(&mut world, 1);
-    assert_eq!(settled, [v1::TabletRef { id: 1, epoch: 1 }]);
+    assert_eq!(settled, [(1, 1)]);
     // Another attempt, of the tablet as it is now, goes on.
     assert_eq!(hear_arrival(&mut world, 2), []);
     world.restart();
@@ -174,7 +175,7 @@ fn a_server_hears_that_the_table_of_a_tablet_that_it_gets_is_gone() {
     world.beat_all();
     world.delete("accounts").unwrap();
     let settled = hear_arrival(&mut world, 1);
-    assert_eq!(settled, [v1::TabletRef { id: 1, epoch: 1 }]);
+    assert_eq!(settled, [(1, 1)]);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::world::{World, copy, oracle, report};
-use percolator_gc_master::{Departed, Heartbeat, Note, Refusal, TableState, locate};
+use percolator_gc_master::{
+    Departed, Heartbeat, Note, RebuildCommand, Rebuilt, Refusal, TableState, locate,
+};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -25,8 +27,8 @@ fn report_oracle(world: &mut World, name: &str, register: u64) {
 }
 
 /// Asks what would be rebuilt.
-fn shown(world: &mut World, servers: &[&str]) -> v1::RebuildResponse {
-    let request = v1::RebuildRequest {
+fn shown(world: &mut World, servers: &[&str]) -> Rebuilt {
+    let request = RebuildCommand {
         tablet_servers: names(servers),
         write: false,
         give_up_lost: false,
@@ -75,7 +77,7 @@ fn tables_are_back_with_their_names_and_ids_and_points() {
     world.restart();
     world.beat_all();
     assert_eq!(world.rows(), before);
-    let request = v1::RebuildRequest::default();
+    let request = RebuildCommand::default();
     let refused = world.directory.rebuild(world.now, &request).unwrap_err();
     assert!(matches!(refused, Refusal::HasState { .. }), "{refused}");
     let notes: Vec<&Note> = world.notes.iter().collect();
@@ -548,9 +550,7 @@ fn a_tablet_that_was_handed_over_and_is_not_served_yet_is_not_lost() {
     let before_writing = shown(&mut world, &all);
     assert_eq!(before_writing.losses, names(&[]));
     let tables = before_writing.tables.iter();
-    let tables: Vec<(&str, u64)> = tables
-        .map(|it| (&*it.table.as_ref().unwrap().name, it.tablets))
-        .collect();
+    let tables: Vec<(&str, usize)> = tables.map(|it| (&*it.table.name, it.tablets)).collect();
     assert_eq!(tables, [("alone", 1), ("cut", 2)]);
     assert!(world.rebuild(false).written);
     // Its rows at the server that had it stay until the other one reports them.

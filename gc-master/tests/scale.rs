@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::world::{World, oracle};
-use percolator_gc_master::{Heartbeat, HeartbeatAnswer};
+use percolator_gc_master::{Heartbeat, HeartbeatAnswer, Renewal};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use prost::Message as _;
@@ -113,13 +113,13 @@ fn a_heartbeat_of_an_oracle_looks_at_the_oracles_alone() {
 #[test]
 fn a_session_looks_at_no_tablet() {
     let mut world = cluster(3);
-    let request = v1::SessionRequest {
+    let renewal = Renewal {
         session: 1,
-        floor: Timestamp::from_millis(1_800_000_000_000).as_u64(),
-        ..v1::SessionRequest::default()
+        floor: Timestamp::from_millis(1_800_000_000_000),
+        ..Renewal::default()
     };
     let (visits, session) = visits(&mut world, |world| {
-        world.directory.session(world.now, request)
+        world.directory.session(world.now, renewal)
     });
     session.unwrap();
     assert_eq!(visits, 0);

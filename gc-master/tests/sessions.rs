@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use crate::world::World;
-use percolator_gc_master::{Change, gc_status};
+use percolator_gc_master::{Change, Owner, Renewal, gc_status};
 use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
 
 /// The oracle's time, some while after the cluster began.
 const NOW_MS: u64 = 10_000_000;
@@ -33,18 +32,19 @@ fn keep_for(world: &mut World, seconds: u64) -> Duration {
 }
 
 fn renew(world: &mut World, session: u64, floor: u64, transactions: &[u64]) -> u64 {
-    let request = v1::SessionRequest {
+    let renewal = Renewal {
         session,
-        owner: Some(v1::Owner {
+        owner: Owner {
             application: "app".into(),
-            ..v1::Owner::default()
-        }),
-        floor: at(floor).as_u64(),
-        transactions: transactions.iter().map(|ms| at(*ms).as_u64()).collect(),
+            ..Owner::default()
+        },
+        floor: at(floor),
+        transactions: transactions.iter().map(|ms| at(*ms)).collect(),
         // Of clients that name all they can.
         unnamed: if transactions.len() > 1 { 3 } else { 0 },
     };
-    world.directory.session(world.now, request).unwrap().barrier
+    let renewed = world.directory.session(world.now, renewal).unwrap();
+    renewed.barrier.as_u64()
 }
 
 /// The barrier, once the master has looked at the time.
@@ -85,7 +85,9 @@ fn who_holds_the_barrier_is_named_and_nobody_whom_it_has_passed() {
     let holders = |world: &World| {
         let status = gc_status(&world.directory, world.now).unwrap();
         let holders = status.holders.into_iter();
-        let said = |it: v1::GcHolder| (it.session, it.transactions.len(), it.released, it.lease_ms);
+        let said = |it: percolator_wire::v1::GcHolder| {
+            (it.session, it.transactions.len(), it.released, it.lease_ms)
+        };
         holders.map(said).collect::<Vec<_>>()
     };
     let old = NOW_MS - 60_000;
@@ -114,26 +116,25 @@ fn a_gc_lock_that_is_ended_by_hand_stays_ended_and_others_stay() {
     renew(&mut world, 1, old, &[old, young]);
     renew(&mut world, 2, young, &[young]);
     let named = |world: &World| {
-        let named = world
-            .directory
-            .transactions(world.now, 10)
-            .unwrap()
-            .gc_locks;
+        let named = world.directory.transactions(world.now, 10).unwrap().oldest;
         named
             .iter()
-            .map(|one| (one.session, Timestamp::from_u64(one.start_ts).physical_ms()))
+            .map(|one| (one.session, one.start_ts.physical_ms()))
             .collect::<Vec<_>>()
     };
     assert_eq!(named(&world), [(1, old), (1, young), (2, young)]);
     let listed = world.directory.transactions(world.now, 2).unwrap();
     assert!(listed.more);
     assert!(
-        listed.gc_locks.iter().all(|one| one.lease_ms == 10_000),
+        listed
+            .oldest
+            .iter()
+            .all(|one| one.lease == Duration::from_secs(10)),
         "{listed:?}"
     );
     assert_eq!(listed.unnamed, 3, "the first one has more than it names");
     let ended = world.directory.release(world.now, at(old)).unwrap();
-    assert_eq!(ended.owners.len(), 1);
+    assert_eq!(ended.len(), 1);
     // Its client doesn't know yet.
     renew(&mut world, 1, old, &[old, young]);
     assert_eq!(named(&world), [(1, young), (2, young)]);
@@ -143,9 +144,9 @@ fn a_gc_lock_that_is_ended_by_hand_stays_ended_and_others_stay() {
     renew(&mut world, 1, young, &[young]);
     assert_eq!(barrier(&mut world), at(young));
     let ended = world.directory.release(world.now, at(young)).unwrap();
-    assert_eq!(ended.owners.len(), 2);
+    assert_eq!(ended.len(), 2);
     let again = world.directory.release(world.now, at(old)).unwrap();
-    assert_eq!(again.owners.len(), 0);
+    assert_eq!(again.len(), 0);
 }
 
 #[test]
@@ -154,18 +155,14 @@ fn a_master_that_starts_knows_which_gc_locks_were_ended_by_hand() {
     let old = NOW_MS - 60_000;
     renew(&mut world, 1, old, &[old]);
     let ended = world.directory.release(world.now, at(old)).unwrap();
-    assert_eq!(ended.owners.len(), 1);
+    assert_eq!(ended.len(), 1);
     world.carry_out();
     world.restart();
     world.now = Duration::from_secs(1);
     // Its client doesn't know yet, and comes back with it.
     renew(&mut world, 1, old, &[old]);
     assert_eq!(
-        world
-            .directory
-            .transactions(world.now, 10)
-            .unwrap()
-            .gc_locks,
+        world.directory.transactions(world.now, 10).unwrap().oldest,
         []
     );
     world.now = Duration::from_secs(100);
@@ -180,14 +177,14 @@ fn a_master_that_starts_knows_which_gc_locks_were_ended_by_hand() {
 fn a_lease_of_before_the_retention_was_shortened_is_waited_for_by_a_master_that_starts() {
     let mut world = World::new(1);
     world.now = Duration::from_secs(100);
-    let request = v1::SessionRequest {
+    let renewal = Renewal {
         session: 1,
-        floor: at(NOW_MS - 5_000).as_u64(),
-        ..v1::SessionRequest::default()
+        floor: at(NOW_MS - 5_000),
+        ..Renewal::default()
     };
     // For a minute, as versions are kept for longer.
-    let told = world.directory.session(world.now, request).unwrap();
-    assert_eq!(told.lease_ms, 60_000);
+    let told = world.directory.session(world.now, renewal).unwrap();
+    assert_eq!(told.lease, Duration::from_secs(60));
     keep_for(&mut world, 1);
     world.carry_out();
     world.restart();

@@ -39,7 +39,7 @@ fn what_was_set_outlives_the_master_s_state() {
     world.directory.heartbeat(world.now, beat).unwrap_err();
     let rebuilt = world.rebuild(true);
     assert!(rebuilt.written);
-    assert_eq!(rebuilt.gc, Some(kept.clone().into()));
+    assert_eq!(rebuilt.settings, kept);
     assert_eq!(world.directory.retention(), DAY);
     assert_eq!(world.directory.hold_max(), Some(2 * DAY));
     assert!(world.directory.paused());

@@ -4,20 +4,14 @@ use std::time::Duration;
 
 use crate::world::World;
 use percolator_gc_master::{Action, Heartbeat, Merging, Pending, Refusal, SILENCE_MAX, Splitting};
-use percolator_wire::v1;
 
 fn splitting(rows: &[&str]) -> Splitting {
-    Splitting::new(v1::SplitTableRequest {
-        table: "accounts".into(),
-        rows: rows.iter().map(|row| row.to_string().into()).collect(),
-    })
+    let rows = rows.iter().map(|row| row.as_bytes().to_vec());
+    Splitting::new("accounts".into(), rows.collect())
 }
 
 fn merging(row: &str) -> Merging {
-    Merging::new(v1::MergeTableRequest {
-        table: "accounts".into(),
-        row: row.to_owned().into(),
-    })
+    Merging::new("accounts".into(), row.to_owned().into())
 }
 
 /// Goes on until it is done, or has to wait for more than commands.
@@ -184,11 +178,8 @@ fn what_can_t_be_split_or_merged_says_why() {
     assert!(said(split(&mut world, &[""])).contains("it is empty"));
     assert!(said(split(&mut world, &["h", "c"])).contains("not greater"));
     assert!(said(merge(&mut world, "")).contains("it is empty"));
-    let other = v1::SplitTableRequest {
-        table: "other".into(),
-        rows: vec!["a".into()],
-    };
-    let missing = Splitting::new(other).go_on(&mut world.directory, world.now);
+    let mut other = Splitting::new("other".into(), vec![b"a".to_vec()]);
+    let missing = other.go_on(&mut world.directory, world.now);
     assert!(matches!(missing, Err(Refusal::NoSuchTable { .. })));
     world.down.push("tablet-0".into());
     world.now += 2 * SILENCE_MAX;

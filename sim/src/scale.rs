@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use percolator_gc_master::{
     Directory, DirectoryState, Drain, Heartbeat, HeartbeatAnswer, KnownServer, Refusal, Role,
-    Settings, Start, Table, TableState, locate,
+    Settings, Start, Table, TableState, locate, session,
 };
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_register::VALUE_BYTES_MAX;
@@ -317,15 +317,15 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
     assert_eq!(world.directory.tablets().len(), servers * TABLETS_EACH);
     world.directory.collect(NOW, Ok(time()));
     world.directory.take_effects();
-    for session in 0..servers * SESSIONS_EACH {
-        let opened = world.directory.session(NOW, session_of(session));
+    for number in 0..servers * SESSIONS_EACH {
+        let opened = session(&mut world.directory, NOW, session_of(number));
         opened?;
     }
     let (unchanged, with_lists) = heartbeats(&mut world)?;
     let (balance_looked_at, balance) = balancing(&mut world)?;
-    let session = session_of(1);
-    let sent_bytes = session.encoded_len();
-    let (looked_at, renewed) = world.cost(|directory| directory.session(NOW, session));
+    let renewal = session_of(1);
+    let sent_bytes = renewal.encoded_len();
+    let (looked_at, renewed) = world.cost(|directory| session(directory, NOW, renewal));
     let renewing = Cost {
         sent_bytes,
         answered_bytes: renewed?.encoded_len(),

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Command, Deletion, Departed, Directory, DirectoryState, Done, HEARTBEAT_INTERVAL,
-    Heartbeat, HeartbeatAnswer, Note, Refusal, Role, SILENCE_MAX, Settings, Start, TableState,
-    server_info,
+    Action, Amount, Arrival, Command, Deletion, Departed, Directory, DirectoryState, Done,
+    HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Note, RebuildCommand, Rebuilt, Refusal, Role,
+    SILENCE_MAX, Settings, Start, TableState, server_info,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
@@ -34,11 +34,11 @@ pub(crate) struct World {
     /// How many groups each of them has made durable.
     pub(crate) groups: BTreeMap<String, u64>,
     /// What each of them says of the sizes of its tablets.
-    pub(crate) sizes: BTreeMap<String, v1::TabletSizes>,
+    pub(crate) sizes: BTreeMap<String, Vec<Amount>>,
     /// Bytes that are free on its volume, as it says.
     pub(crate) free: BTreeMap<String, u64>,
     /// And of how much they are used.
-    pub(crate) loads: BTreeMap<String, v1::TabletLoads>,
+    pub(crate) loads: BTreeMap<String, Vec<Amount>>,
     /// Servers that have heard that they are to have no tablets.
     pub(crate) draining: BTreeSet<String>,
     /// Servers that were told to end, and wait until others have their tablets.
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// As a person asks who names all servers that are up.
-    pub(crate) fn rebuild(&mut self, give_up_lost: bool) -> v1::RebuildResponse {
+    pub(crate) fn rebuild(&mut self, give_up_lost: bool) -> Rebuilt {
         let names = self.servers.keys().filter(|name| !self.down.contains(name));
         let names: Vec<String> = names.cloned().collect();
         self.rebuild_from(names, give_up_lost)
@@ -150,8 +150,8 @@ impl World {
         &mut self,
         tablet_servers: Vec<String>,
         give_up_lost: bool,
-    ) -> v1::RebuildResponse {
-        let request = v1::RebuildRequest {
+    ) -> Rebuilt {
+        let request = RebuildCommand {
             tablet_servers,
             write: true,
             give_up_lost,
@@ -456,14 +456,12 @@ impl World {
 
     /// The server says from now on that these tablets of its have so many bytes.
     pub(crate) fn weighs<const N: usize>(&mut self, server: &str, tablets: [(u64, u64); N]) {
-        let tablets = tablets.map(|(tablet_id, bytes)| v1::TabletSize {
-            tablet_id,
-            bytes,
-            ..v1::TabletSize::default()
+        let tablets = tablets.map(|(tablet, amount)| Amount {
+            tablet,
+            amount,
+            split_at: None,
         });
-        let tablets = tablets.to_vec();
-        self.sizes
-            .insert(server.to_owned(), v1::TabletSizes { tablets });
+        self.sizes.insert(server.to_owned(), tablets.to_vec());
     }
 
     /// Says whether a server is to have no tablets.
@@ -490,11 +488,7 @@ impl World {
     }
 
     /// Lets the master hear that a server has a complete copy of a tablet, and says which copies it hears will never be its own.
-    pub(crate) fn hear_copy(
-        &mut self,
-        server: &str,
-        copy: v1::TabletArrival,
-    ) -> Vec<v1::TabletRef> {
+    pub(crate) fn hear_copy(&mut self, server: &str, copy: Arrival) -> Vec<(u64, u64)> {
         let mut beat = self.heartbeat_of(server);
         beat.arriving = vec![copy];
         let heard = self.directory.heartbeat(self.now, beat).unwrap();
@@ -560,7 +554,7 @@ pub(crate) fn settle(world: &mut World, most: Duration) -> usize {
             if let Action::Import { tablet, from, .. } = &command.action
                 && !world.refusing.contains_key(&command.server)
             {
-                let owner = from.server.as_ref().unwrap().server.clone();
+                let owner = from.server.clone();
                 let had = world.servers.get_mut(&owner).unwrap();
                 let Some(mut tablet) = had.remove(&tablet.id) else {
                     continue;
@@ -587,13 +581,13 @@ pub(crate) fn left(world: &World, server: &str) -> v1::ServerInfo {
 }
 
 /// A complete copy of a tablet of the first table, which `from` has not handed over yet.
-pub(crate) fn copy(tablet_id: u64, epoch: u64, from: &str) -> v1::TabletArrival {
-    v1::TabletArrival {
-        tablet_id,
+pub(crate) fn copy(tablet: u64, epoch: u64, from: &str) -> Arrival {
+    Arrival {
+        tablet,
         epoch,
-        complete: true,
+        is_complete: true,
         from: from.to_owned(),
-        table_id: 1,
-        ..v1::TabletArrival::default()
+        table: TableId(1),
+        ..Arrival::default()
     }
 }

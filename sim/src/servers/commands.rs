@@ -36,7 +36,7 @@ pub(super) fn command_of(action: &Action) -> TabletCommand {
             address,
         } => TabletCommand::Import {
             tablet: tablet.clone(),
-            from: from.clone(),
+            from: from.clone().into(),
             address: address.clone(),
         },
         Action::Merge { first, second } => TabletCommand::Merge {

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Acted, COMMAND_TIMEOUT, Command, Creation, Directory, Heartbeat, Merging, Moving, Pending,
-    Refusal, Removal, Settings, Splitting, Start, StoredState, directory_response, drain_servers,
-    drive, locate, set_gc,
+    Acted, Awaited, COMMAND_TIMEOUT, Command, Directory, Heartbeat, Pending, Refusal, Settings,
+    Start, StoredState, create_table, delete_table, directory_response, drain_servers, drive,
+    locate, merge_table, move_tablet, session, set_gc, split_table,
 };
 use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
@@ -256,21 +256,21 @@ impl Master {
             Ask::CreateTable(request) => self.create_table(world, running, request, early).await,
             Ask::DeleteTable(request) => self.delete_table(world, running, request, early).await,
             Ask::SplitTable(request) => {
-                let mut splitting = Splitting::new(request);
-                let go_on = move |directory: &mut Directory, now| splitting.go_on(directory, now);
-                let split = self.finish(world, running, early, go_on).await?;
+                let split = self
+                    .finish(world, running, early, split_table(request))
+                    .await?;
                 Some(split.map_or_else(refused, Answer::TableSplit))
             }
             Ask::MergeTable(request) => {
-                let mut merging = Merging::new(request);
-                let go_on = move |directory: &mut Directory, now| merging.go_on(directory, now);
-                let merged = self.finish(world, running, early, go_on).await?;
+                let merged = self
+                    .finish(world, running, early, merge_table(request))
+                    .await?;
                 Some(merged.map_or_else(refused, Answer::TableMerged))
             }
             Ask::MoveTablet(request) => {
-                let mut moving = Moving::new(request);
-                let go_on = move |directory: &mut Directory, now| moving.go_on(directory, now);
-                let moved = self.finish(world, running, early, go_on).await?;
+                let moved = self
+                    .finish(world, running, early, move_tablet(request))
+                    .await?;
                 Some(moved.map_or_else(refused, Answer::TabletMoved))
             }
             Ask::DrainServers(request) => {
@@ -322,7 +322,7 @@ impl Master {
         early: bool,
     ) -> Option<Answer> {
         let renewed = self.step(world, running, early, |directory, now| {
-            directory.session(now, request)
+            session(directory, now, request)
         });
         let renewed = renewed.await?;
         Some(match renewed {
@@ -398,7 +398,7 @@ impl Master {
         world: &Arc<World>,
         running: &Shared,
         early: bool,
-        mut go_on: impl FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal>,
+        mut go_on: impl Awaited<R>,
     ) -> Option<Result<R, Refusal>> {
         loop {
             // It is woken by what has happened since, as at the service of the server.
@@ -422,9 +422,9 @@ impl Master {
         request: v1::CreateTableRequest,
         early: bool,
     ) -> Option<Answer> {
-        let mut creation = Creation::new(request);
-        let go_on = move |directory: &mut Directory, now| creation.go_on(directory, now);
-        let created = self.finish(world, running, early, go_on).await?;
+        let created = self
+            .finish(world, running, early, create_table(request))
+            .await?;
         Some(created.map_or_else(refused, Answer::TableCreated))
     }
 
@@ -435,9 +435,9 @@ impl Master {
         request: v1::DeleteTableRequest,
         early: bool,
     ) -> Option<Answer> {
-        let mut removal = Removal::new(request);
-        let go_on = move |directory: &mut Directory, now| removal.go_on(directory, now);
-        let removed = self.finish(world, running, early, go_on).await?;
+        let removed = self
+            .finish(world, running, early, delete_table(request))
+            .await?;
         Some(removed.map_or_else(refused, Answer::TableDeleted))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use percolator_wire::v1;
+use percolator_gc_master::RebuildCommand;
 
 use crate::servers::master::Master;
 use crate::servers::served::Shared;
@@ -20,7 +20,7 @@ impl Master {
         let asking = async move {
             loop {
                 world2.sleep(REBUILD_PAUSE).await;
-                let request = v1::RebuildRequest {
+                let request = RebuildCommand {
                     tablet_servers: master.tablet_servers.lock().clone(),
                     write: true,
                     // Of a table whose creation was begun, the tablets that nobody has made.

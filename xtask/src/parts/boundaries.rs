@@ -1,6 +1,10 @@
 //! Which crate may depend on which. The rules are those of ARCHITECTURE.md; this proves that they hold.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, bail};
 
@@ -38,7 +42,7 @@ enum Siblings {
 }
 
 /// Rules by folder, for the folder and those below. What tests alone need is free.
-const RULES: [(&str, Siblings); 16] = [
+const RULES: [(&str, Siblings); 17] = [
     ("protocol", Siblings::Only(&[])),
     ("wire", Siblings::Only(&["percolator-protocol"])),
     ("engine", Siblings::Only(&[])),
@@ -83,10 +87,44 @@ const RULES: [(&str, Siblings); 16] = [
             "percolator-wire",
         ]),
     ),
+    // It runs servers by their options. Nothing of it knows how a command prints.
+    (
+        "local",
+        Siblings::Only(&[
+            "percolator-api",
+            "percolator-client",
+            "percolator-engine",
+            "percolator-gc-master",
+            "percolator-proxy",
+            "percolator-server",
+            "percolator-tablet",
+            "percolator-telemetry",
+            "percolator-tso",
+        ]),
+    ),
     ("gc-master", Siblings::None(&SERVERS)),
     ("tablet", Siblings::None(&SERVERS)),
     ("tso", Siblings::None(&SERVERS)),
     ("operator", Siblings::None(&SERVERS)),
+];
+
+/// Where servers turn messages into types of their own, and back. Their other files know no message.
+const EDGES: [(&str, &[&str]); 2] = [
+    (
+        "gc-master/src",
+        &[
+            "commands.rs",
+            "convert.rs",
+            "leadership.rs",
+            "locate.rs",
+            "measured.rs",
+            "requests.rs",
+            "server.rs",
+            "service.rs",
+            "standbys.rs",
+        ],
+    ),
+    ("tso/src", &["server.rs", "service.rs"]),
 ];
 
 pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
@@ -102,11 +140,33 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
             broken.push(format!("protocol must not depend on {need}"));
         }
     }
-    scan(&context.root().join("protocol/src"), &mut broken)?;
+    for (path, text) in sources(&context.root().join("protocol/src"))? {
+        for found in impure(&text) {
+            broken.push(format!("{} uses {found}", path.display()));
+        }
+    }
+    for (folder, edges) in EDGES {
+        let folder = context.root().join(folder);
+        for edge in edges {
+            if !folder.join(edge).is_file() {
+                broken.push(format!("{} has no {edge}", folder.display()));
+            }
+        }
+        for (path, text) in sources(&folder)? {
+            let is_edge = edges.iter().any(|edge| path == folder.join(edge));
+            if !is_edge && has_messages(&text) {
+                broken.push(format!(
+                    "{} uses messages (v1::): convert them at an edge, {}",
+                    path.display(),
+                    edges.join(", ")
+                ));
+            }
+        }
+    }
     if !broken.is_empty() {
         bail!("{}", broken.join("\n"));
     }
-    let rules = RULES.len() + 1;
+    let rules = RULES.len() + EDGES.len() + 1;
     Ok(format!("{}, {rules} rules", context.crates()?))
 }
 
@@ -135,30 +195,40 @@ fn broken_rules(metadata: &Metadata) -> Vec<String> {
     broken
 }
 
-fn scan(folder: &Path, broken: &mut Vec<String>) -> anyhow::Result<()> {
+/// The source files in a folder and below, with their texts.
+fn sources(folder: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
+    let mut found = Vec::new();
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     for entry in entries {
         let path = entry?.path();
         if path.is_dir() {
-            scan(&path, broken)?;
+            found.extend(sources(&path)?);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
-            for found in impure(&text) {
-                broken.push(format!("{} uses {found}", path.display()));
-            }
+            found.push((path, text));
         }
     }
-    Ok(())
+    Ok(found)
+}
+
+/// Whether the code names messages of `wire`.
+fn has_messages(text: &str) -> bool {
+    code(text).contains("v1::")
+}
+
+/// The text without comments that end a line.
+fn code(text: &str) -> String {
+    let lines = text.lines();
+    let code: Vec<&str> = lines
+        .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
+        .collect();
+    code.join("\n")
 }
 
 /// What a pure source text must not name, of all that it names. It reads words, not Rust: anyone who wants
 /// to get around it can, and a lint would notice no more.
 fn impure(text: &str) -> BTreeSet<String> {
-    let code: Vec<&str> = text
-        .lines()
-        .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
-        .collect();
-    let code = code.join("\n");
+    let code = code(text);
     let mut found = BTreeSet::new();
     for name in IMPURE_MACROS {
         let is_word = |at: usize| !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
@@ -229,6 +299,15 @@ mod tests {
             packages: packages.to_vec(),
             ..Metadata::default()
         })
+    }
+
+    #[test]
+    fn messages_are_seen_and_comments_about_them_are_not() {
+        assert!(has_messages("let it: v1::Lock = x;"));
+        assert!(has_messages("use percolator_wire::v1::Lock;"));
+        assert!(!has_messages(
+            "// not v1::Lock\nlet lock = Lock::default();"
+        ));
     }
 
     #[test]
