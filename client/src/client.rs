@@ -271,6 +271,13 @@ impl Client {
         if start_ts == Timestamp::ZERO {
             return no_transaction("timestamps are above 0".to_owned());
         }
+        // No server can tell what was never handed out from what is still under way, or refuses it as above its lease.
+        let now = self.timestamp().await?;
+        if start_ts > now {
+            return no_transaction(format!(
+                "its timestamp was not handed out yet, the oracle is at {now}"
+            ));
+        }
         let deadline = self.deadline();
         if !self.router.knows_table(primary.table, deadline).await {
             return Err(Error::UnknownTable {
@@ -297,16 +304,6 @@ impl Client {
             .primary_status(&met, None, false, deadline)
             .await
             .map_err(|error| self.failed(deadline, "asking for an outcome", error));
-        // The ttl of a lock is judged by the start_ts, and one of the future has all of its own before it. (A server
-        // refuses the highest ones by itself.)
-        if let Ok(Status::Alive { .. } | Status::PrimaryPending) | Err(Error::Invalid(_)) = status {
-            let now = self.timestamp().await?;
-            if start_ts > now {
-                return no_transaction(format!(
-                    "its timestamp was not handed out yet, the oracle is at {now}"
-                ));
-            }
-        }
         let status = match status {
             Err(Error::TooOld(_)) => return Ok(Outcome::Forgotten),
             status => status?,

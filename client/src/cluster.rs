@@ -246,6 +246,19 @@ mod tests {
     }
 
     #[test]
+    fn the_tablets_of_a_table_are_in_the_order_of_their_rows() {
+        // The second half was split off last.
+        let listing = listing(&[(
+            5,
+            v1::TableState::Ready,
+            &[("", "g"), ("t", ""), ("g", "t")],
+        )]);
+        let cluster = Cluster::new(listing);
+        let rows = cluster.tables[0].tablets.iter().map(|it| &it.start_row[..]);
+        assert_eq!(rows.collect::<Vec<_>>(), [&b""[..], b"g", b"t"]);
+    }
+
+    #[test]
     fn a_whole_table_is_not_given_up_for_one_that_is_being_deleted() {
         use v1::TableState::{Deleting, Ready};
         let whole: Rows = &[("", "m"), ("m", "")];

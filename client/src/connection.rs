@@ -452,6 +452,37 @@ mod tests {
 
     use super::*;
 
+    /// A server takes messages up to a size, so that requests which wait together go into several.
+    #[test]
+    fn large_requests_that_wait_go_into_several_messages() {
+        let connection = Arc::new(Connection {
+            state: Mutex::default(),
+            silent: String::new(),
+        });
+        let large = || {
+            let mutation = v1::Mutation {
+                value: vec![0; PACK_BYTES_MAX / 3 + 1].into(),
+                ..v1::Mutation::default()
+            };
+            let prewrite = v1::PrewriteRequest {
+                mutations: vec![mutation],
+                ..v1::PrewriteRequest::default()
+            };
+            connection.call(v1::Request {
+                body: Some(v1::request::Body::Prewrite(prewrite)),
+                ..v1::Request::default()
+            })
+        };
+        let _calls: Vec<Call> = std::iter::repeat_with(large).take(7).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut packs = Packs(connection.clone());
+        let mut counts = Vec::new();
+        while let Poll::Ready(Some(pack)) = packs.poll_next_unpin(&mut context) {
+            counts.push(pack.requests.len());
+        }
+        assert_eq!(counts, [3, 3, 1]);
+    }
+
     /// What each of a connection's calls is answered when it is lost: one that was written and one that was answered before,
     /// one that wasn't written yet, and one that comes later.
     #[test]

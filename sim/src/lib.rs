@@ -60,6 +60,7 @@ pub mod scale;
 pub mod seeds;
 pub mod seen;
 pub mod servers;
+mod shown;
 pub mod shrink;
 pub mod stale;
 pub mod store;

@@ -28,6 +28,7 @@ use crate::recorder::Session;
 use crate::replaced::replaced;
 use crate::rng::Rng;
 use crate::servers::register::RegisterStore;
+use crate::shown::shown;
 use crate::trace::{Keep, Trace};
 use crate::verified::verified;
 use crate::workloads::{self, Workload, tagged};
@@ -132,7 +133,8 @@ fn carry_out(
         && orphan::reads(world, &cluster)
         // What nobody has read of it.
         && clear(world, &cluster)
-        && verified(world, &cluster);
+        && verified(world, &cluster)
+        && shown(world, &cluster);
     *history = cluster.recorder.take();
     if !steps {
         return;
