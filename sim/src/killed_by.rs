@@ -83,9 +83,13 @@ impl Mutation {
                 &[&["changes: each once"]]
             }
             S::Rule(M::AckNotChecked | M::AckForgotten) => &[&["observers: at most one commits"]],
-            S::Rule(M::ArrivalsNotLatched) => {
-                &[&["nothing is overlooked"], FATES, WRITERS, READS, LIVENESS]
-            }
+            S::Rule(M::ArrivalsNotLatched) => &[
+                &["nothing is overlooked", "collected rightly"],
+                FATES,
+                WRITERS,
+                READS,
+                LIVENESS,
+            ],
             S::Rule(M::MovedGarbageForgotten) => &[&["nothing is overlooked"]],
             S::Rule(
                 M::MovedTailForgotten

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::sleep,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, bail};
@@ -84,14 +84,23 @@ pub(super) fn run(context: &Context, programs: &Path, args: &Args) -> anyhow::Re
         for fault in faults {
             let both = gaps_of_both(&oracles, &masters, fault, turns)?;
             for (role, mut gaps) in Role::ALL.into_iter().zip(both) {
-                let [median, p99, longest] = distribution(&mut gaps);
                 let what = match role {
                     Role::Oracle => "no transfer: the leading oracle",
                     Role::Master => "no setting changed: the leading master",
                 };
-                let what = format!("{what} {}", fault.about());
-                println!("{what:<70}{median:>8}{p99:>8}{longest:>8}");
+                show(&format!("{what} {}", fault.about()), &mut gaps);
                 results.insert(format!("{} {}", role.name(), fault.about()), gaps);
+            }
+            if fault == Fault::Ended {
+                // A new leader needs to hear from all tablet servers before it makes one.
+                let gaps = (0..turns).map(|_| Ok(masters.gap_of_tables()?.as_millis()));
+                let mut gaps = gaps.collect::<anyhow::Result<Vec<_>>>()?;
+                let what = format!("table {}", fault.about());
+                show(
+                    &format!("no table made: the leading master {}", fault.about()),
+                    &mut gaps,
+                );
+                results.insert(what, gaps);
             }
         }
         oracles.stop()?;
@@ -101,6 +110,11 @@ pub(super) fn run(context: &Context, programs: &Path, args: &Args) -> anyhow::Re
         std::fs::write(file, serde_json::to_vec(&results)?)?;
     }
     Ok(())
+}
+
+fn show(what: &str, gaps: &mut [u128]) {
+    let [median, p99, longest] = distribution(gaps);
+    println!("{what:<70}{median:>8}{p99:>8}{longest:>8}");
 }
 
 /// The gaps of so many faults of leading oracles, and of leading masters.
@@ -328,6 +342,36 @@ impl Bench {
 
     /// The longest time without a success while this happens to the leader of this role.
     pub(crate) fn gap(&self, role: Role, fault: Fault) -> anyhow::Result<Duration> {
+        self.gap_of(role, fault, |number| {
+            let retention = if number % 2 == 0 { "10m" } else { "11m" };
+            vec![
+                "gc".into(),
+                "set".into(),
+                "--retention".into(),
+                retention.into(),
+            ]
+        })
+    }
+
+    /// For how long no table is made when the leading master ends.
+    fn gap_of_tables(&self) -> anyhow::Result<Duration> {
+        let began = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+        self.gap_of(Role::Master, Fault::Ended, |number| {
+            vec![
+                "table".into(),
+                "create".into(),
+                format!("made-{began}-{number}"),
+            ]
+        })
+    }
+
+    /// `asked`: what the commands are that a master is asked, by their number.
+    fn gap_of(
+        &self,
+        role: Role,
+        fault: Fault,
+        asked: impl Fn(usize) -> Vec<String> + Sync,
+    ) -> anyhow::Result<Duration> {
         // One that was just started is a standby only after it has seen its leader, and promised not to take over.
         self.all_are_up()?;
         sleep(Duration::from_secs(4));
@@ -340,7 +384,7 @@ impl Bench {
         let beside = self.beside(role, runs)?;
         let gap = match role {
             Role::Oracle => self.transfers(runs, strike),
-            Role::Master => self.settings(runs, strike),
+            Role::Master => self.commands(runs, asked, strike),
         };
         let taken_over = self.another_leads(role, &leader);
         self.ground.mend(fault, &leader)?;
@@ -366,20 +410,21 @@ impl Bench {
         ))
     }
 
-    fn settings(
+    fn commands(
         &self,
         runs: Duration,
+        asked: impl Fn(usize) -> Vec<String> + Sync,
         strike: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<Duration> {
         let began = Instant::now();
-        let change = || {
+        let ask = || {
             let (mut last, mut longest) = (began, Duration::ZERO);
-            for retention in ["10m", "11m"].into_iter().cycle() {
+            for number in 0.. {
                 if began.elapsed() >= runs {
                     break;
                 }
                 let mut command = self.percolator();
-                command.args(["gc", "set", "--retention", retention]);
+                command.args(asked(number));
                 if command.stdout(Stdio::null()).status()?.success() {
                     longest = longest.max(last.elapsed());
                     last = Instant::now();
@@ -388,9 +433,9 @@ impl Bench {
             anyhow::Ok(longest.max(last.elapsed()))
         };
         std::thread::scope(|scope| {
-            let changed = scope.spawn(change);
+            let asked = scope.spawn(ask);
             strike()?;
-            changed
+            asked
                 .join()
                 .map_err(|_| anyhow::anyhow!("the client panicked"))?
         })
