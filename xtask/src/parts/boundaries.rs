@@ -42,7 +42,7 @@ enum Siblings {
 }
 
 /// Rules by folder, for the folder and those below. What tests alone need is free.
-const RULES: [(&str, Siblings); 17] = [
+const RULES: [(&str, Siblings); 16] = [
     ("protocol", Siblings::Only(&[])),
     ("wire", Siblings::Only(&["percolator-protocol"])),
     ("engine", Siblings::Only(&[])),
@@ -85,21 +85,6 @@ const RULES: [(&str, Siblings); 17] = [
             "percolator-server",
             "percolator-telemetry",
             "percolator-wire",
-        ]),
-    ),
-    // It runs servers by their options. Nothing of it knows how a command prints.
-    (
-        "local",
-        Siblings::Only(&[
-            "percolator-api",
-            "percolator-client",
-            "percolator-engine",
-            "percolator-gc-master",
-            "percolator-proxy",
-            "percolator-server",
-            "percolator-tablet",
-            "percolator-telemetry",
-            "percolator-tso",
         ]),
     ),
     ("gc-master", Siblings::None(&SERVERS)),
