@@ -587,3 +587,29 @@ fn a_server_that_is_undrained_gets_tablets_again_though_all_were_moved_lately() 
         assert!(counts(&world)[drained] > 0, "{:?}", counts(&world));
     }
 }
+
+#[test]
+fn a_server_that_is_drained_already_is_no_room_for_another_one() {
+    let mut world = World::new(3);
+    world.create("accounts", &["m"]).unwrap();
+    let servers = ["tablet-0", "tablet-1", "tablet-2"];
+    for (server, free) in servers.into_iter().zip([1 << 30, 1 << 30, 260 << 20]) {
+        world.free.insert(server.into(), free);
+    }
+    let owner = |world: &World, id: u64| {
+        let place = world.directory.tablets().get(id).unwrap();
+        place.owner.clone()
+    };
+    let (first, second) = (owner(&world, 1), owner(&world, 2));
+    assert!(first != second && first != "tablet-2" && second != "tablet-2");
+    world.weighs(&first, [(1, 100 << 20)]);
+    world.weighs(&second, [(2, 100 << 20)]);
+    world.beat_all();
+    world.drain(&first, true).unwrap();
+    // Both have more than the third one has room for.
+    let refused = world.drain(&second, true);
+    assert!(
+        matches!(refused, Err(Refusal::NoRoomToDrain { .. })),
+        "{refused:?}"
+    );
+}
