@@ -278,6 +278,7 @@ impl Directory {
             live.behind_since.or(Some(now))
         };
         live.told = heard.points.barrier;
+        live.knows_end = self.ends_soon;
         live.progress.heard(now, beat.progress.take());
         live.sizes.heard(beat.sizes.take());
         live.loads.heard(beat.loads.take());
@@ -296,9 +297,6 @@ impl Directory {
             self.note_drained(&server, knows_drain);
             self.say_what_is_missing(&server, &mut heard);
             heard.may_stop = self.may_stop(now, &server, knows_drain);
-        }
-        if let Some(live) = self.live.get_mut(&server) {
-            live.knows_end = self.ends_soon;
         }
         heard.interval = match role {
             // It waits for what others have of its tablets.

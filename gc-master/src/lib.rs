@@ -10,6 +10,7 @@
 mod amounts;
 mod balance;
 mod balancer;
+mod beats;
 mod candidate;
 mod collection;
 mod commanding;

@@ -16,7 +16,7 @@ use crate::pending::{Creation, Pending, Removal};
 use crate::proxies::ProxyIntroduction;
 use crate::rebuilt::RebuildCommand;
 use crate::refusal::Refusal;
-use crate::sessions::{Owner, Renewal};
+use crate::sessions::Renewal;
 use crate::settings::Change;
 
 /// A request that is gone on with until it is done.
@@ -113,16 +113,10 @@ pub fn session(
     now: Duration,
     request: v1::SessionRequest,
 ) -> Result<v1::SessionResponse, Refusal> {
-    let owner = request.owner.unwrap_or_default();
     let transactions = request.transactions.into_iter();
     let renewal = Renewal {
         session: request.session,
-        owner: Owner {
-            host: owner.host,
-            process: owner.process,
-            application: owner.application,
-            label: owner.label,
-        },
+        owner: request.owner.unwrap_or_default().into(),
         floor: Timestamp::from_u64(request.floor),
         transactions: transactions.map(Timestamp::from_u64).collect(),
         unnamed: request.unnamed,

@@ -44,7 +44,7 @@ pub struct Renewal {
     pub unnamed: u32,
 }
 
-/// What a client is told whose lease was renewed.
+/// What a client hears whose lease was renewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewed {
     /// Its floor is held for so long, counted from when it sent the request.
@@ -180,7 +180,7 @@ impl Sessions {
 }
 
 impl Directory {
-    /// Renews a session's lease, or ends it. What its client is told.
+    /// Renews a session's lease, or ends it. What its client hears.
     ///
     /// # Errors
     /// [`Refusal::Session`] and [`Refusal::NoState`].

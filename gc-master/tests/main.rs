@@ -10,6 +10,7 @@ mod masters;
 mod moves;
 mod promises;
 mod rebuild;
+mod rooms;
 mod scale;
 mod server;
 mod sessions;

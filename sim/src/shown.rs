@@ -119,7 +119,7 @@ fn held_otherwise(world: &World, table: &Table, tablet: &Tablet) -> Option<Strin
     })
 }
 
-/// Nobody can have begun at a timestamp that was not handed out, and whoever asks is answered so.
+/// Nobody can have begun at a timestamp that was not handed out, and anyone who asks is answered so.
 async fn nobody_began_in_the_future(session: &Session, shown: &Shown) -> Result<(), Error> {
     let Some(table) = shown.tables.iter().find(|table| table.ready) else {
         return Ok(());

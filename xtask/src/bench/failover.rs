@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::sleep,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
@@ -93,7 +93,7 @@ pub(super) fn run(context: &Context, programs: &Path, args: &Args) -> anyhow::Re
             }
             if fault == Fault::Ended {
                 // A new leader needs to hear from all tablet servers before it makes one.
-                let gaps = (0..turns).map(|_| Ok(masters.gap_of_tables()?.as_millis()));
+                let gaps = (0..turns).map(|turn| Ok(masters.gap_of_tables(turn)?.as_millis()));
                 let mut gaps = gaps.collect::<anyhow::Result<Vec<_>>>()?;
                 let what = format!("table {}", fault.about());
                 show(
@@ -344,33 +344,23 @@ impl Bench {
     pub(crate) fn gap(&self, role: Role, fault: Fault) -> anyhow::Result<Duration> {
         self.gap_of(role, fault, |number| {
             let retention = if number % 2 == 0 { "10m" } else { "11m" };
-            vec![
-                "gc".into(),
-                "set".into(),
-                "--retention".into(),
-                retention.into(),
-            ]
+            format!("gc set --retention {retention}")
         })
     }
 
-    /// For how long no table is made when the leading master ends.
-    fn gap_of_tables(&self) -> anyhow::Result<Duration> {
-        let began = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+    /// For how long no table is made when the leading master ends, for the first time or another one.
+    fn gap_of_tables(&self, turn: u32) -> anyhow::Result<Duration> {
         self.gap_of(Role::Master, Fault::Ended, |number| {
-            vec![
-                "table".into(),
-                "create".into(),
-                format!("made-{began}-{number}"),
-            ]
+            format!("table create made-{turn}-{number}")
         })
     }
 
-    /// `asked`: what the commands are that a master is asked, by their number.
+    /// `asked`: the command that a master is asked, by its number.
     fn gap_of(
         &self,
         role: Role,
         fault: Fault,
-        asked: impl Fn(usize) -> Vec<String> + Sync,
+        asked: impl Fn(usize) -> String + Sync,
     ) -> anyhow::Result<Duration> {
         // One that was just started is a standby only after it has seen its leader, and promised not to take over.
         self.all_are_up()?;
@@ -413,7 +403,7 @@ impl Bench {
     fn commands(
         &self,
         runs: Duration,
-        asked: impl Fn(usize) -> Vec<String> + Sync,
+        asked: impl Fn(usize) -> String + Sync,
         strike: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<Duration> {
         let began = Instant::now();
@@ -424,7 +414,7 @@ impl Bench {
                     break;
                 }
                 let mut command = self.percolator();
-                command.args(asked(number));
+                command.args(asked(number).split(' '));
                 if command.stdout(Stdio::null()).status()?.success() {
                     longest = longest.max(last.elapsed());
                     last = Instant::now();

@@ -98,6 +98,7 @@ const EDGES: [(&str, &[&str]); 2] = [
     (
         "gc-master/src",
         &[
+            "beats.rs",
             "commands.rs",
             "convert.rs",
             "leadership.rs",
