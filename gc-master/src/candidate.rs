@@ -15,9 +15,9 @@ use percolator_protocol::election::{
     PromiseRequest, PromiseRound, RoleKind, StateNumber, StoredLeadership, SwapResult, Timing,
 };
 use percolator_register::{Register, SwapError};
+use percolator_server::SmallFile;
+use percolator_server::leadership::{self, Standing};
 use percolator_server::promises::{IntroducedReplica, LeaderRight, PromiseRefusal, Promiser};
-use percolator_server::{SmallFile, leadership};
-use tokio::sync::{Notify, watch};
 
 /// A state that the register has not taken is copied after so many rounds of promises: 500 ms of the shipped times.
 const REGISTER_TIMEOUT_ROUNDS: f64 = 2.5;
@@ -100,12 +100,7 @@ pub struct Candidate<H> {
     register: Arc<dyn Register>,
     timing: Timing,
     member: Member,
-    /// The term in which this master leads, whether or not its right has ended for the moment.
-    leads: watch::Sender<Option<u64>>,
-    /// A term of it has begun: its folder is to keep that, and the others are to promise.
-    begun: Notify,
-    /// The leader has taken leave: the register is to be loaded now.
-    leader_ended: Notify,
+    standing: Standing,
 }
 
 impl<H: Host> Candidate<H> {
@@ -125,9 +120,7 @@ impl<H: Host> Candidate<H> {
             register,
             timing,
             member,
-            leads: watch::Sender::default(),
-            begun: Notify::new(),
-            leader_ended: Notify::new(),
+            standing: Standing::default(),
         }
     }
 
@@ -188,8 +181,8 @@ impl<H: Host> Candidate<H> {
     pub async fn run(&self) -> Infallible {
         loop {
             self.drive().await;
-            let ended = pin!(self.leader_ended.notified());
-            select(pin!(self.host.sleep(self.poll())), ended).await;
+            let hurried = pin!(self.standing.hurried());
+            select(pin!(self.host.sleep(self.poll())), hurried).await;
         }
     }
 
@@ -199,37 +192,14 @@ impl<H: Host> Candidate<H> {
         self.publish();
     }
 
-    /// Waits until this master leads, and returns the term.
-    pub async fn leads(&self) -> u64 {
-        let mut leads = self.leads.subscribe();
-        // The sender lives in here, so that this can't fail.
-        let term = leads.wait_for(Option::is_some).await.map(|term| *term);
-        match term {
-            Ok(Some(term)) => term,
-            Ok(None) | Err(_) => pending().await,
-        }
+    /// What it is in its election.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
     }
 
-    /// Waits until this master doesn't lead in this term any more.
-    pub async fn leads_no_more(&self, term: u64) {
-        let mut leads = self.leads.subscribe();
-        let _ = leads.wait_for(|leads| *leads != Some(term)).await;
-    }
-
-    /// Gives the leadership up, and takes part again after another master had time to take over. Others run
-    /// [`Self::run`] meanwhile.
+    /// Gives the leadership up, and takes part again after another master had time to take over. [`Self::run`] goes on meanwhile.
     pub async fn resign(&self) {
-        self.replica().hand_over();
-        let left = async {
-            while self.replica().role() != RoleKind::Left {
-                self.host.sleep(self.poll()).await;
-            }
-        };
-        if !leadership::is_left_in_time(left, self.host.sleep(self.hand_over_max())).await {
-            tracing::warn!(
-                "that this master leads no more is not durable: another one takes over in some seconds"
-            );
-        }
+        self.leave().await;
         let takeover = Duration::from_millis(self.timing.takeover_ms);
         self.host.sleep(takeover).await;
         // Its swaps may be under way: it takes part as another start, for which this one is dead.
@@ -248,30 +218,22 @@ impl<H: Host> Candidate<H> {
         replica.restore(now_ms, record);
     }
 
-    /// Lets another master take over at once. To be called when [`Self::run`] was dropped.
+    /// Lets another master take over at once. [`Self::run`] goes on meanwhile.
     pub async fn hand_over(&self) {
-        {
-            let now_ms = self.host.now_ms();
-            let mut replica = self.replica();
-            if replica.is_ahead() {
-                tracing::warn!(
-                    "the register doesn't have the newest state: nothing is handed over, and a master whose folder has a copy takes \
-                     over in some seconds"
-                );
-            }
-            replica.hand_over();
-            replica.abandon(now_ms);
+        if self.replica().is_ahead() {
+            tracing::warn!(
+                "the register doesn't have the newest state: nothing is handed over, and a master whose folder has a copy takes \
+                 over in some seconds"
+            );
         }
-        let left = async {
-            loop {
-                self.drive().await;
-                if self.replica().role() == RoleKind::Left {
-                    return;
-                }
-                self.host.sleep(self.poll()).await;
-            }
-        };
-        if !leadership::is_left_in_time(left, self.host.sleep(self.hand_over_max())).await {
+        self.leave().await;
+    }
+
+    async fn leave(&self) {
+        self.replica().hand_over();
+        self.publish();
+        let given_up = self.host.sleep(self.hand_over_max());
+        if !self.standing.is_left_before(given_up).await {
             tracing::warn!(
                 "the hand-over is not durable: another master takes over in some seconds"
             );
@@ -280,19 +242,12 @@ impl<H: Host> Candidate<H> {
 
     fn publish(&self) {
         let now_ms = self.host.now_ms();
-        let term = {
+        let (role, term) = {
             let replica = self.replica();
             self.host.elected(now_ms, &replica);
-            (replica.role() == RoleKind::Leader).then(|| replica.term())
+            (replica.role(), replica.term())
         };
-        let is_new = self.leads.send_if_modified(|leads| {
-            let is_new = *leads != term;
-            *leads = term;
-            is_new
-        });
-        if is_new && term.is_some() {
-            self.begun.notify_one();
-        }
+        self.standing.show(role, term);
     }
 }
 
@@ -463,7 +418,7 @@ impl<H: Host> Promiser for Candidate<H> {
         }
         if other.is_leaving {
             replica.leader_has_ended();
-            self.leader_ended.notify_one();
+            self.standing.hurry();
         } else {
             replica.introduced(now_ms, &other.peer);
         }
@@ -480,7 +435,7 @@ impl<H: Host> Promiser for Candidate<H> {
     }
 
     async fn term_begun(&self) {
-        self.begun.notified().await;
+        self.standing.term_begun().await;
     }
 
     fn count_promise(&self, result: &'static str) {

@@ -8,8 +8,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use percolator_client::OracleClient;
 use percolator_protocol::election::StateNumber;
+use percolator_server::leadership;
 use percolator_server::promises::{PromiseService, PromiseTask};
 use percolator_server::{Beside, Folder, Probe, RegisterLocation};
 use percolator_telemetry::endpoint::{self, Pages};
@@ -299,14 +301,15 @@ impl Server {
             None => {
                 let mut failure = None;
                 let stop = async {
+                    let mut part = pin!(terms.take_part().fuse());
                     tokio::select! {
-                        () = async { shutdown.await; terms.serving.drain().await } => {}
-                        error = terms.take_part() => failure = Some(error),
+                        () = async { shutdown.await; serving.drain().await } => {}
+                        error = &mut part => failure = Some(error),
+                        error = terms.lead_terms() => failure = Some(error),
                     }
-                    terms.take_leave().await;
                     // While connections are open: whoever asks is sent to the next leader.
                     serving.set(None);
-                    serving.hand_over().await;
+                    leadership::beside(part, serving.hand_over()).await;
                     terms.take_leave().await;
                 };
                 percolator_server::serve_when(listener, service, passes, GRACE, stop).await?;
@@ -372,55 +375,52 @@ impl Terms {
         std::future::pending().await
     }
 
-    /// Takes part in the election, and serves in each term in which this master leads. Ends if the state is none that this
-    /// master can read.
+    /// Takes part in the election. Ends if this master may not begin to.
     async fn take_part(&self) -> Error {
         let Some((candidate, joined)) = self.serving.candidate().zip(self.joined.as_ref()) else {
             return std::future::pending().await;
         };
-        let leading = async {
-            loop {
-                let term = candidate.leads().await;
-                let failed = tokio::select! {
-                    () = candidate.leads_no_more(term) => None,
-                    failed = self.lead(term) => Some(failed),
-                };
-                self.serving.set(None);
-                self.metrics.show(&Facts::default());
-                match failed {
-                    None => {}
-                    // Another leadership wouldn't help.
-                    Some(
-                        error @ (Error::State { .. }
-                        | Error::Manifest { .. }
-                        | Error::Persist(
-                            PersistError::NoState { .. } | PersistError::Folder(_),
-                        )),
-                    ) => return error,
-                    Some(error) => {
-                        tracing::error!(%error, term, "this master gives its leadership up");
-                        candidate.resign().await;
-                    }
-                }
-            }
-        };
-        let promising = async { self.promise_task(candidate, joined).run().await };
-        let taking_part = async {
+        let electing = async {
             if joined.begins_late {
-                let begun =
-                    startup::begin_shared_state(&self.state, &self.options, &self.folder).await;
-                if let Err(error) = begun {
-                    return error;
+                startup::begin_shared_state(&self.state, &self.options, &self.folder).await?;
+            }
+            Ok::<Infallible, Error>(candidate.run().await)
+        };
+        let promises = self.promise_task(candidate, joined);
+        tokio::select! {
+            never = promises.run() => match never {},
+            begun = electing => match begun {
+                Err(error) => error,
+            },
+        }
+    }
+
+    /// Serves in each term in which this master leads. Ends if the state is none that this master can read.
+    async fn lead_terms(&self) -> Error {
+        let Some(candidate) = self.serving.candidate() else {
+            return std::future::pending().await;
+        };
+        loop {
+            let term = candidate.standing().leads().await;
+            let failed = tokio::select! {
+                () = candidate.standing().leads_no_more(term) => None,
+                failed = self.lead(term) => Some(failed),
+            };
+            self.serving.set(None);
+            self.metrics.show(&Facts::default());
+            match failed {
+                None => {}
+                // Another leadership wouldn't help.
+                Some(
+                    error @ (Error::State { .. }
+                    | Error::Manifest { .. }
+                    | Error::Persist(PersistError::NoState { .. } | PersistError::Folder(_))),
+                ) => return error,
+                Some(error) => {
+                    tracing::error!(%error, term, "this master gives its leadership up");
+                    candidate.resign().await;
                 }
             }
-            tokio::select! {
-                never = candidate.run() => match never {},
-                error = leading => error,
-            }
-        };
-        tokio::select! {
-            never = promising => match never {},
-            error = taking_part => error,
         }
     }
 
@@ -433,7 +433,7 @@ impl Terms {
         PromiseTask::new(replica, promises, self.folder.clone(), candidate.timing())
     }
 
-    /// Says that it ends: a standby to the leader, and one that has handed over to the standbys.
+    /// Says that it has ended: a standby to the leader, and one that has handed over to the standbys.
     async fn take_leave(&self) {
         if let Some((candidate, joined)) = self.serving.candidate().zip(self.joined.as_ref()) {
             self.promise_task(candidate, joined).take_leave().await;

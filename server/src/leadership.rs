@@ -1,13 +1,17 @@
 //! Runs an election (`protocol::election`) over its register: carries out the commands of a replica, one at a time. The
 //! oracles, the masters and the simulator's replicas of both run this. And what a server shows of its leadership.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::FusedFuture;
 use percolator_protocol::election::{Command, Leadership, RoleKind, StoredLeadership, SwapResult};
 use percolator_register::{Register, RegisterVersion, SwapError};
 use percolator_telemetry::names::leadership as names;
 use percolator_telemetry::{Gauge, IntCounter, IntGauge, Outage, Registry, Set};
+use tokio::sync::{Notify, watch};
 
 /// One replica of an election, with its clock. Each method reads the clock.
 pub trait Replica: Sync {
@@ -54,8 +58,8 @@ impl RegisterOutage {
     }
 }
 
-/// Carries out all commands that are due. When this is dropped, the command under way was given up on: see
-/// [`Election::abandon`](percolator_protocol::election::Election::abandon).
+/// Carries out all commands that are due. This is not to be dropped while the replica goes on: whether the command under way was
+/// carried out would stay unknown.
 pub async fn drive(register: &dyn Register, replica: &impl Replica) {
     while let Some(command) = replica.poll() {
         match command {
@@ -74,15 +78,97 @@ pub async fn drive(register: &dyn Register, replica: &impl Replica) {
     }
 }
 
-/// Whether a replica that hands over is done before `given_up` ends: then a standby takes over without it.
-pub async fn is_left_in_time(
-    left: impl Future<Output = ()> + Send,
-    given_up: impl Future<Output = ()> + Send,
-) -> bool {
+/// What a replica is in its election, for the tasks beside the one that [drives](drive) it.
+#[derive(Debug)]
+pub struct Standing {
+    /// Its role, and the term as far as it knows.
+    shown: watch::Sender<(RoleKind, u64)>,
+    begun: Notify,
+    /// A command may be due before the next poll.
+    due: Notify,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            shown: watch::Sender::new((RoleKind::Standby, 0)),
+            begun: Notify::new(),
+            due: Notify::new(),
+        }
+    }
+}
+
+impl Standing {
+    /// It is this now, in this term.
+    pub fn show(&self, role: RoleKind, term: u64) {
+        let is_new = self.shown.send_if_modified(|shown| {
+            let is_new = *shown != (role, term);
+            *shown = (role, term);
+            is_new
+        });
+        if is_new && role == RoleKind::Leader {
+            self.begun.notify_one();
+        }
+    }
+
+    /// Waits until it leads, whether or not its right has ended for the moment, and returns the term.
+    pub async fn leads(&self) -> u64 {
+        self.wait_for(|role, _| role == RoleKind::Leader).await
+    }
+
+    /// Waits until it doesn't lead in this term any more.
+    pub async fn leads_no_more(&self, term: u64) {
+        self.wait_for(|role, shown| role != RoleKind::Leader || shown != term)
+            .await;
+    }
+
+    /// Ends when a term of it has begun, for one caller at a time: its folder is to keep that, and the others are to promise.
+    pub async fn term_begun(&self) {
+        self.begun.notified().await;
+    }
+
+    /// The task that drives it is to look now whether a command is due.
+    pub fn hurry(&self) {
+        self.due.notify_one();
+    }
+
+    /// Ends with [`Self::hurry`], for one caller at a time.
+    pub async fn hurried(&self) {
+        self.due.notified().await;
+    }
+
+    /// Whether its part has ended before `given_up` does: otherwise a standby takes over without a hand-over. For after
+    /// [`Election::hand_over`](percolator_protocol::election::Election::hand_over); the task that drives it goes on meanwhile.
+    pub async fn is_left_before(&self, given_up: impl Future<Output = ()> + Send) -> bool {
+        self.hurry();
+        tokio::select! {
+            biased;
+            _ = self.wait_for(|role, _| role == RoleKind::Left) => true,
+            () = given_up => false,
+        }
+    }
+
+    /// Waits for such a role and term, and returns the term.
+    async fn wait_for(&self, is_it: impl Fn(RoleKind, u64) -> bool) -> u64 {
+        let mut shown = self.shown.subscribe();
+        let found = shown.wait_for(|(role, term)| is_it(*role, *term)).await;
+        // The sender lives in here, so that this can't fail.
+        found.map_or(0, |found| found.1)
+    }
+}
+
+/// Does this work while a replica's part in its election goes on, unless that has ended.
+pub async fn beside<T>(part: impl FusedFuture, work: impl Future<Output = T>) -> T {
+    let part = async {
+        if !part.is_terminated() {
+            part.await;
+        }
+        pending::<Infallible>().await
+    };
     tokio::select! {
         biased;
-        () = left => true,
-        () = given_up => false,
+        done = work => done,
+        never = part => match never {},
     }
 }
 

@@ -4,19 +4,18 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select;
 use percolator_protocol::election::{
     Command, CopyRequest, Election, OracleReplica, PromiseCall, PromiseRecord, PromiseRequest,
-    PromiseRound, RoleKind, StoredLeadership, SwapResult, Timing,
+    PromiseRound, StoredLeadership, SwapResult, Timing,
 };
 use percolator_protocol::oracle::Now;
 use percolator_register::{Register, SwapError};
-use percolator_server::leadership;
+use percolator_server::leadership::{self, Standing};
 use percolator_server::promises::{IntroducedReplica, LeaderRight, PromiseRefusal, Promiser};
-use tokio::sync::Notify;
 
 /// What one of several oracles has around what it decides.
 pub trait Host: Send + Sync + 'static {
@@ -50,12 +49,7 @@ pub struct Elected<H> {
     host: Arc<H>,
     register: Arc<dyn Register>,
     timing: Timing,
-    /// A term of it has begun: its folder is to keep that, and the others are to promise.
-    begun: Notify,
-    /// The leader has taken leave: the register is to be loaded now.
-    leader_ended: Notify,
-    /// The term in which it led when that was looked for last.
-    led: Mutex<Option<u64>>,
+    standing: Standing,
 }
 
 impl<H> fmt::Debug for Elected<H> {
@@ -73,9 +67,7 @@ impl<H: Host> Elected<H> {
             host,
             register,
             timing,
-            begun: Notify::new(),
-            leader_ended: Notify::new(),
-            led: Mutex::default(),
+            standing: Standing::default(),
         }
     }
 
@@ -103,37 +95,26 @@ impl<H: Host> Elected<H> {
         loop {
             self.drive().await;
             let exhausted = pin!(self.host.exhausted());
-            let ended = pin!(self.leader_ended.notified());
+            let hurried = pin!(self.standing.hurried());
             let sleep = pin!(self.host.sleep(self.poll()));
-            select(sleep, select(exhausted, ended)).await;
+            select(sleep, select(exhausted, hurried)).await;
         }
     }
 
     /// Stops granting, and stores that this oracle leads no more, so that another one takes over at once; whether that is durable.
-    /// To be called when [`Self::run`] was dropped.
+    /// [`Self::run`] goes on meanwhile.
     pub async fn hand_over(&self) -> bool {
-        self.host.replica(|replica, now| {
-            replica.hand_over();
-            replica.abandon(now);
-        });
+        self.host.replica(|replica, _| replica.hand_over());
         self.host.look_again();
-        let left = async {
-            loop {
-                self.drive().await;
-                let role = self.host.replica(|replica, _| replica.role());
-                if role.is_none_or(|role| role == RoleKind::Left) {
-                    return;
-                }
-                self.host.sleep(self.poll()).await;
-            }
-        };
-        leadership::is_left_in_time(left, self.host.sleep(self.hand_over_max())).await
+        self.publish();
+        let given_up = self.host.sleep(self.hand_over_max());
+        self.standing.is_left_before(given_up).await
     }
 
     /// Carries out all commands that are due.
     async fn drive(&self) {
         leadership::drive(&*self.register, self).await;
-        self.follow_term();
+        self.publish();
         self.host.driven();
         // A request must not wait for an oracle whose right has ended.
         if self.host.replica(|replica, now| replica.leads(now)) == Some(false) {
@@ -141,18 +122,13 @@ impl<H: Host> Elected<H> {
         }
     }
 
-    /// Whether a term has begun.
-    fn follow_term(&self) {
-        let leads = self.host.replica(|replica, _| {
-            let leads = replica.role() == RoleKind::Leader;
-            leads.then(|| replica.term())
-        });
-        let leads = leads.flatten();
-        let mut led = self.led.lock().unwrap_or_else(PoisonError::into_inner);
-        if leads.is_some() && leads != *led {
-            self.begun.notify_one();
+    fn publish(&self) {
+        let is_now = self
+            .host
+            .replica(|replica, _| (replica.role(), replica.term()));
+        if let Some((role, term)) = is_now {
+            self.standing.show(role, term);
         }
-        *led = leads;
     }
 }
 
@@ -177,7 +153,7 @@ impl<H: Host> leadership::Replica for Elected<H> {
         self.host.swapped(cause, took);
         self.host
             .replica(|replica, now| replica.swapped(now, result));
-        self.follow_term();
+        self.publish();
         self.host.look_again();
     }
 }
@@ -225,7 +201,7 @@ impl<H: Host> Promiser for Elected<H> {
             }
             if other.is_leaving {
                 replica.leader_has_ended();
-                self.leader_ended.notify_one();
+                self.standing.hurry();
             } else {
                 replica.introduced(now, &other.peer);
             }
@@ -241,7 +217,7 @@ impl<H: Host> Promiser for Elected<H> {
     }
 
     async fn term_begun(&self) {
-        self.begun.notified().await;
+        self.standing.term_begun().await;
     }
 
     fn count_promise(&self, result: &'static str) {

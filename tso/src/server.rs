@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
-use percolator_server::heartbeat;
 use percolator_server::promises::{PromiseFolder, PromiseService, PromiseTask};
 use percolator_server::{
     Beside, DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, advertised,
     folder, listen, serve_when,
 };
+use percolator_server::{heartbeat, leadership};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::oracle_server::OracleServer;
@@ -327,14 +328,15 @@ impl Server {
         tracing::info!(%address, advertised, "the oracle serves");
         let (mut ended, mut failed, mut stopped) = (Ok(()), None, None);
         serve_when(listener, service, passes, GRACE, async {
+            let mut part = pin!(background.run().fuse());
             tokio::select! {
                 () = &mut shutdown => {}
                 result = &mut beats => ended = result,
-                result = background.run() => failed = result.err(),
+                result = &mut part => failed = result.err(),
                 stalled = stall.exceeds(options.disk_stall_max, || 0) => stopped = Some(stalled),
             }
             // While connections are open: whoever asks is sent to the next leader.
-            background.hand_over().await;
+            leadership::beside(part, background.hand_over()).await;
         })
         .await?;
         ended?;

@@ -27,11 +27,15 @@ const BEGIN_MS: u64 = 1_800_000_000_000;
 
 /// A register in memory.
 #[derive(Debug, Default)]
-struct MemoryRegister(Mutex<Option<(u64, Vec<u8>)>>);
+struct MemoryRegister {
+    stored: Arc<Mutex<Option<(u64, Vec<u8>)>>>,
+    /// A swap has begun.
+    swapping: Arc<Notify>,
+}
 
 impl Register for MemoryRegister {
     fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
-        let found = self.0.lock().clone();
+        let found = self.stored.lock().clone();
         Box::pin(async move {
             Ok(found.map(|(version, value)| VersionedValue {
                 value,
@@ -46,15 +50,25 @@ impl Register for MemoryRegister {
         expected: Option<RegisterVersion>,
         value: Vec<u8>,
     ) -> BoxFuture<'_, Result<RegisterVersion, SwapError>> {
-        Box::pin(async move {
+        self.swapping.notify_waiters();
+        let stored = self.stored.clone();
+        // As with a device or a server, nobody has to wait for it.
+        let swap = tokio::spawn(async move {
             tokio::time::sleep(SWAP).await;
-            let mut stored = self.0.lock();
-            let version = stored.as_ref().map(|(version, _)| *version);
-            assert_eq!(version, expected.map(|it| it.0), "one oracle alone swaps");
-            let next = version.unwrap_or_default() + 1;
+            let mut stored = stored.lock();
+            let found = stored.as_ref().map(|(version, _)| *version);
+            if found != expected.map(|it| it.0) {
+                return Err(SwapError::Conflict {
+                    register: "memory".to_owned(),
+                    expected,
+                    found: found.map(RegisterVersion),
+                });
+            }
+            let next = found.unwrap_or_default() + 1;
             *stored = Some((next, value));
             Ok(RegisterVersion(next))
-        })
+        });
+        Box::pin(async move { swap.await.expect("it doesn't panic") })
     }
 }
 
@@ -120,8 +134,8 @@ impl Host for ScriptedHost {
     }
 }
 
-/// An oracle whose register has a first value, as it is before it leads.
-fn oracle(timing: Timing) -> Elected<ScriptedHost> {
+/// An oracle whose register has a first value, as it is before it leads; and what is notified when a swap begins.
+fn oracle(timing: Timing) -> (Elected<ScriptedHost>, Arc<Notify>) {
     let member = Member {
         name: "tso-0".into(),
         address: "tso-0:7401".into(),
@@ -133,7 +147,11 @@ fn oracle(timing: Timing) -> Elected<ScriptedHost> {
         ..Settings::default()
     };
     let first = Leadership::first(1, Timestamp::ZERO).encode();
-    let register = MemoryRegister(Mutex::new(Some((1, first))));
+    let register = MemoryRegister {
+        stored: Arc::new(Mutex::new(Some((1, first)))),
+        ..MemoryRegister::default()
+    };
+    let swapping = register.swapping.clone();
     let host = ScriptedHost {
         replica: Mutex::new(OracleReplica::new(member, Vec::new(), timing, settings)),
         began: Instant::now(),
@@ -143,7 +161,8 @@ fn oracle(timing: Timing) -> Elected<ScriptedHost> {
         granted: Mutex::new(None),
         answered: Notify::new(),
     };
-    Elected::new(Arc::new(host), Arc::new(register), timing)
+    let elected = Elected::new(Arc::new(host), Arc::new(register), timing);
+    (elected, swapping)
 }
 
 /// Runs the oracle beside this script, which ends in simulated time.
@@ -164,7 +183,7 @@ async fn led(host: &ScriptedHost) {
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_limit_is_answered_when_it_is_stored() {
-    let oracle = oracle(Timing::default());
+    let (oracle, _) = oracle(Timing::default());
     let host = oracle.host();
     beside(&oracle, async {
         led(host).await;
@@ -186,7 +205,7 @@ async fn who_waits_for_a_limit_is_answered_when_it_is_stored() {
 
 #[tokio::test(start_paused = true)]
 async fn the_limit_is_in_the_register_before_anything_below_it_is_granted() {
-    let oracle = oracle(Timing::default());
+    let (oracle, _) = oracle(Timing::default());
     let host = oracle.host();
     beside(&oracle, async {
         led(host).await;
@@ -199,6 +218,24 @@ async fn the_limit_is_in_the_register_before_anything_below_it_is_granted() {
             let limit = stored.expect("a load").expect("a value").value.limit;
             assert!(granted.first < limit, "{granted:?}, limit {limit}");
         }
+    })
+    .await;
+}
+
+/// Whether it is done decides for how long nobody leads.
+#[tokio::test(start_paused = true)]
+async fn a_planned_end_waits_for_the_swap_under_way() {
+    let (oracle, swapping) = oracle(Timing::default());
+    let host = oracle.host();
+    beside(&oracle, async {
+        led(host).await;
+        swapping.notified().await;
+        let asked = Instant::now();
+        assert!(oracle.hand_over().await, "it isn't durable");
+        assert!(asked.elapsed() <= 3 * SWAP, "{:?}", asked.elapsed());
+        let stored = leadership::load(&**oracle.register()).await;
+        let value = stored.expect("a load").expect("a value").value;
+        assert_eq!(value.holder, None);
     })
     .await;
 }

@@ -158,16 +158,6 @@ impl Election {
         let _ = self.take_swap(now_ms, result);
     }
 
-    /// The command under way was given up on: its outcome is unknown.
-    pub fn abandon(&mut self, now_ms: u64) {
-        match &self.in_flight {
-            Some(InFlight::Load { .. }) => self.loaded(now_ms, Err(())),
-            Some(InFlight::Swap { .. }) => self.swapped(now_ms, SwapResult::Unknown),
-            None => {}
-        }
-        self.not_before_ms = now_ms;
-    }
-
     /// The leader has ended, by its own account: a standby loads at once, and not only when its next load is due.
     pub fn leader_has_ended(&mut self) {
         if matches!(self.role, Role::Standby) {

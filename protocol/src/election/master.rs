@@ -159,12 +159,6 @@ impl MasterReplica {
         self.follow_term();
     }
 
-    /// The command under way was given up on: its outcome is unknown.
-    pub fn abandon(&mut self, now_ms: u64) {
-        self.election.abandon(now_ms);
-        self.follow_term();
-    }
-
     /// Ends this replica's part: it doesn't lead from now on. A leader stores that it has none left, so that another
     /// replica takes over at once: go on with [`Self::poll`] until the role is [`RoleKind::Left`]. One that is
     /// [ahead](Self::is_ahead) stores nothing: only a listed replica may take over.

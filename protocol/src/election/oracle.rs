@@ -118,11 +118,6 @@ impl OracleReplica {
         self.apply(now, event, has_led);
     }
 
-    /// The command under way was given up on: its outcome is unknown.
-    pub fn abandon(&mut self, now: Now) {
-        self.election.abandon(now.mono_ms);
-    }
-
     /// Answers a request for `count` timestamps. `now` was read after the request was: so it was outstanding when the right
     /// was checked, and a pause at any later moment is harmless.
     pub fn request(&mut self, now: Now, count: u32) -> RequestOutcome {

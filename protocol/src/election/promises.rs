@@ -3,7 +3,7 @@
 //! The register's value lists these replicas (`promisers`). Each promises again and again not to take over for a while, and
 //! makes the leader's limit durable in its folder before. `docs/design/failover.md` has the argument for safety.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::core::{Election, InFlight, Role};
 use super::mutants::{self, ElectionMutant};
@@ -250,13 +250,13 @@ impl Election {
         Some(&leader.address)
     }
 
-    /// Who is to know that this replica ends: of a standby its leader, and of one that has handed over all that it has asked for
-    /// promises. Their addresses.
+    /// Who is to know that this replica's part has ended: the leader, and all that it has asked for promises itself. Their addresses.
     pub fn take_leave_of(&self) -> Vec<String> {
-        let leader = self.introduces_to().into_iter().map(str::to_owned);
-        let is_left = matches!(self.role, Role::Left);
-        let asked = self.promises.addresses().filter(|_| is_left);
-        leader.chain(asked.map(str::to_owned)).collect()
+        let is_peer = matches!(self.role, Role::Left) && self.member.replica != 0;
+        let leader = self.leader().map(|leader| leader.address.as_str());
+        let others = leader.into_iter().chain(self.promises.addresses());
+        let others: BTreeSet<&str> = others.filter(|_| is_peer).collect();
+        others.into_iter().map(str::to_owned).collect()
     }
 
     /// A standby has introduced itself.

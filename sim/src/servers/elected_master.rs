@@ -17,6 +17,7 @@ use percolator_gc_master::{
 };
 use percolator_protocol::election::{Member, NamedLeader, StateNumber, StateSource};
 use percolator_register::Register;
+use percolator_server::leadership::beside;
 use percolator_server::promises::take_leave;
 
 use crate::messages::{Answer, Ask, Caller};
@@ -189,13 +190,16 @@ impl ElectedMaster {
     async fn run(self: Arc<Self>) {
         {
             let electing = pin!(self.candidate.run());
-            let leading = pin!(self.lead_again_and_again());
             let promising = pin!(self.promises().run(&self.candidate));
-            let stop = pin!(self.stop.notified());
-            select(select(select(electing, leading), promising), stop).await;
+            let mut part = select(electing, promising);
+            {
+                let leading = pin!(self.lead_again_and_again());
+                let stop = pin!(self.stop.notified());
+                select(&mut part, select(leading, stop)).await;
+            }
+            self.set(None);
+            beside(part, self.candidate.hand_over()).await;
         }
-        self.set(None);
-        self.candidate.hand_over().await;
         take_leave(&self.candidate, self.promises()).await;
         let down = *self.down.lock();
         self.master.end(&self.world, down);
@@ -205,9 +209,9 @@ impl ElectedMaster {
     async fn lead_again_and_again(self: &Arc<Self>) {
         self.begin_state().await;
         loop {
-            let term = self.candidate.leads().await;
+            let term = self.candidate.standing().leads().await;
             let failed = {
-                let leads_no_more = pin!(self.candidate.leads_no_more(term));
+                let leads_no_more = pin!(self.candidate.standing().leads_no_more(term));
                 let lead = pin!(self.lead(term));
                 matches!(select(leads_no_more, lead).await, Either::Right(_))
             };

@@ -4,11 +4,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select;
+use futures_util::future::{FutureExt as _, select};
 use percolator_protocol::election::{Leadership, OracleReplica};
 use percolator_protocol::oracle::Now;
 use percolator_protocol::types::Timestamp;
 use percolator_register::Register;
+use percolator_server::leadership::beside;
 use percolator_server::promises::take_leave;
 use percolator_tso::{Elected, Host};
 
@@ -86,12 +87,11 @@ impl Part {
     /// Takes part in the election until the process is told to end; then it hands over, and ends.
     pub(super) async fn run(self: Arc<Self>, incarnation: u64) {
         {
-            let taking_part = pin!(self.take_part(incarnation));
+            let mut part = pin!(self.take_part(incarnation).fuse());
             let stop = pin!(self.elected.host().running.stop.notified());
-            // The command under way is dropped.
-            select(taking_part, stop).await;
+            select(&mut part, stop).await;
+            beside(part, self.elected.hand_over()).await;
         }
-        self.elected.hand_over().await;
         let OracleHost {
             oracle,
             world,
