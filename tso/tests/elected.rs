@@ -25,10 +25,13 @@ const SCRIPT_MAX: Duration = Duration::from_secs(60);
 /// When the clock of this test begins.
 const BEGIN_MS: u64 = 1_800_000_000_000;
 
+/// The version of a value, and the value.
+type Stored = Option<(u64, Vec<u8>)>;
+
 /// A register in memory.
 #[derive(Debug, Default)]
 struct MemoryRegister {
-    stored: Arc<Mutex<Option<(u64, Vec<u8>)>>>,
+    stored: Arc<Mutex<Stored>>,
     /// A swap has begun.
     swapping: Arc<Notify>,
 }

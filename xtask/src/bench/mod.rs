@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Pairs of rounds of `scrape`, each with one where metrics are read and one where they aren't.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
-    /// Folder of the other programs, for `before`: those of an earlier commit, built for release.
+    /// Folder of the other programs, for `before`: those of an earlier commit, built for release. Of `failover`: measure these, and build none.
     #[arg(long, value_name = "FOLDER", required_if_eq("name", "before"))]
     programs: Option<PathBuf>,
     /// Rows that `engines` imports.
@@ -104,7 +104,11 @@ enum Name {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
-    let programs = programs::build_for_release(context)?;
+    let built = args
+        .programs
+        .clone()
+        .filter(|_| matches!(args.name, Name::Failover));
+    let programs = built.map_or_else(|| programs::build_for_release(context), Ok)?;
     if matches!(args.name, Name::Gc) {
         collection(context)?;
         write_price(&programs, args.duration.as_deref())?;
