@@ -263,7 +263,20 @@ fn what_can_t_be_cut_says_why() {
 }
 
 #[test]
-fn a_tablet_that_was_merged_does_not_come_back_by_a_late_order() {
+fn a_late_command_to_make_a_tablet_does_not_undo_its_split() {
+    let mut server = Server::new();
+    split(&mut server, (1, 1), "h", 2);
+    let parts = ["1@2 [a..h)", "2@2 [h..m)"];
+    for late in [tablet(1, 5, "a", "m"), tablet(1, 5, "a", "z")] {
+        assert_eq!(server.own(late), None);
+        assert_eq!(tablets(&server), parts);
+        server.start_again_as(INCARNATION);
+        assert_eq!(tablets(&server), parts, "after a restart");
+    }
+}
+
+#[test]
+fn a_tablet_that_was_merged_does_not_come_back_by_a_late_command() {
     let mut server = Server::new();
     server.create(2, "m", "p");
     merge(&mut server, (1, 1), (2, 1));
