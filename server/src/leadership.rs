@@ -157,18 +157,18 @@ impl Standing {
     }
 }
 
-/// Does this work while a replica's part in its election goes on, unless that has ended.
-pub async fn beside<T>(part: impl FusedFuture, work: impl Future<Output = T>) -> T {
-    let part = async {
-        if !part.is_terminated() {
-            part.await;
+/// Does this work while something else goes on, a replica's part in its election, say, for as long as that takes.
+pub async fn beside<T>(other: impl FusedFuture, work: impl Future<Output = T>) -> T {
+    let other = async {
+        if !other.is_terminated() {
+            other.await;
         }
         pending::<Infallible>().await
     };
     tokio::select! {
         biased;
         done = work => done,
-        never = part => match never {},
+        never = other => match never {},
     }
 }
 

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use percolator_protocol::election::{
     Member, NamedLeader, OracleReplica, RoleKind, StoredLeadership,
 };
@@ -128,14 +129,8 @@ impl LeadershipTask {
         } else if led {
             let successor = tokio::time::timeout(wait, self.successor());
             // One that is away isn't waited for.
-            let taking_leave = async {
-                promises.take_leave().await;
-                std::future::pending::<Infallible>().await
-            };
-            let successor = tokio::select! {
-                successor = successor => successor,
-                never = taking_leave => match never {},
-            };
+            let taking_leave = promises.take_leave().fuse();
+            let successor = leadership::beside(taking_leave, successor).await;
             let successor = successor.map_or(Successor::None, Successor::Known);
             return shared.succeeded_by(successor);
         }
