@@ -31,8 +31,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// A caller that waited for so long and gives up has met silence, too. A master that can be reached says within that it leads, or not.
 const SILENT: Duration = Duration::from_millis(500);
-/// The pause when all masters were asked, and none leads.
-const NO_LEADER_PAUSE: Duration = Duration::from_millis(50);
+/// The pause when all masters were asked, and none leads: a planned end takes some milliseconds. It doubles each time,
+const NO_LEADER_PAUSE: Duration = Duration::from_millis(10);
+/// up to this.
+const NO_LEADER_PAUSE_MAX: Duration = Duration::from_millis(50);
 /// A directory may be this large: some hundred thousand tablets.
 const DIRECTORY_BYTES_MAX: usize = 256 << 20;
 
@@ -116,6 +118,7 @@ impl Master {
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
         let (began, mut asked) = (Instant::now(), 0);
+        let mut pause = NO_LEADER_PAUSE;
         loop {
             let address = self.address();
             let error = match self.ask_at(&address, repetition, &ask).await {
@@ -139,7 +142,8 @@ impl Master {
             asked += 1;
             // A standby, and the leader that it names.
             if asked % (masters + 1) == 0 {
-                tokio::time::sleep(NO_LEADER_PAUSE).await;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(NO_LEADER_PAUSE_MAX);
             }
         }
     }

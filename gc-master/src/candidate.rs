@@ -18,6 +18,7 @@ use percolator_register::{Register, SwapError};
 use percolator_server::SmallFile;
 use percolator_server::leadership::{self, Standing};
 use percolator_server::promises::{IntroducedReplica, LeaderRight, PromiseRefusal, Promiser};
+use tokio::sync::Notify;
 
 /// A state that the register has not taken is copied after so many rounds of promises: 500 ms of the shipped times.
 const REGISTER_TIMEOUT_ROUNDS: f64 = 2.5;
@@ -101,6 +102,8 @@ pub struct Candidate<H> {
     timing: Timing,
     member: Member,
     standing: Standing,
+    /// Its folder has kept a record.
+    kept: Notify,
 }
 
 impl<H: Host> Candidate<H> {
@@ -121,6 +124,7 @@ impl<H: Host> Candidate<H> {
             timing,
             member,
             standing: Standing::default(),
+            kept: Notify::new(),
         }
     }
 
@@ -300,7 +304,8 @@ impl<H: Host> Candidate<H> {
             self.host.sleep(takeover + self.hand_over_max()).await;
         }
         while !self.replica().may_store_state(self.host.now_ms()) {
-            self.host.sleep(self.poll()).await;
+            let kept = pin!(self.kept.notified());
+            select(pin!(self.host.sleep(self.poll())), kept).await;
         }
     }
 
@@ -396,6 +401,7 @@ impl<H: Host> Promiser for Candidate<H> {
 
     fn kept(&self, record: &PromiseRecord) {
         self.replica().kept(record);
+        self.kept.notify_one();
     }
 
     fn promised(&self, call: &PromiseCall) {
