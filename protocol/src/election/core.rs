@@ -29,7 +29,7 @@ pub(super) enum Role {
 /// What the register held last.
 struct Known {
     stored: Option<StoredLeadership>,
-    /// When this version was first seen, by this replica's clock.
+    /// When this value was first seen, by this replica's clock.
     seen_ms: u64,
 }
 
@@ -376,6 +376,10 @@ impl Election {
             return None;
         }
         let first_seen_ms = known.map_or(now_ms, |known| known.seen_ms);
+        // Somebody else has changed the object around the value, which renews nobody's right.
+        let is_same = found.is_some()
+            && known.and_then(|known| known.stored.as_ref().map(|it| &it.value))
+                == found.as_ref().map(|it| &it.value);
         // No swap with the version before can happen from here on.
         let undecided_since_ms = self.undecided_since_ms.take();
         let event = match &found {
@@ -386,7 +390,7 @@ impl Election {
         };
         let seen_ms = if mutants::on(ElectionMutant::SeenFromSending) {
             sent_ms
-        } else if mutants::on(ElectionMutant::SeenNotReset) {
+        } else if is_same || mutants::on(ElectionMutant::SeenNotReset) {
             first_seen_ms
         } else {
             now_ms

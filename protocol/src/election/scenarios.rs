@@ -465,3 +465,20 @@ fn a_leader_that_gave_up_needs_the_term_in_which_it_did() {
     assert_eq!(value.term, TERM + 2);
     assert!(slow.leads(at_ms), "at once");
 }
+
+/// A label is set on the object that holds the value, each second.
+#[test]
+fn changes_around_the_value_put_no_takeover_off() {
+    let mut stored = led(&[]);
+    let mut standby = start(member(2, 20), &[]);
+    load(&mut standby, 0, &stored);
+    let mut swapped = None;
+    for second in 0..4 {
+        swapped = swapped.or_else(|| takes_over(&mut standby, second * 1_000, 1_000, &stored));
+        stored.version += 1;
+    }
+    assert_eq!(
+        swapped.map(|(at_ms, value)| (at_ms, value.term)),
+        Some((3_000, TERM + 1))
+    );
+}
