@@ -14,7 +14,8 @@ impl Directory {
     pub fn finished(&mut self, now: Duration, command: &Command, outcome: Result<Done, String>) {
         let tablet_id = command.action.tablet();
         self.effects.wakes |= command.action.is_awaited();
-        let asked = (command.server.clone(), tablet_id);
+        let asked = (tablet_id, command.server.clone());
+        let is_known = self.tablets.contains(tablet_id);
         for id in command.action.tablets() {
             self.in_flight.remove(&(command.server.clone(), id));
         }
@@ -32,7 +33,9 @@ impl Directory {
                     tablet: tablet_id,
                     cause: cause.clone(),
                 });
-                self.failures.insert(asked, cause);
+                if is_known {
+                    self.failures.insert(asked, cause);
+                }
             }
             Err(_) => {}
         }
@@ -68,31 +71,34 @@ impl Directory {
         self.command(now, &command.server);
     }
 
-    /// Whether any table has tablets that have to be made, frozen or dropped.
-    fn has_work(&mut self) -> bool {
+    /// Finds out which tables have tablets that have to be made, frozen or dropped.
+    fn find_unsettled(&mut self) {
         let has_work = |state: &DirectoryState, id: u32, table: &Table| match table.state {
             TableState::Ready => false,
             TableState::Creating => true,
             // Else it waits for the safe point.
             TableState::Deleting => table.drop_at.is_none() || state.may_drop(id),
         };
-        if self.dirty || self.has_work.is_none() {
-            self.has_work = self.state.as_ref().map(|state| {
-                let mut tables = state.tables.iter();
-                tables.any(|(id, table)| has_work(state, *id, table))
+        if self.dirty || self.unsettled.is_none() {
+            self.unsettled = self.state.as_ref().map(|state| {
+                let tables = state.tables.iter();
+                let unsettled = tables.filter(|(id, table)| has_work(state, **id, table));
+                unsettled.map(|(id, _)| *id).collect()
             });
         }
-        self.has_work.unwrap_or_default()
     }
 
     /// Asks the server for whatever it should do and has not been asked, if it is up.
     pub(crate) fn command(&mut self, now: Duration, server: &str) {
-        if !self.has_work() || !self.is_alive(server, now) {
+        self.find_unsettled();
+        let (Some(state), Some(unsettled)) = (&self.state, &self.unsettled) else {
+            return;
+        };
+        if unsettled.is_empty() || !self.is_alive(server, now) {
             return;
         }
-        let Some(state) = &self.state else { return };
         let mut actions = Vec::new();
-        for (id, tablet) in self.tablets.of_owner(server) {
+        for (id, tablet) in self.tablets.of_owner_in(server, unsettled) {
             let Some(table) = state.tables.get(&tablet.table) else {
                 continue;
             };

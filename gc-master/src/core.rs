@@ -44,14 +44,14 @@ pub struct Directory {
     pub(crate) state: Option<DirectoryState>,
     /// Where tablets are, by what owners have reported since the start, and what the state says of those they can't report.
     pub(crate) tablets: Placements,
-    /// Some table has tablets that have to be made, frozen or dropped. None: to be found out, as the state has changed.
-    pub(crate) has_work: Option<bool>,
+    /// Tables with tablets that have to be made, frozen or dropped. None: to be found out, as the state has changed.
+    pub(crate) unsettled: Option<BTreeSet<u32>>,
     /// The servers that were heard since the start.
     pub(crate) live: BTreeMap<String, Live>,
     /// Commands that were given and have not finished: server and tablet.
     pub(crate) in_flight: BTreeSet<(String, u64)>,
-    /// Why a command was not carried out, where it was not the last time: server and tablet.
-    pub(crate) failures: BTreeMap<(String, u64), String>,
+    /// Why a command was not carried out, where it was not the last time: tablet that is known, and server.
+    pub(crate) failures: BTreeMap<(u64, String), String>,
     /// Since when this master knows its cluster.
     pub(crate) known_since: Duration,
     /// Servers that are up may not have been heard for a while. Of a cluster that this master began nobody knows yet.
@@ -130,7 +130,7 @@ impl Directory {
         let mut directory = Self {
             state: None,
             tablets: Placements::default(),
-            has_work: None,
+            unsettled: None,
             live: BTreeMap::new(),
             in_flight: BTreeSet::new(),
             failures: BTreeMap::new(),
@@ -202,12 +202,8 @@ impl Directory {
 
     /// The same without the state's bytes, for anyone who encodes it when it is written: changes that come meanwhile share that.
     pub(crate) fn take_effects_unencoded(&mut self) -> Effects {
-        // Of a tablet that was dropped, though the answer to that was lost, nobody asks any more.
-        let tablets = &self.tablets;
-        self.failures
-            .retain(|(_, tablet), _| tablets.contains(*tablet));
         if std::mem::take(&mut self.dirty) {
-            self.has_work = None;
+            self.unsettled = None;
             self.effects.has_changed = true;
         }
         std::mem::take(&mut self.effects)
@@ -253,7 +249,7 @@ impl Directory {
         let live = live.or_insert_with(|| Live::new(beat.incarnation, now));
         if live.incarnation != beat.incarnation {
             self.failures
-                .retain(|(server, _), _| *server != beat.server);
+                .retain(|(_, server), _| *server != beat.server);
             live.forget_lists();
             self.tablets.forget_list(&beat.server);
         }
@@ -411,6 +407,16 @@ impl Directory {
     /// A tablet is nowhere any more.
     pub(crate) fn forget_tablet(&mut self, id: u64) {
         self.tablets.remove(id);
+        self.forget_about(id);
+    }
+
+    /// This tablet is not among the placements any more: nobody asks what became of its commands.
+    pub(crate) fn forget_about(&mut self, id: u64) {
+        let failed = self.failures.range((id, String::new())..);
+        let failed = failed.take_while(|((tablet, _), _)| *tablet == id);
+        for failed in failed.map(|(failed, _)| failed.clone()).collect::<Vec<_>>() {
+            self.failures.remove(&failed);
+        }
         self.forget_unreported(id);
     }
 

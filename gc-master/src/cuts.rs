@@ -63,7 +63,7 @@ impl Asked {
             return Err(Refusal::OwnerAway { tablet: id, server });
         }
         // Of the time before.
-        directory.failures.remove(&(owner(), id));
+        directory.failures.remove(&(id, owner()));
         let action = action(directory)?;
         if directory.ask(&tablet.owner, action) {
             self.at.insert(id, tablet.epoch);
@@ -81,7 +81,7 @@ impl Asked {
     ) -> Result<Pending<R>, Refusal> {
         let until = *self.until.get_or_insert(now + WAIT_MAX);
         let asked = self.at.get(&id) == Some(&tablet.epoch);
-        let failed = directory.failures.get(&(tablet.owner.clone(), id));
+        let failed = directory.failures.get(&(id, tablet.owner.clone()));
         if let Some(cause) = failed.filter(|_| asked) {
             return Err(Refusal::NotCut {
                 tablet: id,

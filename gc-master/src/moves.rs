@@ -108,7 +108,7 @@ impl Moving {
                 directory.check_arrival(to, id, tablet.epoch, self.since)?;
             } else {
                 let action = directory.import(now, id, &tablet, to)?;
-                directory.failures.remove(&(to.clone(), id));
+                directory.failures.remove(&(id, to.clone()));
                 if directory.ask(to, action) {
                     self.attempt = Some(attempt);
                     self.since = None;
@@ -185,7 +185,7 @@ impl Directory {
         epoch: u64,
         since: Option<Duration>,
     ) -> Result<(), Refusal> {
-        let refused = self.failures.get(&(to.to_owned(), id)).cloned();
+        let refused = self.failures.get(&(id, to.to_owned())).cloned();
         let live = self.live.get(to);
         let heard = live.filter(|live| since.is_some_and(|since| live.heard_at > since));
         let said = heard.and_then(|live| live.arrival(id));
@@ -240,7 +240,7 @@ impl Directory {
                 },
             );
             for id in gone {
-                self.forget_unreported(id);
+                self.forget_about(id);
             }
             self.forget_unreported(tablet.id);
         }

@@ -149,7 +149,7 @@ impl Directory {
         });
         if is_news {
             for overlapped in self.tablets.place(report.id, claimed) {
-                self.forget_unreported(overlapped);
+                self.forget_about(overlapped);
             }
             // A new id above all that were given means that the state is older than the owner.
             if let Some(state) = &mut self.state {

@@ -236,7 +236,7 @@ impl Directory {
         }
         let mut described = self.describe(waits_for, now);
         let failed = |(tablet_id, tablet): &(u64, &Placement)| {
-            let cause = self.failures.get(&(tablet.owner.clone(), *tablet_id))?;
+            let cause = self.failures.get(&(*tablet_id, tablet.owner.clone()))?;
             Some(format!(
                 "; the last command to {} failed: {cause}",
                 tablet.owner

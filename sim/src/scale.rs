@@ -6,8 +6,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use percolator_gc_master::{
-    Directory, DirectoryState, Drain, Heartbeat, HeartbeatAnswer, KnownServer, Refusal, Role,
-    Settings, Start, Table, TableState, locate, session,
+    Deletion, Directory, DirectoryState, Drain, Heartbeat, HeartbeatAnswer, KnownServer, Refusal,
+    Role, Settings, Start, Table, TableState, locate, session,
 };
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_register::VALUE_BYTES_MAX;
@@ -114,6 +114,19 @@ pub fn scale(servers: usize) -> Result<(Vec<String>, Vec<Grows>), Refusal> {
             large: large.state_bytes / large.servers,
         });
     }
+    let looked_at = |wanted| {
+        let found = large.constant.iter().find(|(what, _)| *what == wanted);
+        found.map_or(0, |(_, cost)| cost.looked_at)
+    };
+    // Besides at the tablet of that table, if the server has one.
+    let (few, deleted) = (looked_at(UNCHANGED) + 2, looked_at(WHILE_DELETED));
+    if deleted > few {
+        grows.push(Grows {
+            what: "placements looked at by a heartbeat while a table of others is deleted, and how many may be",
+            small: few,
+            large: deleted,
+        });
+    }
     for (what, cost) in &large.constant {
         let most = cost.sent_bytes.max(cost.answered_bytes);
         if *what == UNCHANGED && most > UNCHANGED_BYTES_MAX {
@@ -128,6 +141,7 @@ pub fn scale(servers: usize) -> Result<(Vec<String>, Vec<Grows>), Refusal> {
 }
 
 const UNCHANGED: &str = "heartbeat without news";
+const WHILE_DELETED: &str = "the same while a table is deleted";
 
 fn lines(small: &Measured, large: &Measured) -> Vec<String> {
     let mut lines = vec![format!(
@@ -340,6 +354,7 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
             ("row located, and 16 tablets behind", locating(&mut world)?),
             ("heartbeat of an oracle", oracle(&mut world)?),
             ("step of collection", collecting(&mut world)),
+            (WHILE_DELETED, heartbeat_while_deleted(&mut world)?),
         ],
         startup_placements: startup_placements * 100 / (servers * TABLETS_EACH),
         startup,
@@ -436,6 +451,25 @@ fn heartbeats(world: &mut World) -> Result<(Cost, Cost), Refusal> {
         looked_at,
     };
     Ok((first, second))
+}
+
+/// A heartbeat without news, while a table's owners don't answer the command to freeze its tablets.
+fn heartbeat_while_deleted(world: &mut World) -> Result<Cost, Refusal> {
+    let deletion = Deletion::of("table_1");
+    world.directory.delete_table(NOW, &deletion)?;
+    world.directory.take_effects();
+    let beat = Heartbeat {
+        has_lists: false,
+        tablets: Vec::new(),
+        ..world.with_lists(world.servers / 2)
+    };
+    let sent_bytes = request(&beat).encoded_len();
+    let (looked_at, heard) = world.cost(|directory| directory.heartbeat(NOW, beat));
+    Ok(Cost {
+        sent_bytes,
+        answered_bytes: v1::HeartbeatResponse::from(heard?).encoded_len(),
+        looked_at,
+    })
 }
 
 fn request(beat: &Heartbeat) -> v1::HeartbeatRequest {
