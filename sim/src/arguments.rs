@@ -56,11 +56,14 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = mutant)]
     pub mutant: Option<MutantChoice>,
     /// Prove that every mutant is killed, or the one of --mutant.
-    #[arg(long, conflicts_with = "seed", conflicts_with_all = OF_ONE)]
+    #[arg(long, group = "proof", conflicts_with = "seed", conflicts_with_all = OF_ONE)]
     pub mutants: bool,
     /// Prove that every invariant kills a mutant if no other invariant is checked.
-    #[arg(long, conflicts_with_all = ["seed", "mutants", "seeds", "mutant", "alone"], conflicts_with_all = OF_ONE)]
+    #[arg(long, group = "proof", conflicts_with_all = ["seed", "mutants", "seeds", "mutant", "alone"], conflicts_with_all = OF_ONE)]
     pub invariants: bool,
+    /// Look for it in all seeds, instead of first in those where it was seen last, and write where it was seen into this file.
+    #[arg(long, value_name = "FILE", requires = "proof", conflicts_with_all = ["seeds", "mutant", "alone"])]
+    pub keep: Option<PathBuf>,
     /// Check this invariant alone, for example one-lock-a-cell; with --mutants: which mutants it kills.
     #[arg(long, value_name = "INVARIANT", value_parser = invariant)]
     pub alone: Option<&'static str>,

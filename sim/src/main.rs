@@ -17,7 +17,7 @@ use percolator_sim::export::export;
 use percolator_sim::lone_invariants;
 use percolator_sim::mutation::Mutation;
 use percolator_sim::plan::Plan;
-use percolator_sim::proof::{Kill, each, first};
+use percolator_sim::proof::{Kill, KnownSeeds, each, first};
 use percolator_sim::run::{keep_panics, run, run_until};
 use percolator_sim::scale::scale;
 use percolator_sim::seeds::Seeds;
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         return mutants(&arguments);
     }
     if arguments.invariants {
-        return invariants();
+        return invariants(&arguments);
     }
     match arguments.seed {
         Some(seed) => one(seed, &arguments),
@@ -223,24 +223,26 @@ fn many(arguments: &Arguments) -> ExitCode {
 fn mutants(arguments: &Arguments) -> ExitCode {
     let only = arguments.mutation();
     let (from, to) = arguments.seeds.unwrap_or((0, Mutation::KILLED_WITHIN));
+    let is_usual = arguments.seeds.is_none() && arguments.alone.is_none();
+    let known = known(arguments, is_usual, include_str!("../testdata/killed.txt"));
     let all: Vec<Mutation> = Mutation::all()
         .into_iter()
         .filter(|one| only.is_none_or(|only| *one == only))
         .collect();
     let started = Instant::now();
     let found = each(&all, |mutation| {
-        first((from..to).map(|seed| Plan {
+        first(known.first(&mutation.name(), from..to).map(|seed| Plan {
             only: arguments.alone,
             ..mutation.plan(seed)
         }))
     });
     println!("{:24} {:>5}  killed by", "mutant", "seed");
     let (mut missed, mut otherwise) = (0, 0);
-    for (mutation, killed) in all.iter().zip(found) {
+    for (mutation, killed) in all.iter().zip(&found) {
         let name = mutation.name();
         match killed {
             Some(killed) => {
-                println!("{}", row(&name, &killed));
+                println!("{}", row(&name, killed));
                 if !mutation.may_be_killed_by(&killed.failure.invariant) {
                     otherwise += 1;
                     println!("{:30}  WHICH HAS NO PART IN IT: {name}", "");
@@ -260,6 +262,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
         (all.len() - missed) as f64 * 60.0 / took.max(0.001)
     );
     println!("to repeat one: cargo xtask sim --seed SEED --mutant MUTANT --trace");
+    let kept = keep(arguments, all.iter().map(|it| it.name()).zip(&found));
     let may_miss = match arguments.alone {
         Some(_) => all.len() - 1,
         None => 0,
@@ -267,23 +270,56 @@ fn mutants(arguments: &Arguments) -> ExitCode {
     if missed > may_miss || otherwise > 0 {
         return ExitCode::FAILURE;
     }
+    kept
+}
+
+/// In which seeds something is looked for first: nowhere, where that is to be seen anew.
+fn known<'a>(arguments: &Arguments, is_usual: bool, lines: &'a str) -> KnownSeeds<'a> {
+    if is_usual && arguments.keep.is_none() {
+        return KnownSeeds::of(lines);
+    }
+    KnownSeeds::default()
+}
+
+/// Writes in which seed each was seen, if that is asked for.
+fn keep<'a>(
+    arguments: &Arguments,
+    found: impl Iterator<Item = (String, &'a Option<Kill>)>,
+) -> ExitCode {
+    let Some(file) = &arguments.keep else {
+        return ExitCode::SUCCESS;
+    };
+    let seen = found.filter_map(|(name, kill)| Some((name, kill.as_ref()?.plan.seed)));
+    let lines: String = seen
+        .map(|(name, seed)| format!("{name} {seed}\n"))
+        .collect();
+    if let Err(error) = std::fs::write(file, lines) {
+        eprintln!("error: cannot write {}: {error}", file.display());
+        return ExitCode::FAILURE;
+    }
     ExitCode::SUCCESS
 }
 
 /// For each invariant: in which seed it kills its mutant, where nothing else is looked at.
-fn invariants() -> ExitCode {
+fn invariants(arguments: &Arguments) -> ExitCode {
     let uses = lone_invariants::all();
+    let known = known(
+        arguments,
+        true,
+        include_str!("../testdata/killed_alone.txt"),
+    );
     let started = Instant::now();
     let found = each(&uses, |of| {
-        first((0..lone_invariants::KILLED_WITHIN).map(|seed| of.plan(seed)))
+        let seeds = known.first(of.invariant, 0..lone_invariants::KILLED_WITHIN);
+        first(seeds.map(|seed| of.plan(seed)))
     });
     println!(
         "{:28} {:38} {:>5}  what it says",
         "invariant alone", "mutant", "seed"
     );
     let mut missed = 0;
-    for (of, killed) in uses.iter().zip(found) {
-        let (seed, detail) = match &killed {
+    for (of, killed) in uses.iter().zip(&found) {
+        let (seed, detail) = match killed {
             Some(Kill { plan, failure }) => (plan.seed, failure.detail.as_str()),
             None => (lone_invariants::KILLED_WITHIN, "NOTHING until there"),
         };
@@ -302,10 +338,12 @@ fn invariants() -> ExitCode {
     println!(
         "to repeat one: cargo xtask sim --seed SEED --mutant MUTANT --alone INVARIANT --trace"
     );
+    let names = uses.iter().map(|of| of.invariant.to_owned());
+    let kept = keep(arguments, names.zip(&found));
     if missed > 0 {
         return ExitCode::FAILURE;
     }
-    ExitCode::SUCCESS
+    kept
 }
 
 /// A line of a table: what was killed, in which seed, and how.
