@@ -1,5 +1,4 @@
-//! Parts of the tests that run beside the others, as a `cargo xtask test` of their own, with what the others leave of the
-//! processors.
+//! Parts of the tests that run beside the others, as a `cargo xtask test` of their own.
 
 use std::{
     fs::{self, File},
@@ -28,18 +27,43 @@ pub(crate) struct Beside {
     output: PathBuf,
 }
 
+/// What it gets of the processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// As much as the others.
+    Equal,
+    /// What the others leave.
+    Rest,
+}
+
 impl Beside {
-    pub(crate) fn start(context: &Context, parts: &[Part]) -> anyhow::Result<Self> {
+    /// Starts these parts, with these arguments of theirs.
+    pub(crate) fn start(
+        context: &Context,
+        parts: &[Part],
+        arguments: &[String],
+        share: Share,
+    ) -> anyhow::Result<Self> {
         let parts: Vec<_> = parts.iter().map(|part| part.name()).collect();
-        let output = context.metadata()?.target.join("beside.txt");
+        let output = format!("beside-{}.txt", parts.join("-"));
+        let output = context.metadata()?.target.join(output);
         let file = File::create(&output).with_context(|| output.display().to_string())?;
         // The one that was just built: the file of the running one may be gone by that.
         let own = context.built()?.programs.join("xtask");
-        let command = idle().arg(own).arg("test").args(&parts);
-        let command = command.shown_as(&format!("cargo xtask test {}", parts.join(" ")));
+        let command = match share {
+            Share::Equal => Cmd::new(own),
+            Share::Rest => idle().arg(own),
+        };
+        let command = command.arg("test").args(&parts).args(arguments);
+        let shown = [&["cargo xtask test".to_owned(), parts.join(" ")], arguments].concat();
+        let command = command.shown_as(&shown.join(" "));
         let line = command.line();
+        let how = match share {
+            Share::Equal => "",
+            Share::Rest => ", with what it leaves of the processors",
+        };
         println!(
-            "beside what follows, with what it leaves of the processors: {line}, into {}",
+            "beside what follows{how}: {line}, into {}",
             output.display()
         );
         Ok(Self {

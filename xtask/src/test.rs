@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    beside::Beside,
+    beside::{Beside, Share},
     context::Context,
     parts::{Part, Report, Turn, crash, e2e},
     tally::Tally,
@@ -161,7 +161,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     Ok(outcome.conclude())
 }
 
-/// All parts. Some run beside the others, once there is nothing left to build for these.
+/// All parts. Some run beside the others, once everything is built.
 fn everything(context: &Context, args: &Args) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::default();
     let of = |turn| {
@@ -176,12 +176,17 @@ fn everything(context: &Context, args: &Args) -> anyhow::Result<Outcome> {
     let built = context.built()?;
     let tests = format!("{} programs and modules of tests", built.tests.len());
     outcome.row("build", "ok", started.elapsed(), tests);
-    let beside: Vec<Part> = of(Turn::Beside).collect();
-    let beside = Beside::start(context, &beside)?;
+    let start = |turn, arguments: &[String], share| {
+        let parts: Vec<Part> = of(turn).collect();
+        Beside::start(context, &parts, arguments, share)
+    };
+    let waiting = start(Turn::Beside, &args.e2e.arguments(), Share::Equal)?;
+    let idle = start(Turn::Idle, &[], Share::Rest)?;
     for part in of(Turn::OneByOne) {
         outcome.run(part, context, args);
     }
-    outcome.add_beside(beside);
+    outcome.add_beside(waiting);
+    outcome.add_beside(idle);
     Ok(outcome)
 }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use clap::ValueEnum as _;
 
 use crate::{
     context::Context,
@@ -61,6 +62,15 @@ pub(crate) struct OlderRelease {
 }
 
 impl E2eArgs {
+    /// The same as arguments of a command.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let only = self.only.iter();
+        let only = only.flat_map(|program| ["--e2e".to_owned(), program.clone()]);
+        let kubernetes = self.kubernetes.to_possible_value();
+        let kubernetes = kubernetes.map(|it| format!("--kubernetes={}", it.get_name()));
+        only.chain(kubernetes).collect()
+    }
+
     fn api_server_away(&self) -> Duration {
         self.api_server_away.unwrap_or(API_SERVER_AWAY)
     }

@@ -45,11 +45,12 @@ pub(crate) enum Part {
 pub(crate) enum Turn {
     /// Before anything is built: it says what is wrong within seconds.
     First,
-    /// One after the other. They wait for clocks, and each takes more than half of the processors: two of them beside each other
-    /// are no quicker, and run into limits of time.
+    /// One after the other: each takes more than half of two processors.
     OneByOne,
-    /// Beside those, with what these leave of the processors: it wants nothing else, and may take longer for it.
+    /// Beside those. It waits for clocks most of the time, and takes as long as all of them.
     Beside,
+    /// Beside all of these, with what they leave of the processors: it wants nothing else, and may take longer for it.
+    Idle,
 }
 
 /// What a part has to tell besides whether it failed.
@@ -99,13 +100,11 @@ impl Part {
     pub(crate) fn turn(self) -> Turn {
         match self {
             Self::Fmt | Self::Prose | Self::Boundaries | Self::Licences => Turn::First,
-            Self::Clippy | Self::Docs | Self::Sim => Turn::Beside,
-            Self::Unit
-            | Self::Readme
-            | Self::Examples
-            | Self::Crash
-            | Self::E2e
-            | Self::BenchSmoke => Turn::OneByOne,
+            Self::Clippy | Self::Docs | Self::Sim => Turn::Idle,
+            Self::E2e => Turn::Beside,
+            Self::Unit | Self::Readme | Self::Examples | Self::Crash | Self::BenchSmoke => {
+                Turn::OneByOne
+            }
         }
     }
 
