@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use percolator_wire::v1::HeartbeatResponse;
 
-/// A master that is away is asked again after the first pause, then after twice as long each time.
-const RETRY_FIRST: Duration = Duration::from_millis(50);
+/// A master that is away is asked again after the first pause, then after twice as long each time. A planned end of the one that leads
+/// takes some milliseconds, and a new one waits for each server's heartbeat before it makes a table.
+const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Whatever the master says, heartbeats are not closer nor further apart than this.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -117,9 +118,9 @@ mod tests {
     #[test]
     fn a_master_that_is_away_is_asked_less_and_less() {
         let mut schedule = Schedule::default();
-        let pauses: Vec<_> = (0..6).map(|_| schedule.unanswered()).collect();
+        let pauses: Vec<_> = (0..8).map(|_| schedule.unanswered()).collect();
         assert_eq!(pauses[..2], [RETRY_FIRST, RETRY_FIRST * 2]);
-        assert_eq!(pauses[5], RETRY_MAX);
+        assert_eq!(pauses[7], RETRY_MAX);
         schedule.answered(SECOND, answer(1), false);
         assert_eq!(schedule.unanswered(), RETRY_FIRST);
     }
