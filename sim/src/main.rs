@@ -237,11 +237,16 @@ fn mutants(arguments: &Arguments) -> ExitCode {
         }))
     });
     println!("{:24} {:>5}  killed by", "mutant", "seed");
-    let (mut missed, mut otherwise) = (0, 0);
+    let (mut missed, mut otherwise, mut moved) = (0, 0, 0);
     for (mutation, killed) in all.iter().zip(&found) {
         let name = mutation.name();
         match killed {
             Some(killed) => {
+                moved += u64::from(
+                    known
+                        .get(&name)
+                        .is_some_and(|seed| seed != killed.plan.seed),
+                );
                 println!("{}", row(&name, killed));
                 if !mutation.may_be_killed_by(&killed.failure.invariant) {
                     otherwise += 1;
@@ -262,6 +267,11 @@ fn mutants(arguments: &Arguments) -> ExitCode {
         (all.len() - missed) as f64 * 60.0 / took.max(0.001)
     );
     println!("to repeat one: cargo xtask sim --seed SEED --mutant MUTANT --trace");
+    if moved > 0 {
+        println!(
+            "{moved} not in the seed of last time; so that it is quick again: cargo xtask sim --mutants --keep sim/testdata/killed.txt"
+        );
+    }
     let kept = keep(arguments, all.iter().map(|it| it.name()).zip(&found));
     let may_miss = match arguments.alone {
         Some(_) => all.len() - 1,

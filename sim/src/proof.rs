@@ -36,10 +36,14 @@ impl<'a> KnownSeeds<'a> {
         Self(seeds.collect())
     }
 
+    /// In which seed something of this name was killed.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.0.get(name).copied()
+    }
+
     /// The seeds of `all` in which something of this name is looked for, in their order.
     pub fn first(&self, name: &str, all: Range<u64>) -> impl Iterator<Item = u64> + use<> {
-        let known = self.0.get(name).copied();
-        let known = known.filter(|seed| all.contains(seed));
+        let known = self.get(name).filter(|seed| all.contains(seed));
         let others = all.filter(move |seed| Some(*seed) != known);
         known.into_iter().chain(others)
     }
