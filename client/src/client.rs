@@ -130,7 +130,7 @@ impl Client {
                 _ => error,
             };
             return Err(Error::Unavailable(format!(
-                "{}; is a cluster running there? `percolator up` starts one",
+                "{}; is a cluster running there? `percolator up` starts one. Of several masters, name all, with commas between",
                 master_message(error)
             )));
         }

@@ -36,6 +36,9 @@ impl Heartbeat {
             .oracles()
             .find(|(name, server)| **name != self.server && !shares(server.oracle_register));
         match foreign {
+            Some((_, server)) if server.oracle_register != 0 => Err(Refusal::OtherRegister {
+                server: self.server.clone(),
+            }),
             Some((first, _)) => Err(Refusal::SecondOracle {
                 first: first.clone(),
                 second: self.server.clone(),
@@ -272,16 +275,13 @@ mod tests {
         let mut directory = cluster();
         directory.heartbeat(now, beat("tso-0", 9, 1)).unwrap();
         for register in [0, 8] {
-            let refused = directory.heartbeat(now, beat("tso-1", register, 0));
-            assert!(
-                matches!(refused, Err(Refusal::SecondOracle { .. })),
-                "{refused:?}"
-            );
-            let refused = directory.heartbeat(now, beat("tso-0", register, 0));
-            assert!(
-                matches!(refused, Err(Refusal::OtherRegister { .. })),
-                "{refused:?}"
-            );
+            for server in ["tso-0", "tso-1"] {
+                let refused = directory.heartbeat(now, beat(server, register, 0));
+                assert!(
+                    matches!(refused, Err(Refusal::OtherRegister { .. })),
+                    "{refused:?}"
+                );
+            }
         }
         // One that is alone may get a register, and then others.
         let mut directory = cluster();

@@ -103,7 +103,10 @@ pub enum Refusal {
         has: u64,
     },
     /// There may be one oracle, or timestamps would not be in order.
-    #[error("{second} is not accepted: the cluster's oracle is {first}, and there may be only one")]
+    #[error(
+        "{second} is not accepted: the cluster's oracle is {first}, which is alone; before another one comes, start {first} again with \
+         --register, and {second} with the same one"
+    )]
     SecondOracle { first: String, second: String },
     /// The oracle belonged to the cluster, and now knows of none.
     #[error(

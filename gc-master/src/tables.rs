@@ -210,7 +210,7 @@ impl Directory {
         self.dirty = true;
     }
 
-    /// For whom a table waits, for messages: "tablet-1 (not heard since the master's start)", and why that
+    /// For whom a table waits, for messages: "tablet-1 (not heard since this master leads)", and why that
     /// one does not do what it is asked.
     pub fn waits_for(&self, id: u32, now: Duration) -> String {
         let Some(state) = &self.state else {
@@ -308,7 +308,7 @@ impl Directory {
                 }
                 Some(_) if self.is_alive(server, now) => format!("{server} (up)"),
                 Some(silence) => format!("{server} (last heard {} s ago)", silence.as_secs()),
-                None => format!("{server} (not heard since the master's start)"),
+                None => format!("{server} (not heard since this master leads)"),
             })
             .collect();
         described.join(", ")

@@ -43,7 +43,8 @@ fn there_is_one_oracle_and_roles_do_not_change() {
             .heartbeat(now, oracle("oracle-1"))
             .unwrap_err()
             .to_string(),
-        "oracle-1 is not accepted: the cluster's oracle is oracle-0, and there may be only one"
+        "oracle-1 is not accepted: the cluster's oracle is oracle-0, which is alone; before another one comes, start oracle-0 again \
+         with --register, and oracle-1 with the same one"
     );
     assert_eq!(
         world
