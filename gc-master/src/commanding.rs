@@ -15,7 +15,6 @@ impl Directory {
         let tablet_id = command.action.tablet();
         self.effects.wakes |= command.action.is_awaited();
         let asked = (tablet_id, command.server.clone());
-        let is_known = self.tablets.contains(tablet_id);
         for id in command.action.tablets() {
             self.in_flight.remove(&(command.server.clone(), id));
         }
@@ -33,7 +32,7 @@ impl Directory {
                     tablet: tablet_id,
                     cause: cause.clone(),
                 });
-                if is_known {
+                if self.tablets.contains(tablet_id) {
                     self.failures.insert(asked, cause);
                 }
             }

@@ -210,7 +210,7 @@ impl Directory {
         self.dirty = true;
     }
 
-    /// For whom a table waits, for messages: "tablet-1 (not heard since this master leads)", and why that
+    /// The servers that a table waits for, for messages: "tablet-1 (not heard since this master leads)", and why that
     /// one does not do what it is asked.
     pub fn waits_for(&self, id: u32, now: Duration) -> String {
         let Some(state) = &self.state else {

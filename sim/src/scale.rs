@@ -6,8 +6,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use percolator_gc_master::{
-    Deletion, Directory, DirectoryState, Drain, Heartbeat, HeartbeatAnswer, KnownServer, Refusal,
-    Role, Settings, Start, Table, TableState, locate, session,
+    Deletion, Directory, DirectoryState, Drain, Heartbeat, KnownServer, Refusal, Role, Settings,
+    Start, Table, TableState, locate, session,
 };
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_register::VALUE_BYTES_MAX;
@@ -294,6 +294,15 @@ impl World {
         }
     }
 
+    /// A heartbeat of this server that says nothing new.
+    fn without_lists(&self, server: usize) -> Heartbeat {
+        Heartbeat {
+            has_lists: false,
+            tablets: Vec::new(),
+            ..self.with_lists(server)
+        }
+    }
+
     /// What an operation costs, and what it answers.
     fn cost<R>(&mut self, act: impl FnOnce(&mut Directory) -> R) -> (usize, R) {
         let visited = |directory: &Directory| {
@@ -408,11 +417,7 @@ fn collecting(world: &mut World) -> Cost {
 
 /// A heartbeat at which it is time to look at all servers for balance: what it looks at, and how long it takes.
 fn balancing(world: &mut World) -> Result<(usize, Duration), Refusal> {
-    let beat = Heartbeat {
-        has_lists: false,
-        tablets: Vec::new(),
-        ..world.with_lists(0)
-    };
+    let beat = world.without_lists(0);
     let began = Instant::now();
     let later = NOW + Duration::from_secs(1);
     let (looked_at, heard) = world.cost(|directory| directory.heartbeat(later, beat));
@@ -431,38 +436,18 @@ fn heartbeats(world: &mut World) -> Result<(Cost, Cost), Refusal> {
             info.encoded_len() + 3
         })
         .sum();
-    let unchanged = Heartbeat {
-        has_lists: false,
-        tablets: Vec::new(),
-        ..full.clone()
-    };
-    let without_lists = request(&unchanged).encoded_len();
-    let (looked_at, heard) = world.cost(|directory| directory.heartbeat(NOW, unchanged));
-    let answered = |heard: HeartbeatAnswer| v1::HeartbeatResponse::from(heard).encoded_len();
-    let first = Cost {
-        sent_bytes: without_lists,
-        answered_bytes: answered(heard?),
-        looked_at,
-    };
+    let first = heartbeat_without_lists(world)?;
     let (looked_at, heard) = world.cost(|directory| directory.heartbeat(NOW, full));
     let second = Cost {
-        sent_bytes: without_lists + lists_bytes,
-        answered_bytes: answered(heard?),
+        sent_bytes: first.sent_bytes + lists_bytes,
+        answered_bytes: v1::HeartbeatResponse::from(heard?).encoded_len(),
         looked_at,
     };
     Ok((first, second))
 }
 
-/// A heartbeat without news, while a table's owners don't answer the command to freeze its tablets.
-fn heartbeat_while_deleted(world: &mut World) -> Result<Cost, Refusal> {
-    let deletion = Deletion::of("table_1");
-    world.directory.delete_table(NOW, &deletion)?;
-    world.directory.take_effects();
-    let beat = Heartbeat {
-        has_lists: false,
-        tablets: Vec::new(),
-        ..world.with_lists(world.servers / 2)
-    };
+fn heartbeat_without_lists(world: &mut World) -> Result<Cost, Refusal> {
+    let beat = world.without_lists(world.servers / 2);
     let sent_bytes = request(&beat).encoded_len();
     let (looked_at, heard) = world.cost(|directory| directory.heartbeat(NOW, beat));
     Ok(Cost {
@@ -470,6 +455,14 @@ fn heartbeat_while_deleted(world: &mut World) -> Result<Cost, Refusal> {
         answered_bytes: v1::HeartbeatResponse::from(heard?).encoded_len(),
         looked_at,
     })
+}
+
+/// A heartbeat without news, while a table's owners don't answer the command to freeze its tablets.
+fn heartbeat_while_deleted(world: &mut World) -> Result<Cost, Refusal> {
+    let deletion = Deletion::of("table_1");
+    world.directory.delete_table(NOW, &deletion)?;
+    world.directory.take_effects();
+    heartbeat_without_lists(world)
 }
 
 fn request(beat: &Heartbeat) -> v1::HeartbeatRequest {
