@@ -17,6 +17,7 @@ mod fix;
 mod generate;
 mod image;
 mod kube;
+mod links;
 mod markdown;
 mod metadata;
 mod parts;
@@ -25,9 +26,7 @@ mod programs;
 mod sbom;
 mod shell;
 mod sim;
-mod site;
 mod soak;
-mod spdx;
 mod tally;
 mod test;
 mod tools;
@@ -82,9 +81,6 @@ Examples:
     Bench(bench::Args),
     /// Write what is generated from the code: the resource's definition, its reference page, golden files.
     Generate,
-    /// Write the documentation as pages for a browser.
-    #[command(after_help = "Example:\n  cargo xtask docs && xdg-open target/site/index.html")]
-    Docs,
     /// Make the container image as an OCI archive, without a container engine.
     Image(image::Args),
     /// A real Kubernetes of several nodes on this machine.
@@ -105,7 +101,6 @@ fn main() -> ExitCode {
         Command::Run { arguments } => programs::run(&context, &arguments),
         Command::Bench(args) => bench::run(&context, &args),
         Command::Generate => generate::run(&context).map(|()| ExitCode::SUCCESS),
-        Command::Docs => site::run(&context).map(|()| ExitCode::SUCCESS),
         Command::Image(args) => image::run(&context, &args).map(|()| ExitCode::SUCCESS),
         Command::Kube(command) => kube::run(&context, &command),
         Command::Sim(args) => sim::run(&context, &args),

@@ -2,12 +2,13 @@
 
 use crate::{
     context::Context,
+    links,
     parts::{Report, unit},
-    programs, site,
+    programs,
 };
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
-    let links = site::check_links(context)?;
+    let links = links::check_all(context)?;
     report.step("pages", |_| {
         context
             .cargo(["doc", "--workspace", "--no-deps", "--keep-going"])

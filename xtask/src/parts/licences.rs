@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::bail;
+use spdx::{Expression, Licensee, ParseMode};
 
-use crate::{context::Context, metadata::Package, spdx::Expression};
+use crate::{context::Context, metadata::Package};
 
 /// Where there's a choice, the first that is offered is taken.
-const ALLOWED: [&str; 12] = [
+const ALLOWED: [&str; 13] = [
     "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
     "MIT",
     "BSD-3-Clause",
     "BSD-2-Clause",
@@ -46,8 +48,53 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
 fn licences(package: &Package) -> Result<String, String> {
     let text = package.licence.as_deref();
     let text = text.ok_or("it names no licence")?;
-    Expression::parse(text)?
-        .choose(&ALLOWED)
-        .map(|licences| licences.join(" AND "))
-        .ok_or_else(|| format!("{text} is not on the list"))
+    choose(text)
+}
+
+/// The licences to use something under that is offered under this expression.
+fn choose(text: &str) -> Result<String, String> {
+    // `/` is how Cargo once wrote OR.
+    let mode = ParseMode {
+        allow_slash_as_or_operator: true,
+        ..ParseMode::STRICT
+    };
+    let offered = Expression::parse_mode(text, mode).map_err(|error| error.to_string())?;
+    let allowed = ALLOWED.map(Licensee::parse).into_iter().flatten();
+    let taken = offered.minimized_requirements(&allowed.collect::<Vec<_>>());
+    let taken = taken.map_err(|_| format!("{text} is not on the list"))?;
+    let names: Vec<String> = taken.iter().map(ToString::to_string).collect();
+    Ok(names.join(" AND "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_choice_the_first_of_the_list_is_taken() {
+        for (offered, taken) in [
+            ("MIT", "MIT"),
+            ("MIT/Apache-2.0", "Apache-2.0"),
+            ("GPL-3.0-only OR MIT", "MIT"),
+            (
+                "(MIT OR Apache-2.0) AND Unicode-3.0",
+                "Apache-2.0 AND Unicode-3.0",
+            ),
+            ("MIT OR BSD-3-Clause AND GPL-2.0-only", "MIT"),
+            (
+                "Apache-2.0 WITH LLVM-exception",
+                "Apache-2.0 WITH LLVM-exception",
+            ),
+        ] {
+            assert_eq!(choose(offered).as_deref(), Ok(taken), "{offered}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_on_the_list_is_refused() {
+        for offered in ["GPL-3.0-only", "MIT AND GPL-2.0-only", "MIT OR", "", "Ours"] {
+            assert!(choose(offered).is_err(), "{offered:?}");
+        }
+        assert!(ALLOWED.iter().all(|it| Licensee::parse(it).is_ok()));
+    }
 }
