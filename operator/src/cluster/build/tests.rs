@@ -3,7 +3,13 @@
 
 use std::path::Path;
 
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1 as rbac;
 use percolator_api::{ClusterObject, PercolatorCluster};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
@@ -161,6 +167,34 @@ fn what_is_built_is_what_the_golden_files_say() {
             name,
             &text(&wanted(&cluster(manifest), &Observed::default())),
         );
+    }
+}
+
+/// Objects are JSON, so no compiler sees that they have fields of Kubernetes alone, of the right types.
+#[test]
+fn what_is_built_is_all_of_kubernetes_types() {
+    fn typed<T: Serialize + DeserializeOwned>(value: &Value) -> Value {
+        let read: T = serde_json::from_value(value.clone()).expect("an object of this kind");
+        json!(read)
+    }
+    for manifest in [EXAMPLE, EVERYTHING] {
+        let wanted = wanted(&cluster(manifest), &Observed::default());
+        for object in wanted.all() {
+            let value = &object.value;
+            let read = match object.kind {
+                Kind::ServiceAccount => typed::<ServiceAccount>(value),
+                Kind::ConfigMap => typed::<ConfigMap>(value),
+                Kind::Service => typed::<Service>(value),
+                Kind::PodDisruptionBudget => typed::<PodDisruptionBudget>(value),
+                Kind::Role => typed::<rbac::Role>(value),
+                Kind::RoleBinding => typed::<rbac::RoleBinding>(value),
+                Kind::StatefulSet => typed::<StatefulSet>(value),
+                Kind::Deployment => typed::<Deployment>(value),
+                Kind::PodMonitor | Kind::PrometheusRule => continue,
+            };
+            // A field that Kubernetes doesn't know is left out when it is read.
+            assert_eq!(read, *value, "{}", object.name);
+        }
     }
 }
 
