@@ -140,7 +140,12 @@ async fn wait(
 
 fn waits_for(info: &ServerInfo) -> String {
     let name = &info.server;
-    let why = if info.alive {
+    let why = if !info.waits_for.is_empty() {
+        return format!(
+            "{name} waits for {}: start that one again, or reach it",
+            info.waits_for
+        );
+    } else if info.alive {
         "`percolator tablet list` shows what is on its way, `percolator status` what is in the way; tablets of a table that \
          is being deleted stay until its rows are gone"
     } else {
@@ -184,6 +189,7 @@ fn json(info: &ServerInfo) -> Value {
         "stopping": info.stopping,
         "draining": info.draining,
         "drained": info.drained,
+        "waits_for": info.waits_for,
         "tablets": info.tablets,
         "bytes": info.bytes,
         "load": info.load,

@@ -118,7 +118,11 @@ fn nodes_of_operators() -> Result<Vec<String>, String> {
 /// Half of the servers go, while a node with one of them is cut off for some time, and the operator is killed.
 fn take_away(space: &Namespace) {
     let going: Vec<u32> = (FEW..MANY).collect();
-    let nodes: Vec<u32> = going.iter().map(|it| node_of(space, *it)).collect();
+    let node_of_each: Vec<(u32, u32)> = (0..MANY).map(|it| (it, node_of(space, it))).collect();
+    let nodes: Vec<u32> = going
+        .iter()
+        .map(|it| node_of_each[*it as usize].1)
+        .collect();
     // The bank is on the first one.
     let node = nodes.iter().copied().find(|node| *node > 1);
     let node = node.expect("servers are spread over nodes");
@@ -140,7 +144,14 @@ fn take_away(space: &Namespace) {
     scale(space, FEW);
     wait_for_record(space, &json!(going));
     kill_operators();
-    wait_for_each(space, "drains of those in reach", &others, is_drained);
+    // One that was getting a tablet from a server that is cut off has to ask it whether the rows have left.
+    let of_cut = |server: &Value| {
+        let (waits_for, nodes) = (server["waits_for"].to_string(), &node_of_each);
+        let mut cut = nodes.iter().filter(|it| it.1 == node);
+        cut.any(|it| waits_for.contains(&name_of(it.0)))
+    };
+    let is_done = |server: &Value| is_drained(server) || of_cut(server);
+    wait_for_each(space, "drains of those in reach", &others, is_done);
     let is_not_drained = |server: &Value| server["drained"] == false;
     wait_for_each(space, "those out of reach", &cut, is_not_drained);
     assert_eq!(

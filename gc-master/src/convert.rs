@@ -175,6 +175,7 @@ fn server_info(
         bytes: directory.bytes_of(name),
         load: directory.load_of(name),
         without_room: directory.is_without_room(name),
+        waits_for: directory.drain_waits_for(now, name).unwrap_or_default(),
     }
 }
 

@@ -8,6 +8,7 @@ use percolator_protocol::mutants::{self, Mutant};
 use crate::core::Directory;
 use crate::members::Live;
 use crate::refusal::Refusal;
+use crate::reported::Arrival;
 use crate::state::{Drain, Placement, Role, TableState};
 
 impl Directory {
@@ -89,6 +90,23 @@ impl Directory {
         } else if knows_drain {
             self.set_drain(server, Drain::Drained);
         }
+    }
+
+    /// What keeps a server that is to have no tablets from being drained, though it owns none, for as long as another one is down: a
+    /// complete copy of a tablet. It may be the tablet, and the owner of before alone knows that.
+    pub(crate) fn drain_waits_for(&self, now: Duration, server: &str) -> Option<String> {
+        let state = self.state.as_ref()?;
+        let live = self.live.get(server)?;
+        if !state.is_draining(server) || self.tablets_at(server) > 0 {
+            return None;
+        }
+        let mut arriving = live.arriving.iter();
+        let waits =
+            |it: &&Arrival| it.is_complete && it.failure.is_none() && !self.is_alive(&it.from, now);
+        let Arrival { tablet, from, .. } = arriving.find(waits)?;
+        Some(format!(
+            "tablet {tablet}, on its way there from {from}, which is down"
+        ))
     }
 
     /// Whether there is such a tablet server.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::world::{CUTS, World, balancing, copy, counts, left, settle};
 use percolator_gc_master::{
-    Action, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Moving, Refusal,
-    SILENCE_MAX,
+    Action, Arrival, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Moving,
+    Refusal, SILENCE_MAX,
 };
 
 /// Lets the server know that it was told to end, and says whether it may.
@@ -148,6 +148,46 @@ fn a_server_that_is_about_to_get_a_tablet_does_not_stop_before() {
     // Since then it refuses, and it has none.
     world.draining.insert("tablet-2".into());
     assert!(hear(&mut world, "tablet-2").may_stop);
+}
+
+/// The owner may have decided that the rows are there now: only it can say.
+#[test]
+fn a_server_that_has_a_complete_copy_is_drained_when_its_owner_has_decided() {
+    let mut world = World::new(3);
+    world.create("accounts", &["m"]).unwrap();
+    world.beat_all();
+    let owner = "tablet-1".to_owned();
+    let (to, third) = ("tablet-2", "tablet-0");
+    assert_eq!(counts(&world)[owner.as_str()], 1);
+    assert_eq!(counts(&world)[to], 0);
+    world.drain(to, true).unwrap();
+    world.draining.insert(to.into());
+    let arrival = Arrival {
+        tablet: 2,
+        epoch: 1,
+        is_complete: true,
+        from: owner.clone(),
+        ..Arrival::default()
+    };
+    let beat = |world: &mut World, arriving: Vec<Arrival>| {
+        let beat = Heartbeat {
+            arriving,
+            ..world.heartbeat_of(to)
+        };
+        world.directory.heartbeat(world.now, beat).unwrap();
+        left(world, to)
+    };
+    let info = beat(&mut world, vec![arrival.clone()]);
+    assert_eq!((info.drained, info.waits_for.as_str()), (false, ""));
+    world.now += 2 * SILENCE_MAX;
+    world.beat(third).unwrap();
+    let info = beat(&mut world, vec![arrival.clone()]);
+    let waits = "tablet 2, on its way there from tablet-1, which is down";
+    assert_eq!((info.drained, info.waits_for.as_str()), (false, waits));
+    // It stays where it was.
+    let failure = Some(format!("it stays at {owner}"));
+    let info = beat(&mut world, vec![Arrival { failure, ..arrival }]);
+    assert_eq!((info.drained, info.waits_for.as_str()), (true, ""));
 }
 
 #[test]

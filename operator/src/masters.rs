@@ -34,6 +34,7 @@ fn server(info: &ServerInfo) -> TabletServer {
         is_drained: info.drained,
         tablets: info.tablets,
         is_without_room: info.without_room,
+        waits_for: info.waits_for.clone(),
     }
 }
 

@@ -174,6 +174,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "draining": server.draining,
             "drained": server.drained,
             "without_room": server.without_room,
+            "waits_for": server.waits_for,
             "lost_tablets": server.lost,
             "disk_stalled_ms": millis(server.disk_stalled),
             "disk_failures": server.failed.as_ref().map_or(0, |failed| failed.times),

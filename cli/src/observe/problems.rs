@@ -79,6 +79,8 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
     let stuck = |it: &&Server| it.draining && it.without_room;
     let stuck = survey.servers.iter().filter(stuck);
     found.extend(stuck.map(servers::without_room));
+    let waiting = survey.servers.iter().filter(|it| !it.waits_for.is_empty());
+    found.extend(waiting.map(servers::waits_for));
     let lost = survey.servers.iter().filter(|it| !it.lost.is_empty());
     found.extend(lost.map(servers::lost_tablets));
     let stalled = |it: &&Server| it.alive && !it.disk_stalled.is_zero();
@@ -284,6 +286,7 @@ pub(crate) mod tests {
             draining: false,
             drained: false,
             without_room: false,
+            waits_for: String::new(),
             proxy: None,
         }
     }
@@ -354,6 +357,7 @@ pub(crate) mod tests {
         survey.servers[0].disk_stalled = Duration::from_secs(8);
         survey.servers[1].draining = true;
         survey.servers[1].without_room = true;
+        survey.servers[1].waits_for = "tablet 7, on its way there from tablet-2".into();
         survey.servers[1].failed = Some(Failed {
             times: 2,
             why: "the value of secret is not what was written".into(),
@@ -418,6 +422,7 @@ pub(crate) mod tests {
                 "server-down",
                 "servers-missing",
                 "without-room",
+                "drain-waits",
                 "tablet-lost",
                 "disk-stalled",
                 "disk-failed",

@@ -135,6 +135,18 @@ pub(super) fn without_room(server: &Server) -> Problem {
     }
 }
 
+pub(super) fn waits_for(server: &Server) -> Problem {
+    let Server {
+        name, waits_for, ..
+    } = server;
+    Problem {
+        kind: "drain-waits",
+        about: name.clone(),
+        what: format!("{name} is to have no tablets, and waits for {waits_for}"),
+        action: "start that server again: it alone knows at which of the two the rows are".into(),
+    }
+}
+
 /// Where its last words are.
 pub(super) fn log_of(server: &str) -> String {
     format!(

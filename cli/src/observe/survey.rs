@@ -66,6 +66,8 @@ pub(crate) struct Server {
     pub(crate) drained: bool,
     /// It is to have no tablets, and has one that no other server has room for.
     pub(crate) without_room: bool,
+    /// It is to have no tablets and owns none, and waits for this, which another server has to say; empty: for nothing.
+    pub(crate) waits_for: String,
     /// Of a proxy.
     pub(crate) proxy: Option<ProxyState>,
 }
@@ -315,6 +317,7 @@ fn server(info: v1::ServerInfo) -> Server {
         draining: info.draining,
         drained: info.drained,
         without_room: info.without_room,
+        waits_for: info.waits_for,
         proxy: None,
     }
 }
@@ -364,6 +367,7 @@ fn without_tablets(
         draining: false,
         drained: false,
         without_room: false,
+        waits_for: String::new(),
         proxy: None,
     }
 }

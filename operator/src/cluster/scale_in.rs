@@ -18,7 +18,7 @@ const NO_ROOM: &str = "the servers that stay have no room for all tablets: give 
 const NAMED_MAX: usize = 3;
 
 /// What the master says of a tablet server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TabletServer {
     /// Its heartbeats come.
     pub(crate) is_up: bool,
@@ -30,6 +30,8 @@ pub(crate) struct TabletServer {
     pub(crate) tablets: u64,
     /// It is to have none, and has one that no other server has room for.
     pub(crate) is_without_room: bool,
+    /// It is to have none and owns none, and waits for this, which another server has to say; empty: for nothing.
+    pub(crate) waits_for: String,
 }
 
 /// What the master says of the tablet servers.
@@ -55,8 +57,8 @@ impl MasterReport {
     }
 
     /// What it says of this server.
-    pub(super) fn server(&self, ordinal: u32) -> Option<TabletServer> {
-        self.servers()?.get(&ordinal).copied()
+    pub(super) fn server(&self, ordinal: u32) -> Option<&TabletServer> {
+        self.servers()?.get(&ordinal)
     }
 
     /// Notes what the master says of a server now.
@@ -133,7 +135,7 @@ impl<'a> Surplus<'a> {
         }
     }
 
-    fn server(&self, ordinal: u32) -> Option<TabletServer> {
+    fn server(&self, ordinal: u32) -> Option<&TabletServer> {
         self.report.server(ordinal)
     }
 
@@ -158,12 +160,12 @@ impl<'a> Surplus<'a> {
     }
 
     /// Of the servers that stay, those that may get tablets.
-    fn takers(&self) -> impl Iterator<Item = TabletServer> {
+    fn takers(&self) -> impl Iterator<Item = &TabletServer> {
         let servers = self.report.servers().into_iter().flatten();
         let stay = servers.filter(|(ordinal, server)| {
             **ordinal < self.asked && (!server.is_draining || self.recorded.contains(ordinal))
         });
-        stay.map(|(_, server)| *server)
+        stay.map(|(_, server)| server)
     }
 
     fn has_nowhere(&self) -> bool {
@@ -188,11 +190,13 @@ impl<'a> Surplus<'a> {
         if !kept.is_empty() {
             return self.surplus.end;
         }
-        // Somebody has scaled the set by hand, or has undrained a server that was about to go: rows are only there.
+        // Somebody has scaled the set by hand, or has undrained a server that was about to go: rows are only there. A master that
+        // leads since knows of no tablet of a server that it has not heard: its volume says that there may be some.
         let gone = self.recorded.range(self.surplus.end..);
         let with_rows = gone.filter(|ordinal| {
+            let has_volume = self.volumes.get(ordinal) == Some(&true);
             let server = self.server(**ordinal);
-            server.is_some_and(|server| !server.is_drained && server.tablets > 0)
+            server.is_some_and(|it| !it.is_drained && (it.tablets > 0 || has_volume))
         });
         with_rows.max().map_or(self.asked, |last| last + 1)
     }
@@ -267,6 +271,15 @@ impl<'a> Surplus<'a> {
                 "{} is down, and tablets that are only there can't be moved until it serves",
                 self.names(&down)
             ));
+        }
+        let waits = |ordinal: &u32| {
+            let server = self.server(*ordinal)?;
+            let what = &server.waits_for;
+            let waits = !what.is_empty();
+            waits.then(|| format!("{} waits for {what}", self.names(&[*ordinal])))
+        };
+        if let Some(waits) = kept.iter().find_map(waits) {
+            return Some(waits);
         }
         let is_any_up = self.takers().any(|server| server.is_up);
         (!is_any_up).then(|| "none of the servers that stay is up".to_owned())

@@ -34,7 +34,7 @@ impl World {
             let server = servers.get_mut(&ordinal).expect("one that it has named");
             server.is_draining = is_draining;
             server.is_drained &= is_draining;
-            self.observed.master.note(ordinal, *server);
+            self.observed.master.note(ordinal, server.clone());
         }
         true
     }
@@ -155,7 +155,7 @@ fn the_set_shrinks_when_all_that_go_are_drained() {
     *world.server(2) = TabletServer {
         is_drained: true,
         tablets: 0,
-        ..*world.server(2)
+        ..world.server(2).clone()
     };
     assert_eq!(world.step().0, Vec::<String>::new());
     world.is_waiting(
@@ -296,6 +296,12 @@ fn servers_that_the_others_have_no_room_for_stay() {
         assert_eq!((world.draining(), world.running()), (vec![1, 2], 3));
         assert_eq!(world.condition("Degraded"), expected);
     }
+    // A copy is there that its owner has still to decide about.
+    let what = "tablet 7, on its way there from demo-tablet-0, which is down";
+    world.server(1).waits_for = what.into();
+    world.step();
+    let waits = format!("demo-tablet-1 waits for {what}");
+    world.is_waiting(Reason::DrainBlocked, &[&waits]);
 }
 
 #[test]
@@ -401,6 +407,14 @@ fn a_set_that_somebody_scales_by_hand_gets_its_servers_back() {
     by_hand(&mut world, 2);
     assert_eq!(world.step().0, ["demo-tablet"]);
     assert_eq!(world.running(), 3);
+    // The same where a master has begun to lead since, which has never heard the server.
+    by_hand(&mut world, 2);
+    let left = std::mem::take(&mut world.server(2).tablets);
+    world.server(2).is_up = false;
+    world.step();
+    assert_eq!(world.running(), 3);
+    world.server(2).tablets = left;
+    world.server(2).is_up = true;
     world.move_all();
     by_hand(&mut world, 2);
     world.step();
