@@ -27,7 +27,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use sled::IVec;
 
 use crate::{
@@ -63,6 +63,9 @@ pub struct SledStore {
     tree: sled::Tree,
     /// Files of large values ("blobs", never changed once written) that were synced already.
     synced_blobs: Mutex<HashSet<std::ffi::OsString>>,
+    /// Held while a value that may lie in pieces changes, and shared by who puts one together: a checkpoint goes on beside
+    /// readers of the same keys.
+    changing: RwLock<()>,
 }
 
 impl SledStore {
@@ -83,11 +86,17 @@ impl SledStore {
             db,
             tree,
             synced_blobs: Mutex::default(),
+            changing: RwLock::default(),
         })
     }
 
     fn fail(&self) -> impl Fn(sled::Error) -> Error + '_ {
         |error| store_error(&self.path, &error)
+    }
+
+    /// Keeps values of the column as they are meanwhile: entries that were found, and their pieces.
+    fn keep(&self, column: Column) -> Option<RwLockReadGuard<'_, ()>> {
+        in_pieces(column).then(|| self.changing.read())
     }
 
     fn range(&self, column: Column, start: &[u8], end: &[u8]) -> sled::Iter {
@@ -139,6 +148,7 @@ impl SledStore {
     /// Puts or deletes a value that may lie in pieces, or has. Until the last step the entry names every piece
     /// there is, so that nothing is left lying when it is done again after a crash.
     fn change(&self, key: IVec, name: &[u8], value: Option<&Value>) -> sled::Result<()> {
+        let _changing = self.changing.write();
         let before = self
             .tree
             .get(&key)?
@@ -290,11 +300,12 @@ fn piece_key(name: &[u8], number: u32) -> IVec {
     IVec::from(bytes)
 }
 
-// sled's trees are made for concurrent use; a put or delete is seen as a whole.
+// sled's trees are made for concurrent use; a put or delete of a value in pieces is seen as a whole by the lock.
 impl crate::ConcurrentStore for SledStore {}
 
 impl Store for SledStore {
     fn get(&self, column: Column, name: &[u8]) -> Result<Option<Value>, Error> {
+        let _kept = self.keep(column);
         let entry = self.tree.get(key(column, name)).map_err(self.fail())?;
         entry
             .map(|entry| self.value(column, name, entry))
@@ -313,6 +324,7 @@ impl Store for SledStore {
         if is_empty_range(start, end) {
             return Ok(true);
         }
+        let _kept = self.keep(column);
         let mut range = self.range(column, start, end);
         let mut bytes = 0;
         for _ in 0..limit {
@@ -342,6 +354,7 @@ impl Store for SledStore {
         if is_empty_range(start, end) {
             return Ok(None);
         }
+        let _kept = self.keep(column);
         let found = self.range(column, start, end).next().transpose();
         let found = found.map_err(self.fail())?;
         found.map(|found| self.pair(column, found)).transpose()
@@ -442,6 +455,39 @@ mod tests {
         assert!(torn.to_string().contains("name is not whole"), "{torn}");
         apply(&store, "name", None);
         assert_eq!(store.tree.len(), 0);
+    }
+
+    /// As a checkpoint brings a delete to sled while others read over its key.
+    #[test]
+    fn who_reads_beside_a_change_sees_whole_values() {
+        const LEN: usize = 64 * PIECE_BYTES;
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = SledStore::open(folder.path(), 16 << 20).expect("a store");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for _ in 0..200 {
+                    apply(&store, "name", Some(LEN));
+                    apply(&store, "name", Some(PIECE_BYTES + 1));
+                    apply(&store, "name", None);
+                }
+            });
+            while !writer.is_finished() {
+                let mut found = Vec::new();
+                let all = store.chunk(Column::Data, b"n", b"", Direction::Forward, 10, &mut found);
+                all.expect("whole values");
+                let got = store.get(Column::Data, b"name").expect("a whole value");
+                let first = store.first(Column::Data, b"n", b"").expect("a whole value");
+                let first = first.map(|(_, value)| value);
+                let values = found.into_iter().map(|(_, value)| value);
+                for value in values.chain(got).chain(first) {
+                    assert!(
+                        [LEN, PIECE_BYTES + 1].contains(&value.len()),
+                        "{}",
+                        value.len()
+                    );
+                }
+            }
+        });
     }
 
     #[test]
