@@ -135,14 +135,17 @@ fn take(
             bytes += key.len() + value.len();
             if *column == Column::Lock {
                 let hash = latches::hash(&[&key]);
-                decision.lock_changes.push(LockChange::Removed(hash));
+                decision.memory.lock_changes.push(LockChange::Removed(hash));
             }
             // The tablet may come back one day, from another server.
             if *column == Column::Write
                 && !mutants::on(Mutant::MovedCacheKept)
                 && let Ok(cell_key) = cell_of(&key)
             {
-                decision.unlearn.push(Bytes::copy_from_slice(cell_key));
+                decision
+                    .memory
+                    .unlearn
+                    .push(Bytes::copy_from_slice(cell_key));
             }
             decision.batch.delete(*column, key);
         }

@@ -232,11 +232,11 @@ fn create(
         decision.batch = tablets::record(&tablet);
         tablets::note_id(&mut decision.batch, &state.tablets, tablet.id);
         decision.tablet_change = Some(TabletChange::Insert(tablet));
-        let raised = state.points.highest().raised(Points {
+        let news = state.points.news(Points {
             barrier,
             ..Points::default()
         });
-        if raised != state.points.highest() {
+        if let Some(raised) = news {
             decision.raise(raised);
         }
     }

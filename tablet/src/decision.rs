@@ -85,16 +85,12 @@ impl TabletChange {
     }
 }
 
-/// What was decided: one atomic batch, and the answer for when it is durable.
-#[derive(Debug)]
+/// What was decided: one atomic batch, and what holds once it is durable.
+#[derive(Debug, Default)]
 pub(crate) struct Decision {
     pub(crate) batch: Batch,
-    pub(crate) lock_changes: Vec<LockChange>,
-    pub(crate) versions: Vec<Version>,
-    /// Keys of cells of which memory knows nothing then.
-    pub(crate) unlearn: Vec<Bytes>,
-    /// Write records: their cell's hash, and their timestamp.
-    pub(crate) records: Vec<(u64, Timestamp)>,
+    pub(crate) memory: MemoryChanges,
+    pub(crate) garbage: GarbageChanges,
     /// What is committed without a lock before it, by the hashes of the cells' keys: a reader at or above
     /// the commit_ts waits for the batch.
     pub(crate) held: Option<(Timestamp, Vec<u64>)>,
@@ -105,14 +101,34 @@ pub(crate) struct Decision {
     pub(crate) tablet_change: Option<TabletChange>,
     /// What the points are then, where they are raised.
     pub(crate) points: Option<Points>,
+    /// What it means to observers.
+    pub(crate) notified: Notified,
+    /// `None`: done, there's nothing to say.
+    pub(crate) answer: Option<Body>,
+}
+
+/// What memory knows of cells then.
+#[derive(Debug, Default)]
+pub(crate) struct MemoryChanges {
+    pub(crate) lock_changes: Vec<LockChange>,
+    pub(crate) versions: Vec<Version>,
+    /// Keys of cells of which it knows nothing.
+    pub(crate) unlearn: Vec<Bytes>,
+    /// Write records: their cell's hash, and their timestamp.
+    pub(crate) records: Vec<(u64, Timestamp)>,
+}
+
+/// What there is to be collected then, and has been.
+#[derive(Debug, Default)]
+pub(crate) struct GarbageChanges {
     /// What is hidden by it, and from when on, until the index has it.
     pub(crate) hides: Vec<(Timestamp, Item)>,
     /// Fates that it leaves, and from when on, until the index has them.
     pub(crate) fates: BTreeMap<(Timestamp, Bytes), Hidden>,
     /// The records are those of a tablet that this server gets.
     pub(crate) arrives: bool,
-    /// What that changes of tablets' garbage.
-    pub(crate) garbage: BTreeMap<u64, Change>,
+    /// By tablet.
+    pub(crate) counts: BTreeMap<u64, Change>,
     /// The lowest entry of the index that is made.
     pub(crate) lowest_entry: Option<Timestamp>,
     /// The lowest one of fates.
@@ -121,36 +137,11 @@ pub(crate) struct Decision {
     pub(crate) unfinished: bool,
     /// Of a piece of garbage: the lowest entry of cells whose tablets are on their way here, or away.
     pub(crate) postponed: Option<Timestamp>,
-    /// What it means to observers.
-    pub(crate) notified: Notified,
-    /// `None`: done, there's nothing to say.
-    pub(crate) answer: Option<Body>,
 }
 
 impl Decision {
     pub(crate) fn new() -> Self {
-        Self {
-            batch: Batch::default(),
-            lock_changes: Vec::new(),
-            versions: Vec::new(),
-            unlearn: Vec::new(),
-            records: Vec::new(),
-            held: None,
-            prewritten: None,
-            commits: None,
-            tablet_change: None,
-            points: None,
-            hides: Vec::new(),
-            fates: BTreeMap::new(),
-            arrives: false,
-            garbage: BTreeMap::new(),
-            lowest_entry: None,
-            lowest_fate: None,
-            unfinished: false,
-            postponed: None,
-            notified: Notified::default(),
-            answer: None,
-        }
+        Self::default()
     }
 
     /// Raises the points to these.
@@ -205,10 +196,10 @@ impl Decision {
             if let Effect::PutWrite(ts, write) = effect
                 && !is_unmarked(write.kind)
             {
-                self.records.push((hash, *ts));
+                self.memory.records.push((hash, *ts));
             }
         }
-        self.lock_changes.extend(store::write_down(
+        self.memory.lock_changes.extend(store::write_down(
             &mut self.batch,
             cell_key,
             hash,

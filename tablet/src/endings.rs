@@ -57,7 +57,10 @@ pub(crate) fn commit(
         view.lock = lock.map(|lock| state.lease.promised(lock, &cell));
         let (effects, outcome) = actions::commit(&view, start_ts, commit_ts);
         decision.note_primary(&view, start_ts, &cell, &effects);
-        decision.versions.extend(Version::of_commit(&key, &effects));
+        decision
+            .memory
+            .versions
+            .extend(Version::of_commit(&key, &effects));
         notify::note(
             state,
             &mut decision,

@@ -27,6 +27,8 @@ use crate::store::version_record;
 
 /// What a version's key has behind its cell's.
 const VERSION_BYTES: usize = 8;
+/// Keys of cells in one piece, about: each is written some three times when it is collected.
+const PIECE_BYTES_MAX: usize = 1 << 20;
 /// Records of one cell that one piece removes, about.
 const RECORDS_OF_ONE_CELL: usize = 64;
 
@@ -90,7 +92,8 @@ impl Front {
     }
 }
 
-/// The oldest entries below the point that these wait for: as many as have this many items, or a few more.
+/// The oldest entries below the point that these wait for: as many as have this many items, or a few more, and no more than
+/// [`PIECE_BYTES_MAX`] and one entry.
 pub(crate) fn piece(
     engine: &dyn Engine,
     front: &mut Front,
@@ -103,14 +106,19 @@ pub(crate) fn piece(
         return Ok(piece);
     }
     front.next.clone_from(&front.from);
-    let mut items = 0;
+    let (mut items, mut bytes) = (0, 0);
     for pair in engine.scan(Column::Garbage, &front.from, &end, Direction::Forward)? {
         let (key, value) = pair?;
         let entry = Entry::decode(&key, value)?;
         items += entry.items.len();
+        bytes += entry
+            .items
+            .iter()
+            .map(|it| it.cell_key.len())
+            .sum::<usize>();
         front.next = key.to_vec();
         piece.push((key, entry));
-        if items >= most {
+        if items >= most || bytes >= PIECE_BYTES_MAX {
             break;
         }
     }
@@ -153,14 +161,14 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
         };
         if is_under_way {
             let lowest = said.iter().map(|said| said.ts).min();
-            decision.postponed = decision.postponed.into_iter().chain(lowest).min();
+            decision.garbage.postponed = decision.garbage.postponed.into_iter().chain(lowest).min();
             stays.insert(cell_key.clone());
             continue;
         }
         // The rows of other tablets go as a whole.
         if tablet != 0 {
             let collected = collect(state, cell_key, &said)?;
-            let change = decision.garbage.entry(tablet).or_default();
+            let change = decision.garbage.counts.entry(tablet).or_default();
             let removed = collected.effects.iter();
             let removed = removed.filter(|effect| !matches!(effect, Effect::PutWrite(..)));
             let key_bytes = removed.count() * (cell_key.len() + VERSION_BYTES);
@@ -176,7 +184,7 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
             }
             decision.collect(cell_key, &collected.effects);
             if !collected.done {
-                decision.unfinished = true;
+                decision.garbage.unfinished = true;
                 stays.insert(cell_key.clone());
                 continue;
             }
@@ -187,7 +195,7 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
                 }
             }
         }
-        decision.garbage.entry(tablet).or_default().done += said.len() as u64;
+        decision.garbage.counts.entry(tablet).or_default().done += said.len() as u64;
     }
     leave(state, &mut decision, piece, &stays)?;
     Ok(decision)
@@ -240,7 +248,10 @@ fn is_fate(state: &State, cell_key: &[u8], ts: Timestamp) -> Result<bool, Error>
 
 /// This stays until resolved has passed it.
 fn keep_fate(decision: &mut Decision, ts: Timestamp, cell_key: &Bytes, hidden: Hidden) {
-    decision.fates.insert((ts, cell_key.clone()), hidden);
+    decision
+        .garbage
+        .fates
+        .insert((ts, cell_key.clone()), hidden);
 }
 
 /// What goes of a cell: what its entries say, or, where one doesn't, what its records do.
@@ -307,40 +318,43 @@ pub(crate) fn note(
         };
         if let Some(hidden) = hidden {
             let cell_key = Bytes::copy_from_slice(cell_key);
-            decision.hides.push((*ts, Item { cell_key, hidden }));
+            decision
+                .garbage
+                .hides
+                .push((*ts, Item { cell_key, hidden }));
         }
     }
 }
 
 /// Leaves entries for what was noted, and for fates.
 pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error> {
-    for (_, item) in &decision.hides {
+    for (_, item) in &decision.garbage.hides {
         let tablet = state.tablets.holding(&item.cell_key)?;
-        decision.garbage.entry(tablet).or_default().made += 1;
+        decision.garbage.counts.entry(tablet).or_default().made += 1;
     }
-    for mut entry in Entry::of(false, std::mem::take(&mut decision.hides)) {
-        if decision.arrives {
+    for mut entry in Entry::of(false, std::mem::take(&mut decision.garbage.hides)) {
+        if decision.garbage.arrives {
             // The same records may come twice, or have been here before, beside others of their transactions.
             join_stored(state, decision, &mut entry)?;
         }
         decision
             .batch
             .put(Column::Garbage, entry.key(), entry.value());
-        let lowest = decision.lowest_entry.unwrap_or(entry.ts);
-        decision.lowest_entry = Some(lowest.min(entry.ts));
+        let lowest = decision.garbage.lowest_entry.unwrap_or(entry.ts);
+        decision.garbage.lowest_entry = Some(lowest.min(entry.ts));
     }
-    let fates = std::mem::take(&mut decision.fates).into_iter();
+    let fates = std::mem::take(&mut decision.garbage.fates).into_iter();
     let fates = fates.map(|((ts, cell_key), hidden)| (ts, Item { cell_key, hidden }));
     for mut entry in Entry::of(true, fates.collect()) {
         for item in &entry.items {
             let tablet = state.tablets.holding(&item.cell_key)?;
-            decision.garbage.entry(tablet).or_default().made += 1;
+            decision.garbage.counts.entry(tablet).or_default().made += 1;
         }
         // Those of one transaction come in any number of pieces.
         join_stored(state, decision, &mut entry)?;
         let key = entry.key();
-        let lowest = decision.lowest_fate.unwrap_or(entry.ts);
-        decision.lowest_fate = Some(lowest.min(entry.ts));
+        let lowest = decision.garbage.lowest_fate.unwrap_or(entry.ts);
+        decision.garbage.lowest_fate = Some(lowest.min(entry.ts));
         decision.batch.put(Column::Garbage, key, entry.value());
     }
     Ok(())
@@ -364,7 +378,7 @@ fn join(
 ) -> Result<(), Error> {
     for cell_key in entry.join(other) {
         let tablet = state.tablets.holding(&cell_key)?;
-        decision.garbage.entry(tablet).or_default().done += 1;
+        decision.garbage.counts.entry(tablet).or_default().done += 1;
     }
     Ok(())
 }
@@ -390,5 +404,34 @@ fn hidden(state: &State, cell_key: &[u8], hash: u64, ts: Timestamp) -> Option<Hi
             version_record(pair).map_or(Hidden::Look, |(commit_ts, write)| of(commit_ts, &write))
         }),
         Err(_) => Some(Hidden::Look),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use percolator_engine::{Batch, EngineKind, Options};
+
+    use super::*;
+
+    #[test]
+    fn a_piece_is_bounded_whatever_its_keys() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = Options::new(EngineKind::Memory, "tablet-0");
+        let engine = percolator_engine::open(folder.path(), &options).expect("an engine");
+        let item = |number: u64| Item {
+            cell_key: format!("{number:06}{}", "k".repeat(4_000)).into(),
+            hidden: Hidden::Look,
+        };
+        let items = (0..2_000).map(|it| (Timestamp::from_u64(it + 1), item(it)));
+        let mut batch = Batch::default();
+        for entry in Entry::of(false, items.collect()) {
+            batch.put(Column::Garbage, entry.key(), entry.value());
+        }
+        engine.commit(&[batch]).expect("written");
+        let mut front = Front::new(false);
+        let point = Timestamp::from_u64(1_000_000);
+        let found = piece(&*engine, &mut front, point, 100_000).expect("a piece");
+        let count = super::items(&found);
+        assert!((200..300).contains(&count), "{count}");
     }
 }

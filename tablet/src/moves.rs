@@ -149,7 +149,7 @@ fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Deci
             observed,
         } => {
             store(state, &mut decision, entries, *changes)?;
-            decision.arrives = true;
+            decision.garbage.arrives = true;
             if let Some(points) = last {
                 let record = v1::ArrivingTablet {
                     complete: true,
@@ -189,15 +189,15 @@ fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Deci
     decision.tablet_change = Some(TabletChange::Arrived {
         id,
         step: step.clone(),
-        entries: decision.hides.len() as u64,
+        entries: decision.garbage.hides.len() as u64,
     });
     Ok(decision)
 }
 
 /// The decision makes these points durable, if they are news.
 fn raise(state: &State, decision: &mut Decision, points: Points) {
-    let raised = state.points.highest().raised(points);
-    if raised != state.points.highest() && !mutants::on(Mutant::MovedBarrierForgotten) {
+    let news = state.points.news(points);
+    if let Some(raised) = news.filter(|_| !mutants::on(Mutant::MovedBarrierForgotten)) {
         decision.raise(raised);
     }
 }
@@ -232,8 +232,8 @@ fn store(
                 let hash = latches::hash(&[&entry.key]);
                 match (was_locked, is_locked) {
                     _ if mutants::on(Mutant::MovedLocksNotCounted) => {}
-                    (false, true) => decision.lock_changes.push(LockChange::Added(hash)),
-                    (true, false) => decision.lock_changes.push(LockChange::Removed(hash)),
+                    (false, true) => decision.memory.lock_changes.push(LockChange::Added(hash)),
+                    (true, false) => decision.memory.lock_changes.push(LockChange::Removed(hash)),
                     (true, true) | (false, false) => {}
                 }
             }
@@ -262,7 +262,10 @@ fn learn(
 ) -> Result<(), Refusal> {
     let cell_key = cell_of(&entry.key).map_err(Error::from)?;
     if !mutants::on(Mutant::MovedCacheKept) {
-        decision.unlearn.push(Bytes::copy_from_slice(cell_key));
+        decision
+            .memory
+            .unlearn
+            .push(Bytes::copy_from_slice(cell_key));
     }
     let Some(value) = &entry.value else {
         return Ok(());
@@ -270,7 +273,7 @@ fn learn(
     let (commit_ts, write) = version_record((entry.key.clone(), value.clone()))?;
     if !mutants::on(Mutant::MovedRecordsNotMarked) {
         let hash = latches::hash(&[cell_key]);
-        decision.records.push((hash, commit_ts));
+        decision.memory.records.push((hash, commit_ts));
     }
     // Copied records of a cell follow each other, newest first. An entry too many does no harm.
     let is_alone = |next: &v1::MovedEntry| {
@@ -283,7 +286,7 @@ fn learn(
             cell_key: Bytes::copy_from_slice(cell_key),
             hidden: Hidden::Look,
         };
-        decision.hides.push((commit_ts, item));
+        decision.garbage.hides.push((commit_ts, item));
     }
     Ok(())
 }
@@ -319,8 +322,9 @@ fn give(state: &State, take: v1::TakeTabletRequest) -> Decision {
     if state.tablets.departed(id).filter(is_this).is_some() {
         return answer(v1::Taken::Moved);
     }
+    // Without a lease another start of this server may have the tablet, by a copy of the folder, and have committed to it.
     let known = state.tablets.get(id);
-    if let Some(tablet) = known
+    if let Some(tablet) = known.filter(|_| state.check_leased().is_ok())
         && state.leaving.may_give(id, &take)
     {
         let record = v1::LeftTablet {

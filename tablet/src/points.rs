@@ -64,6 +64,13 @@ impl ServerPoints {
         self.decided = self.decided.raised(points);
     }
 
+    /// What a record has to say so that these are durable; `None`: they are. What was decided once may never have come to the
+    /// disk: a full one refuses it, and it is decided again.
+    pub(crate) fn news(&self, points: Points) -> Option<Points> {
+        let is_news = self.durable.raised(points) != self.durable;
+        is_news.then(|| self.decided.raised(points))
+    }
+
     /// What the next record is raised from: it must not take back what another one on its way has.
     pub(crate) fn highest(&self) -> Points {
         self.decided

@@ -126,6 +126,7 @@ fn decide_one_phase(
         // An engine that can't be read is found again in two phases.
         notify::note(state, &mut decision, &cell.key, &commit, &effects).ok()?;
         decision
+            .memory
             .versions
             .extend(Version::of_commit(&cell.key, &effects));
         decision.add(state, &cell.key, false, effects);

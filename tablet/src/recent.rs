@@ -60,7 +60,7 @@ impl Recent {
         if decision.commits.is_none() && mutants::on(Mutant::RecentForgetsSecondaries) {
             return;
         }
-        for version in &decision.versions {
+        for version in &decision.memory.versions {
             self.note(&version.cell_key, version.commit_ts);
         }
     }

@@ -163,6 +163,7 @@ pub(crate) fn decide(
             notify::note(state, &mut decision, &cell_key, &commit, &effects)?;
         }
         decision
+            .memory
             .versions
             .extend(Version::of_commit(&cell_key, &effects));
         decision.add(state, &cell_key, true, effects);

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::support::moves::{Two, taken};
 use crate::support::{INCARNATION, Server, cell, me};
 use percolator_engine::{Column, Direction};
 use percolator_protocol::safe_point::Points;
@@ -308,4 +309,51 @@ fn a_fate_is_small_whatever_its_value_was() {
     let bytes = (with - without) / hidden;
     eprintln!("a fate has {bytes} bytes, of a value of {LONG}");
     assert!(bytes <= FATE_BYTES_MAX, "{bytes}");
+}
+
+/// The record that it hides comes with the copy, before or behind it.
+#[test]
+fn what_is_overwritten_while_it_moves_is_collected_at_the_other_one() {
+    const ROWS: [&str; 8] = ["b", "c", "d", "e", "f", "g", "h", "i"];
+    for move_bytes in [40, 80, 160, 240, 320, 400, 480] {
+        let limits = percolator_tablet::Limits {
+            move_bytes,
+            ..percolator_tablet::Limits::default()
+        };
+        let mut two = Two {
+            owner: Server::within(limits),
+            ..Two::new()
+        };
+        for row in ROWS {
+            two.owner.put(row, "old", 10, 11);
+        }
+        two.begin(1);
+        // One of the rows that were copied changes before each of the next chunks.
+        let mut rows = ROWS.iter();
+        let mut ts = 20;
+        let take = loop {
+            let call = two.call();
+            if matches!(call.body, Ask::TakeTablet(_)) {
+                break call;
+            }
+            two.carry(&call);
+            if let Some(row) = rows.next() {
+                two.owner.put(row, "new", ts, ts + 1);
+                ts += 10;
+            }
+        };
+        assert_eq!(taken(&two.carry(&take)), v1::Taken::Moved);
+        let all = percolator_protocol::types::Timestamp::from_u64(1_000);
+        let points = percolator_protocol::safe_point::Points {
+            barrier: all,
+            safe_point: all,
+            resolved: all,
+        };
+        two.other.core.reach(points, &mut two.other.replies);
+        for _ in 0..4 {
+            two.other.settle();
+        }
+        let left = two.other.content(Column::Write).len();
+        assert_eq!(left, ROWS.len(), "chunks of {move_bytes} bytes");
+    }
 }

@@ -328,6 +328,52 @@ fn what_the_owner_refuses_when_it_hands_over_is_refused_from_then_on() {
     assert_eq!(two.other.core.report().barrier, 14);
 }
 
+/// What was decided and refused is not known to the disk, and is decided again with the chunk.
+#[test]
+fn what_the_owner_refused_comes_along_though_a_full_disk_refuses_the_last_chunk_once() {
+    let mut two = Two::new();
+    let points = percolator_protocol::safe_point::Points {
+        barrier: percolator_protocol::types::Timestamp::from_u64(14),
+        ..Default::default()
+    };
+    two.owner.core.reach(points, &mut two.owner.replies);
+    two.owner.settle();
+    two.begin(1);
+    let mut refused_once = false;
+    let take = loop {
+        let call = two.call();
+        if matches!(call.body, Ask::TakeTablet(_)) {
+            break call;
+        }
+        let id = two.owner.send_as_it_is(call.body.clone());
+        two.owner.settle();
+        let answer = two.owner.answer(id).expect("an answer");
+        two.other
+            .core
+            .asked(two.now, &call, Ok(answer), &mut two.other.replies);
+        refused_once |= two.other.commit_group_short_of_room() > 0;
+        two.other.settle();
+    };
+    assert!(refused_once, "each chunk");
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Moved);
+    assert_eq!(two.other.core.report().barrier, 14);
+    two.other.start_again();
+    assert_eq!(two.other.core.report().barrier, 14);
+}
+
+/// Another start of it may have the tablet, and have committed to it since the last chunk.
+#[test]
+fn an_owner_whose_lease_has_lapsed_does_not_hand_over() {
+    let mut two = Two::new();
+    two.begin(1);
+    let take = two.copy();
+    two.owner.core.lapse();
+    assert_eq!(taken(&two.carry(&take)), v1::Taken::Unspecified);
+    assert_eq!(tablets(&two.owner), [(1, 1)]);
+    two.owner.core.lease(Lease::UNLIMITED);
+    two.hand_over();
+}
+
 #[test]
 fn chunks_of_two_copies_are_not_put_together() {
     let mut two = Two::new();

@@ -12,7 +12,7 @@ use crate::store::LockChange;
 impl Core {
     /// Of what is decided and not durable yet: later decisions have to know of it.
     pub(super) fn take_effect_at_once(&mut self, decision: &Decision) {
-        for (hash, ts) in &decision.records {
+        for (hash, ts) in &decision.memory.records {
             self.state.records.raise(*hash, *ts);
             self.groups.high_ts = self.groups.high_ts.max(*ts);
         }
@@ -45,17 +45,17 @@ impl Core {
     pub(super) fn take_effect(&mut self, ticket: Ticket, decision: &mut Decision) {
         let cache = self.state.cache.get_mut();
         let known = !mutants::on(Mutant::StaleCache);
-        for version in decision.versions.drain(..).filter(|_| known) {
+        for version in decision.memory.versions.drain(..).filter(|_| known) {
             let hash = crate::latches::hash(&[&version.cell_key]);
             cache.learn(hash, &version.cell_key, version.commit_ts, &version.write);
         }
-        for change in &decision.lock_changes {
+        for change in &decision.memory.lock_changes {
             match change {
                 LockChange::Added(hash) => self.state.filter.add(*hash),
                 LockChange::Removed(hash) => self.state.filter.remove(*hash),
             }
         }
-        for cell_key in decision.unlearn.drain(..) {
+        for cell_key in decision.memory.unlearn.drain(..) {
             let hash = crate::latches::hash(&[&cell_key]);
             cache.forget(hash, &cell_key);
         }
@@ -65,25 +65,25 @@ impl Core {
         }
         if let Some(collecting) = &self.gc.collecting
             && collecting.ticket == ticket
-            && !decision.unfinished
+            && !decision.garbage.unfinished
         {
             let of_fates = collecting.of_fates;
             self.gc.front(of_fates).piece_done();
         }
-        if let Some(ts) = decision.postponed {
+        if let Some(ts) = decision.garbage.postponed {
             self.gc.postpone(ts);
             // Where they are may have been settled since that was decided.
             if !self.moves() {
                 self.gc.look_at_postponed();
             }
         }
-        if let Some(ts) = decision.lowest_entry {
+        if let Some(ts) = decision.garbage.lowest_entry {
             self.gc.front.entry_made(ts);
         }
-        if let Some(ts) = decision.lowest_fate {
+        if let Some(ts) = decision.garbage.lowest_fate {
             self.gc.fates.entry_made(ts);
         }
-        for (tablet, change) in std::mem::take(&mut decision.garbage) {
+        for (tablet, change) in std::mem::take(&mut decision.garbage.counts) {
             self.pace.made(change.made as usize);
             // It may have been decided before the tablet was merged or dropped.
             let is_here = self.state.tablets.get(tablet).is_some();

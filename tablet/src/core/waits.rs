@@ -56,7 +56,7 @@ impl Core {
         if self.waits.is_idle() {
             return Vec::new();
         }
-        let changes = decision.lock_changes.iter();
+        let changes = decision.memory.lock_changes.iter();
         changes
             .filter_map(|change| match change {
                 LockChange::Removed(hash) => Some(*hash),
