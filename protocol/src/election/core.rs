@@ -166,9 +166,12 @@ impl Election {
     }
 
     /// Ends this replica's part: it doesn't lead from now on. A leader stores that it has none left, so that another
-    /// replica takes over at once: go on with [`Self::poll`] until the role is [`RoleKind::Left`].
+    /// replica takes over at once: go on with [`Self::poll`] until the role is [`RoleKind::Left`]. One whose folder doesn't have its term
+    /// stores nothing: its next start would promise to the leader of before, which the others don't wait for once the list is gone.
     pub fn hand_over(&mut self) {
+        let is_kept = self.is_term_kept() || mutants::on(ElectionMutant::HandedOverUnkept);
         self.role = match self.role {
+            Role::Leader { .. } if !is_kept => Role::Left,
             Role::Leader { term, .. } | Role::HandingOver { term } => Role::HandingOver { term },
             Role::Standby | Role::Candidate { .. } | Role::Left => Role::Left,
         };
@@ -479,9 +482,11 @@ impl Election {
             // One that was lost: its leader may go on by promises.
             return !self.is_bound(now_ms);
         };
-        // A planned end also ends what was promised to the leader.
+        // A planned end also ends what was promised to the leader; an earlier one, as of a register that was begun anew or restored, does not.
         let Some(holder) = &value.holder else {
-            return true;
+            let is_of_leader = value.term >= self.promises.record.term
+                || mutants::on(ElectionMutant::EarlierEndFrees);
+            return is_of_leader || !self.is_bound(now_ms);
         };
         if !self.is_listed(value) || self.is_bound(now_ms) {
             return false;

@@ -4,6 +4,10 @@
 /// A rule of the election with a bug on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElectionMutant {
+    /// A leader whose folder doesn't have its term hands over.
+    HandedOverUnkept,
+    /// A planned end of an earlier term ends a promise.
+    EarlierEndFrees,
     /// The leader's right is counted from the answer to its renewal, not from the sending.
     RightFromAnswer,
     /// The leader's right never ends.
@@ -85,6 +89,8 @@ impl ElectionMutant {
                 | Self::TermNotKept
                 | Self::UnkeptTermHeld
                 | Self::UndecidedPromisersIgnored
+                | Self::HandedOverUnkept
+                | Self::EarlierEndFrees
         )
     }
 }
@@ -128,7 +134,7 @@ mod switch {
 
     impl ElectionMutant {
         /// All of them, but for those that concern the states of masters.
-        pub const ALL: [Self; 23] = [
+        pub const ALL: [Self; 25] = [
             Self::RightFromAnswer,
             Self::RightNeverEnds,
             Self::TakeoverWithoutSwap,
@@ -152,6 +158,8 @@ mod switch {
             Self::UndecidedPromisersIgnored,
             Self::TermNotKept,
             Self::UnkeptTermHeld,
+            Self::HandedOverUnkept,
+            Self::EarlierEndFrees,
         ];
 
         /// Those that concern the states of masters.

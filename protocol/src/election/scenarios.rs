@@ -219,16 +219,55 @@ fn a_leader_acts_when_its_folder_keeps_its_term() {
     mutants::set(None);
 }
 
+/// Replica 2 takes over, its folder doesn't take the term, and it is to end.
+fn ends_before_its_term_is_kept() -> Option<Leadership> {
+    let stored = led(&[2]);
+    let mut leader = start(member(2, 20), &[]);
+    load(&mut leader, 0, &stored);
+    let (at_ms, value) = takes_over(&mut leader, 10, 5_000, &stored).unwrap();
+    leader.swapped(at_ms, SwapResult::Done(6));
+    leader.hand_over();
+    let stored = StoredLeadership { version: 6, value };
+    swaps(&mut leader, at_ms, 5_000, Some(&stored)).map(|(_, value)| value)
+}
+
+/// Its list ends what the leader before was promised: without it, replica 2 may promise that again when it starts anew.
 #[test]
-fn a_planned_end_frees_whoever_has_promised() {
+fn a_leader_whose_folder_has_not_its_term_hands_nothing_over() {
+    assert_eq!(ends_before_its_term_is_kept(), None);
+    mutants::set(Some(ElectionMutant::HandedOverUnkept));
+    assert!(ends_before_its_term_is_kept().is_some());
+    mutants::set(None);
+}
+
+/// When a standby that has promised takes over from a planned end of this term, which it finds after 60 ms.
+fn taken_over_after(term: u64) -> u64 {
     let mut standby = start(member(2, 20), &[]);
     load(&mut standby, 0, &led(&[2]));
     assert!(standby.promise(0, &request(2)).is_some());
     let mut ended = led(&[]);
-    (ended.version, ended.value.holder) = (6, None);
-    let (at_ms, value) = takes_over(&mut standby, 60, 5_000, &ended).unwrap();
-    assert!(at_ms < 200, "{at_ms} ms");
+    (ended.version, ended.value.holder, ended.value.term) = (6, None, term);
+    let (at_ms, value) = takes_over(&mut standby, 60, 9_000, &ended).unwrap();
     assert_eq!(value.term, TERM + 1);
+    at_ms
+}
+
+#[test]
+fn a_planned_end_frees_whoever_has_promised() {
+    let at_ms = taken_over_after(TERM);
+    assert!(at_ms < 200, "{at_ms} ms");
+}
+
+/// As of a register that was begun anew, or restored: the leader goes on by the promise.
+#[test]
+fn a_planned_end_of_before_frees_nobody() {
+    for term in [0, TERM - 1] {
+        let at_ms = taken_over_after(term);
+        assert!(at_ms >= 2_000, "{at_ms} ms");
+    }
+    mutants::set(Some(ElectionMutant::EarlierEndFrees));
+    assert!(taken_over_after(0) < 200);
+    mutants::set(None);
 }
 
 #[test]

@@ -464,6 +464,10 @@ impl Coordinator {
                     };
                     return self.abort_but(reason, &mutations);
                 }
+                // A late copy of the request may meet the notification after all, where that is sent again. In one phase it would commit.
+                PrewriteRejection::NotNotified(not) if self.one_phase_open => {
+                    return self.abort(AbortReason::NotNotified(cell, not));
+                }
                 PrewriteRejection::NotNotified(not) => {
                     return self.abort_but(AbortReason::NotNotified(cell, not), &mutations);
                 }
