@@ -43,8 +43,9 @@ pub(crate) enum Attempt {
 impl Router {
     /// Remembers what the server at this address said of its start.
     fn met(&self, address: &str, incarnation: u64) {
-        if incarnation != 0 && self.incarnations.read().get(address) != Some(&incarnation) {
-            self.incarnations
+        if incarnation != 0 && self.world.incarnations.read().get(address) != Some(&incarnation) {
+            self.world
+                .incarnations
                 .write()
                 .insert(address.to_owned(), incarnation);
         }
@@ -60,11 +61,11 @@ impl Router {
     ) -> Attempt {
         let counted = self.metrics().map(|metrics| {
             let method = metrics::method(&body);
-            (metrics, method, self.transport.now())
+            (metrics, method, self.world.transport.now())
         });
         let attempt = self.send_uncounted(address, tablets, body, deadline).await;
         if let Some((metrics, method, began)) = counted {
-            let took = self.transport.now().saturating_sub(began);
+            let took = self.world.transport.now().saturating_sub(began);
             metrics.asked(method, &attempt, took);
         }
         attempt
@@ -110,7 +111,7 @@ impl Router {
         request: v1::Request,
         deadline: Deadline,
     ) -> Attempt {
-        let transport = &*self.transport;
+        let transport = &*self.world.transport;
         let attempt = transport.tablet(address, request);
         let answer = deadline.watching(transport, attempt).await;
         match answer.unwrap_or_else(|waited| {
@@ -168,12 +169,13 @@ impl Router {
         if let Some(to) = not.moved_to {
             let server = to.server.unwrap_or_default();
             let why = format!("{why}: it was handed over to {}", server.server);
-            self.directory
+            self.world
+                .directory
                 .write()
                 .learn_move(&server, &to.address, not.tablets);
             return Attempt::Moved(why);
         }
-        self.directory.write().learn_cut(address, not.tablets);
+        self.world.directory.write().learn_cut(address, not.tablets);
         Attempt::Moved(why)
     }
 
@@ -238,7 +240,7 @@ impl Router {
                 Attempt::Lost(why) | Attempt::NeverSent(why) => {
                     *stopped.lock() = Some(why.clone());
                 }
-                _ if deadline.passed(&*self.transport) => {
+                _ if deadline.passed(&*self.world.transport) => {
                     *stopped.lock() = Some("the time is over".to_owned());
                 }
                 _ => {}

@@ -200,7 +200,7 @@ impl Changes {
                 return Ok(None);
             }
             if std::mem::take(&mut self.is_waiting) {
-                let transport = self.client.router.transport.clone();
+                let transport = self.client.router.world.transport.clone();
                 transport.sleep(self.options.interval).await;
             }
             self.step().await?;
@@ -286,8 +286,13 @@ impl Changes {
                 .as_ref()
                 .map_or_else(|| at.clone(), |(cell, _)| cell.row.clone());
             let deadline = router.deadline(self.client.options().request_timeout);
-            let failed =
-                |error| deadline.error(&*router.transport, "reading the changes of a table", error);
+            let failed = |error| {
+                deadline.error(
+                    &*router.world.transport,
+                    "reading the changes of a table",
+                    error,
+                )
+            };
             let asked = router.ask_tablet(self.table, &row, &ask, deadline).await;
             let (tablet, body) = asked.map_err(failed)?;
             let Body::Scan(response) = body else {

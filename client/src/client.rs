@@ -6,12 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_protocol::actions::Status;
 use percolator_protocol::txn::MetLock;
-use percolator_protocol::types::{Cell, Chain, Lock, LockKind, Timestamp, limits};
+use percolator_protocol::types::{Cell, Chain, Lock, LockKind, Timestamp};
 use percolator_wire::v1;
 
 use crate::Error;
 use crate::cluster::{Cluster, Table};
 use crate::master::MASTER_TIMEOUT;
+use crate::options::Options;
 use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router, master_message};
 use crate::trace::Cause;
@@ -21,49 +22,6 @@ use crate::txn::Txn;
 const TAKING_A_TIMESTAMP: &str = "taking a timestamp";
 /// An attempt to reach a master that took longer met silence: a refusal comes at once.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// How a client behaves.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// How long a call is tried before it fails with [`Error::Timeout`]. Default: 10 s.
-    pub request_timeout: Duration,
-    /// How long a transaction that is being committed counts as alive without a sign of its client.
-    /// Default: 3 s. It is renewed while the commit goes on.
-    pub lock_ttl: Duration,
-    /// What a transaction holds in memory of its writes before it flushes them: then their cells are locked with
-    /// the new values, and it goes on. While a flush is under way so much again may be written ([`Txn::ready`]).
-    /// In bytes of rows, columns and values, with some 128 bytes for each cell. Default: 16 MiB.
-    pub buffer_bytes: usize,
-    /// How long [`Client::transact`] begins again after conflicts. Default: 30 s.
-    pub retry_for: Duration,
-    /// A transaction that takes so long, from its begin to its end, is told of in the application's log (a warning of
-    /// `tracing`): where the time went, and who was in the way. Default: `None`, as a library doesn't talk unasked,
-    /// and how long is too long only the application knows.
-    pub slow_transaction: Option<Duration>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            request_timeout: Duration::from_secs(10),
-            lock_ttl: Duration::from_secs(3),
-            buffer_bytes: 16 << 20,
-            retry_for: Duration::from_secs(30),
-            slow_transaction: None,
-        }
-    }
-}
-
-impl Options {
-    pub(crate) fn lock_ttl_ms(&self) -> u64 {
-        u64::try_from(self.lock_ttl.as_millis()).unwrap_or(u64::MAX / 2)
-    }
-
-    /// Half of what a transaction may hold at the most: as much again is written while it is flushed.
-    pub(crate) fn flushed_at(&self) -> usize {
-        self.buffer_bytes.min(limits::TRANSACTION_BYTES_MAX / 2)
-    }
-}
 
 /// A cluster. Clones share their connections.
 #[derive(Clone)]
@@ -111,13 +69,13 @@ impl Client {
         let deadline = self.deadline();
         let mut silence = None;
         loop {
-            let asked = self.router.transport.now();
+            let asked = self.router.world.transport.now();
             let error = match self.router.reach(deadline).await {
                 Ok(()) => return Ok(()),
                 Err(MasterError::Invalid(why)) => return Err(Error::Invalid(why)),
                 Err(error) => error,
             };
-            let now = self.router.transport.now();
+            let now = self.router.world.transport.now();
             let error = match silence.take() {
                 // The last attempt was cut short by the deadline, and says less.
                 Some(earlier) if now >= deadline.end => earlier,
@@ -160,7 +118,7 @@ impl Client {
             return Box::pin(self.begin_on(traced, self.deadline())).await;
         }
         let held = self.router.hold();
-        let asked = self.router.transport.now();
+        let asked = self.router.world.transport.now();
         let start_ts = self.timestamp().await?;
         self.count_begun(asked);
         let router = self.router.clone();
@@ -179,14 +137,15 @@ impl Client {
 
     /// [`Self::begin`], by a deadline that began earlier.
     pub(crate) async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
-        let deadline = deadline.or_after(&*self.router.transport, self.options.request_timeout);
+        let deadline =
+            deadline.or_after(&*self.router.world.transport, self.options.request_timeout);
         let router = self.traced().unwrap_or_else(|| self.router.clone());
         self.begin_on(router, deadline).await
     }
 
     async fn begin_on(&self, router: Arc<Router>, deadline: Deadline) -> Result<Txn, Error> {
         let held = router.hold();
-        let asked = self.router.transport.now();
+        let asked = self.router.world.transport.now();
         let start_ts = router
             .timestamp(deadline)
             .await
@@ -200,7 +159,7 @@ impl Client {
 
     fn count_begun(&self, since: Duration) {
         if let Some(metrics) = self.router.metrics() {
-            metrics.began(self.router.transport.now().saturating_sub(since));
+            metrics.began(self.router.world.transport.now().saturating_sub(since));
         }
     }
 
@@ -220,7 +179,7 @@ impl Client {
     /// # Errors
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn timestamp(&self) -> Result<Timestamp, Error> {
-        let transport = &*self.router.transport;
+        let transport = &*self.router.world.transport;
         let failed = |deadline| move |error| self.failed(deadline, TAKING_A_TIMESTAMP, error);
         let Some(oracle) = transport.oracle() else {
             let deadline = self.deadline();
@@ -247,8 +206,8 @@ impl Client {
     /// told of covers it, and lasts. As long as clocks don't go slow, such a transaction is not
     /// [`Error::TooOld`]; without a lease it may be all the same that it isn't.
     pub fn is_covered(&self, start_ts: Timestamp) -> bool {
-        let now = self.router.transport.lease_clock();
-        self.router.session.is_covered(start_ts, now)
+        let now = self.router.world.transport.lease_clock();
+        self.router.world.session.is_covered(start_ts, now)
     }
 
     /// Waits until the cells of every commit of this client are in place. A commit returns when it is
@@ -324,7 +283,7 @@ impl Client {
             name: name.to_owned(),
             split_at: split_at.to_vec(),
         };
-        let transport = &self.router.transport;
+        let transport = &self.router.world.transport;
         // Our own earlier request, whose answer was lost.
         let done_before = |error: &MasterError| matches!(error, MasterError::AlreadyExists(_));
         self.change_tables(name, done_before, || {
@@ -347,7 +306,7 @@ impl Client {
             table: name.to_owned(),
             rows,
         };
-        let transport = &self.router.transport;
+        let transport = &self.router.world.transport;
         self.change_tables(name, |_| false, || transport.split_table(request.clone()))
             .await
             .map(drop)
@@ -363,7 +322,7 @@ impl Client {
             table: name.to_owned(),
             row: row.clone(),
         };
-        let transport = &self.router.transport;
+        let transport = &self.router.world.transport;
         self.change_tables(name, |_| false, || transport.merge_table(request.clone()))
             .await
             .map(drop)
@@ -379,7 +338,7 @@ impl Client {
             tablet_id: tablet,
             server: server.to_owned(),
         };
-        let transport = &self.router.transport;
+        let transport = &self.router.world.transport;
         let asked = self.ask_until_answered(|_| false, || transport.move_tablet(request.clone()));
         match asked.await {
             Ok(_) => Ok(()),
@@ -404,7 +363,7 @@ impl Client {
             servers: servers.to_vec(),
             drain,
         };
-        let transport = &self.router.transport;
+        let transport = &self.router.world.transport;
         let asked = self.ask_until_answered(|_| false, || transport.drain_servers(request.clone()));
         match asked.await {
             Ok(response) => {
@@ -454,7 +413,7 @@ impl Client {
                 table_id,
                 give_up_lost,
             };
-            let transport = &self.router.transport;
+            let transport = &self.router.world.transport;
             let ask = || transport.delete_table(request.clone());
             self.change_tables(name, missing, ask).await?;
         }
@@ -579,7 +538,7 @@ impl Client {
     }
 
     fn failed(&self, deadline: Deadline, doing: &'static str, error: CallError) -> Error {
-        let error = deadline.error(&*self.router.transport, doing, error);
+        let error = deadline.error(&*self.router.world.transport, doing, error);
         self.router.by_cause(error)
     }
 

@@ -259,6 +259,23 @@ mod tests {
     }
 
     #[test]
+    fn a_tablet_that_moves_says_how_much_of_it_has_moved() {
+        let mut place = v1::TabletPlace {
+            server: "tablet-0".into(),
+            moving_to: "tablet-1".into(),
+            moved_bytes: 5,
+            bytes: 9,
+            ..v1::TabletPlace::default()
+        };
+        let info = v1::TabletInfo::default();
+        let moves = tablet(&info, &place, None);
+        assert_eq!(moves.moving_to, Some(("tablet-1".into(), 5)));
+        assert_eq!(moves.bytes, 9);
+        place.moving_to.clear();
+        assert_eq!(tablet(&info, &place, None).moving_to, None);
+    }
+
+    #[test]
     fn a_whole_table_is_not_given_up_for_one_that_is_being_deleted() {
         use v1::TableState::{Deleting, Ready};
         let whole: Rows = &[("", "m"), ("m", "")];

@@ -91,7 +91,7 @@ impl Commit {
 
     /// [`Self::run`], for anyone who waits elsewhere.
     pub(crate) fn start(self, result: oneshot::Sender<Result<Timestamp, Error>>) {
-        let transport = self.router.transport.clone();
+        let transport = self.router.world.transport.clone();
         let going = self.router.going();
         let driver = Arc::new(self).drive(result);
         transport.spawn(driver.map(|()| drop(going)).boxed());
@@ -203,12 +203,13 @@ impl Commit {
             Finished::Aborted(reason) => {
                 let after = self
                     .router
+                    .world
                     .transport
                     .now()
                     .saturating_sub(self.deadline.start);
                 let last = self.last_seen.lock().take();
                 if let Some(gone @ (CallError::Deleted(_) | CallError::BeingDeleted(_))) = last {
-                    let transport = &*self.router.transport;
+                    let transport = &*self.router.world.transport;
                     return Err(self.deadline.error(transport, "committing", gone));
                 }
                 let last = last.map(|error| error.to_string());
@@ -263,6 +264,7 @@ impl Commit {
                 self.held.lock().take();
                 if pause_ms > 0 {
                     router
+                        .world
                         .transport
                         .sleep(Duration::from_millis(pause_ms))
                         .await;
@@ -433,7 +435,7 @@ impl Commit {
 
     /// The ttl counts from start_ts on, and the application has had its time since then.
     fn ttl_now_ms(&self) -> u64 {
-        let elapsed = self.router.transport.now().saturating_sub(self.began);
+        let elapsed = self.router.world.transport.now().saturating_sub(self.began);
         self.ttl_ms + u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2)
     }
 
@@ -465,7 +467,7 @@ impl Commit {
             })
         };
         // Anyone who waits has waited long enough; servers that answer do so within that.
-        let timeout = if self.deadline.passed(&*self.router.transport) {
+        let timeout = if self.deadline.passed(&*self.router.world.transport) {
             LATE_ROLLBACK_TIMEOUT
         } else {
             ROLLBACK_TIMEOUT
@@ -521,13 +523,13 @@ impl Commit {
             let (primary, deadline) = (self.primary(), self.deadline());
             let _ = self.router.call_one(primary, &build, deadline).await;
         };
-        let mut due = self.router.transport.sleep(every);
+        let mut due = self.router.world.transport.sleep(every);
         let mut renewal: BoxFuture<'_, ()> = pending().boxed();
         loop {
             tokio::select! {
                 biased;
                 () = &mut due => {
-                    due = self.router.transport.sleep(every);
+                    due = self.router.world.transport.sleep(every);
                     renewal = renew().boxed();
                 }
                 () = &mut renewal => renewal = pending().boxed(),

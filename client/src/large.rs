@@ -26,10 +26,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
 use crate::attempts::Attempt;
-use crate::client::Options;
 use crate::commit::{Commit, Flush};
 use crate::directory::Wanted;
 use crate::error::Conflict;
+use crate::options::Options;
 use crate::pinned::PinnedTables;
 use crate::resolver::unexpected;
 use crate::retry::{Retry, Seen, Turn};
@@ -163,7 +163,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// Until the transaction is committed, or gone: then what it has flushed is rolled back.
     pub(crate) async fn run(self, mut commands: mpsc::UnboundedReceiver<Command>) {
-        self.router.session.flushes(self.start_ts);
+        self.router.world.session.flushes(self.start_ts);
         let large = Mutex::new(None);
         tokio::select! {
             biased;
@@ -294,7 +294,7 @@ impl Driver {
         let every = Duration::from_millis((ttl_ms / 3).max(1));
         let mut pause = every;
         loop {
-            self.router.transport.sleep(pause).await;
+            self.router.world.transport.sleep(pause).await;
             pause = every;
             let large = large.lock().clone();
             let placed = |large: &Arc<Large>| large.placed.load(Ordering::Relaxed);
@@ -303,7 +303,7 @@ impl Driver {
             };
             // Of each attempt: the ttl counts from when this one is sent.
             let build = |primary| {
-                let elapsed = self.router.transport.now().saturating_sub(self.began);
+                let elapsed = self.router.world.transport.now().saturating_sub(self.began);
                 let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2);
                 Ask::KeepAlive(v1::KeepAliveRequest {
                     primary: Some(primary),
@@ -321,7 +321,7 @@ impl Driver {
                 }
                 // It can't be committed any more, and what it still locked would be in the way of the deletion.
                 Err(gone @ (CallError::Deleted(_) | CallError::BeingDeleted(_))) => {
-                    deadline.error(&*self.router.transport, "writing", gone)
+                    deadline.error(&*self.router.world.transport, "writing", gone)
                 }
                 Ok(_) => continue,
                 Err(_) => {
@@ -446,8 +446,8 @@ impl Router {
                 (Some(tablet), Attempt::Busy(why)) => {
                     if turn.as_ref().is_none_or(|turn| turn.tablet() != tablet.id) {
                         drop(turn.take());
-                        let next = self.turns.at(tablet.id);
-                        turn = deadline.within(&*self.transport, next).await;
+                        let next = self.world.turns.at(tablet.id);
+                        turn = deadline.within(&*self.world.transport, next).await;
                     }
                     Seen::Busy(why)
                 }
@@ -482,7 +482,7 @@ impl Router {
         let key = (start_ts, tablet.id);
         let rows = (tablet.start_row.clone(), tablet.end_row.clone());
         {
-            let mut clearing = self.clearing.lock();
+            let mut clearing = self.world.clearing.lock();
             if clearing.len() >= CLEARED_MAX || !clearing.insert(key) {
                 return;
             }
@@ -493,8 +493,8 @@ impl Router {
                 Ok(cleared) => router.resolved(ending, cleared),
                 Err(why) => tracing::debug!(%start_ts, %why, "left for others to clear"),
             }
-            router.clearing.lock().remove(&key);
+            router.world.clearing.lock().remove(&key);
         };
-        self.transport.spawn(clear.boxed());
+        self.world.transport.spawn(clear.boxed());
     }
 }

@@ -31,7 +31,8 @@
 //!
 //! # Own writes
 //! A transaction's reads see what it has written: `get` and `batch_get` what is written when they are called, a scan what
-//! was written when it began.
+//! was written when it began. What is written ahead of a scan that goes on, and flushed ([`Options::buffer_bytes`]), may be seen by it or
+//! not: collect the rows before writing behind the last one of them.
 //!
 //! # Cancellation
 //! A call that is dropped before its end, as by a timeout of the application's, leaves nothing half done. A read is given
@@ -63,6 +64,7 @@ mod master;
 mod metrics;
 mod network;
 mod observer;
+mod options;
 pub mod oracle;
 mod oracle_client;
 mod own;
@@ -90,7 +92,7 @@ pub use admin::{
 };
 pub use bytes::Bytes;
 pub use changes::{ChangeEvent, Changes, ChangesOptions, Version};
-pub use client::{Client, Options, Outcome};
+pub use client::{Client, Outcome};
 pub use cluster::{Cluster, Table, Tablet};
 pub use error::{Conflict, Error};
 pub use foundationdb_tuple as tuple;
@@ -100,6 +102,7 @@ pub use observer::{
     Change, DEAD_LETTERS, DeadLetter, Handler, HandlerError, NotificationQuery, ObservedStatus,
     Observer, ObserverCounts, ObserverOptions, ObserverWorker,
 };
+pub use options::Options;
 pub use oracle_client::OracleClient;
 pub use peers::{Refused, TabletPeers};
 pub use percolator_protocol::txn::Ending;

@@ -28,12 +28,12 @@ impl Router {
         &self,
         deadline: Deadline,
     ) -> Result<v1::DirectoryResponse, MasterError> {
-        let transport = &*self.transport;
+        let transport = &*self.world.transport;
         let asked = deadline.within(transport, transport.directory(None)).await;
         let listing =
             asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))?;
         let servers = listing.servers.iter().cloned();
-        *self.servers.write() = servers.map(|it| (it.server.clone(), it)).collect();
+        *self.world.servers.write() = servers.map(|it| (it.server.clone(), it)).collect();
         Ok(listing)
     }
 
@@ -61,11 +61,11 @@ impl Router {
             rows: rows.iter().map(row).collect(),
             ahead: TABLETS_AHEAD,
         };
-        let asked = self.transport.locate(request, trace);
-        let asked = deadline.within(&*self.transport, asked).await;
+        let asked = self.world.transport.locate(request, trace);
+        let asked = deadline.within(&*self.world.transport, asked).await;
         let located =
             asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))?;
-        self.directory.write().learn(names, located);
+        self.world.directory.write().learn(names, located);
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl Router {
 
     /// Tables were made or deleted: whose name this is has to be asked anew.
     pub(crate) fn forget_name(&self, name: &str) {
-        self.directory.write().forget_name(name);
+        self.world.directory.write().forget_name(name);
     }
 
     /// The ids of the tables of this name that are to be deleted. Those whose deletion waits for something are, rather than
@@ -215,7 +215,7 @@ impl Router {
                 Err(error) => master_message(error),
             };
             if let Err(error) = retry.pause(last).await {
-                return Err(deadline.error(&*self.transport, "looking up a table", error));
+                return Err(deadline.error(&*self.world.transport, "looking up a table", error));
             }
         }
     }

@@ -78,7 +78,7 @@ impl LockResolver {
 
     /// Waits.
     pub async fn pause(&self, duration: Duration) {
-        self.0.transport.sleep(duration).await;
+        self.0.world.transport.sleep(duration).await;
     }
 
     /// Resolves every lock of a transaction that began below this, in the tablets of a server that takes no new ones of

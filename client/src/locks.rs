@@ -120,7 +120,7 @@ impl Router {
     ) -> Result<Body, CallError> {
         let mut retry = Retry::new(self, deadline);
         loop {
-            let known = self.servers.read().get(server).cloned();
+            let known = self.world.servers.read().get(server).cloned();
             let last = match known {
                 Some(known) if known.incarnation != 0 => {
                     let ask = ask(v1::Addressee {

@@ -166,7 +166,7 @@ impl Client {
     /// The registry has another client's metrics, or this client has shown its own already.
     pub fn measure(&self, registry: &Registry) -> Result<(), MetricsError> {
         let metrics = Metrics::new(registry)?;
-        let first = self.router.measured.set(metrics).is_ok();
+        let first = self.router.world.measured.set(metrics).is_ok();
         if first {
             Ok(())
         } else {
@@ -182,14 +182,14 @@ pub(crate) async fn counted(
     commit: impl Future<Output = Result<Timestamp, Error>>,
 ) -> Result<Timestamp, Error> {
     let (metrics, trace) = (router.metrics(), &router.trace);
-    let began = metrics.map(|_| router.transport.now());
+    let began = metrics.map(|_| router.world.transport.now());
     let result = commit.await.map_err(|error| router.by_cause(error));
     if metrics.is_none() && trace.is_none() {
         return result;
     }
     let outcome = outcome(start_ts, &result);
     if let (Some(metrics), Some(began)) = (metrics, began) {
-        let took = router.transport.now().saturating_sub(began);
+        let took = router.world.transport.now().saturating_sub(began);
         metrics.committed(outcome, took);
     }
     if let Some(trace) = trace {

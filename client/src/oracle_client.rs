@@ -42,6 +42,6 @@ impl OracleClient {
 
     /// Waits.
     pub async fn pause(&self, duration: Duration) {
-        self.0.transport.sleep(duration).await;
+        self.0.world.transport.sleep(duration).await;
     }
 }

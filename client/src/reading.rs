@@ -1,6 +1,9 @@
 //! What a transaction does to read: asks the cells' servers, gets past locks, and remembers rows.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use percolator_protocol::txn::MetLock;
@@ -20,25 +23,75 @@ use crate::txn::Inner;
 /// Transactions whose locks a reader remembers to look through; forgotten ones are asked about again.
 const BYPASS_MAX: usize = 2048;
 /// Rows that a transaction remembers to have read a cell of.
-const TOUCHED_ROWS_MAX: usize = 16_384;
-/// Rows whose every cell a transaction keeps once it has read two of them.
+const TOUCHED_ROWS_MAX: usize = 1024;
+/// Rows whose every cell a transaction keeps once it has read two of them; their bytes; and those of all transactions of a client.
 const CACHED_ROWS_MAX: usize = 1024;
+const CACHED_BYTES_MAX: usize = 8 << 20;
+const CACHED_BYTES_MAX_OF_ALL: usize = 64 << 20;
 
-/// Where one cell of a row was read, the others are likely to be read next (mission B12): the second
-/// one fetches the whole row.
-#[derive(Default)]
+/// Where one cell of a row was read, the others are likely to be read next: the second one fetches the whole row.
 pub(crate) struct RowCache {
-    touched: HashSet<(TableId, Bytes)>,
+    /// By their hashes: a row that only seems to have been read is fetched whole.
+    touched: HashSet<u64>,
     whole: HashMap<(TableId, Bytes), HashMap<Bytes, Bytes>>,
+    /// There was no room for a row: the others are read cell by cell.
+    full: bool,
+    /// Of the cells that are kept.
+    bytes: usize,
+    /// The same of all transactions of the client.
+    of_all: Arc<AtomicUsize>,
 }
 
 impl RowCache {
-    /// Notes that a cell of the row is read; true: another one was read before.
+    pub(crate) fn new(of_all: Arc<AtomicUsize>) -> Self {
+        Self {
+            touched: HashSet::default(),
+            whole: HashMap::default(),
+            full: false,
+            bytes: 0,
+            of_all,
+        }
+    }
+
+    /// Notes that a cell of the row is read; true: another one was read before, and there is room for the row.
     pub(crate) fn touch(&mut self, table: TableId, row: &Bytes) -> bool {
         if self.touched.len() >= TOUCHED_ROWS_MAX {
             self.touched.clear();
         }
-        !self.touched.insert((table, row.clone()))
+        let hash = self.touched.hasher().hash_one((table, row));
+        !self.touched.insert(hash) && !self.full
+    }
+
+    /// Keeps the cells of a row, where there is room.
+    fn keep(&mut self, table: TableId, row: Bytes, cells: &HashMap<Bytes, Bytes>) {
+        let sizes = cells
+            .iter()
+            .map(|(column, value)| column.len() + value.len());
+        let bytes = row.len() + sizes.sum::<usize>();
+        if self.whole.len() >= CACHED_ROWS_MAX
+            || self.bytes + bytes > CACHED_BYTES_MAX
+            || self.of_all.load(Ordering::Relaxed) + bytes > CACHED_BYTES_MAX_OF_ALL
+        {
+            self.full = true;
+            return;
+        }
+        // What was received lies in one piece with other answers.
+        let own = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
+        let cells = cells
+            .iter()
+            .map(|(column, value)| (own(column), own(value)));
+        let before = self.whole.insert((table, row), cells.collect());
+        // Two reads of the row at a time.
+        if before.is_none() {
+            self.bytes += bytes;
+            self.of_all.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for RowCache {
+    fn drop(&mut self) {
+        self.of_all.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -72,10 +125,7 @@ impl Inner {
         };
         let cells: HashMap<Bytes, Bytes> = cells.into_iter().collect();
         let value = cells.get(column).cloned();
-        let mut rows = self.rows.lock();
-        if rows.whole.len() < CACHED_ROWS_MAX {
-            rows.whole.insert((table, row), cells);
-        }
+        self.rows.lock().keep(table, row, &cells);
         Ok(value)
     }
 
@@ -142,7 +192,7 @@ impl Inner {
                 | Attempt::Moved(why)
                 | Attempt::Lost(why)
                 | Attempt::NeverSent(why),
-            ) if deadline.passed(&*self.router.transport) => {
+            ) if deadline.passed(&*self.router.world.transport) => {
                 return Err(self.failed(deadline, CallError::GaveUp(why)));
             }
             Some(Attempt::Damaged(why)) => {
@@ -296,7 +346,48 @@ impl Inner {
     }
 
     pub(crate) fn failed(&self, deadline: Deadline, error: CallError) -> Error {
-        let error = deadline.error(&*self.router.transport, "reading", error);
+        let error = deadline.error(&*self.router.world.transport, "reading", error);
         self.doomed_by(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(bytes: usize) -> HashMap<Bytes, Bytes> {
+        [(Bytes::from("c"), vec![0; bytes].into())].into()
+    }
+
+    #[test]
+    fn kept_rows_are_bounded_for_each_transaction_and_in_all() {
+        let of_all = Arc::new(AtomicUsize::new(0));
+        let fill = |cache: &mut RowCache| {
+            for number in 0..2 * CACHED_ROWS_MAX {
+                cache.keep(TableId(1), number.to_string().into(), &row(1 << 20));
+            }
+        };
+        let mut caches = Vec::new();
+        for _ in 0..20 {
+            let mut cache = RowCache::new(of_all.clone());
+            fill(&mut cache);
+            assert!(cache.bytes <= CACHED_BYTES_MAX, "{}", cache.bytes);
+            // The others cost no more than what is asked for.
+            let row = Bytes::from("row");
+            assert!(!cache.touch(TableId(1), &row) && !cache.touch(TableId(1), &row));
+            caches.push(cache);
+        }
+        assert_eq!(caches[0].whole.len(), 7);
+        let all = of_all.load(Ordering::Relaxed);
+        assert!((CACHED_BYTES_MAX_OF_ALL / 2..=CACHED_BYTES_MAX_OF_ALL).contains(&all));
+        // A row that is read twice at a time counts once.
+        let before = caches[0].bytes;
+        caches[0].keep(TableId(1), "0".into(), &row(10));
+        assert_eq!(caches[0].bytes, before);
+        drop(caches);
+        assert_eq!(of_all.load(Ordering::Relaxed), 0);
+        let mut cache = RowCache::new(of_all);
+        fill(&mut cache);
+        assert_eq!(cache.whole.len(), 7);
     }
 }

@@ -36,7 +36,7 @@ impl Client {
         count: u32,
         traces: &[TraceContext],
     ) -> Result<Granted, OracleError> {
-        match self.router.transport.oracle() {
+        match self.router.world.transport.oracle() {
             Some(oracle) => oracle.timestamps_for(count, traces).await,
             None => Err(OracleError::Stopped),
         }
@@ -44,7 +44,7 @@ impl Client {
 
     /// The cluster's id, as far as this client has heard it.
     pub fn known_cluster_id(&self) -> Option<String> {
-        self.router.transport.cluster_id()
+        self.router.world.transport.cluster_id()
     }
 }
 

@@ -31,7 +31,7 @@ impl Router {
         start_ts: Timestamp,
         deadline: Deadline,
     ) -> Result<Timestamp, CallError> {
-        let ask = |trace| self.transport.commit_timestamp(start_ts, trace);
+        let ask = |trace| self.world.transport.commit_timestamp(start_ts, trace);
         self.ask_oracle(&ask, SILENT.to_owned(), deadline).await
     }
 
@@ -41,7 +41,7 @@ impl Router {
         last: String,
         deadline: Deadline,
     ) -> Result<Timestamp, CallError> {
-        let ask = |trace| self.transport.timestamp(trace);
+        let ask = |trace| self.world.transport.timestamp(trace);
         self.ask_oracle(&ask, last, deadline).await
     }
 
@@ -56,7 +56,7 @@ impl Router {
             let step = self.trace.as_ref().map(Trace::taking_a_timestamp);
             let trace = step.as_ref().and_then(Step::context);
             let attempt = ask(trace);
-            match deadline.within(&*self.transport, attempt).await {
+            match deadline.within(&*self.world.transport, attempt).await {
                 Some(Ok(ts)) => return Ok(ts),
                 Some(Err(lost)) => last = lost.why,
                 None => return Err(CallError::GaveUp(last)),
@@ -175,7 +175,8 @@ impl Router {
         let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
         loop {
             if mutants::on(Mutant::StatusByReadersClock) {
-                let now_ms = u64::try_from(self.transport.now().as_millis()).unwrap_or(u64::MAX);
+                let now_ms =
+                    u64::try_from(self.world.transport.now().as_millis()).unwrap_or(u64::MAX);
                 if met.lock.expired(Timestamp::from_millis(now_ms)) {
                     let _ = self.resolve(all, Ending::RolledBack, deadline).await;
                     return Ok(None);
@@ -184,7 +185,7 @@ impl Router {
             let status = self
                 .check_status(met, Some(snapshot), false, deadline)
                 .await
-                .map_err(|error| deadline.error(&*self.transport, DOING, error))?;
+                .map_err(|error| deadline.error(&*self.world.transport, DOING, error))?;
             match after_status_read(status, snapshot) {
                 ReadNext::Bypass => {
                     if let Some(metrics) = self.metrics() {
@@ -195,11 +196,11 @@ impl Router {
                 ReadNext::Resolve(ending) => {
                     self.resolve(all, ending, deadline)
                         .await
-                        .map_err(|error| deadline.error(&*self.transport, DOING, error))?;
+                        .map_err(|error| deadline.error(&*self.world.transport, DOING, error))?;
                     self.clear_behind(met, ending);
                     return Ok(None);
                 }
-                ReadNext::Wait if deadline.passed(&*self.transport) => {
+                ReadNext::Wait if deadline.passed(&*self.world.transport) => {
                     let directory = self.directory();
                     let last = format!(
                         "cell {} is locked by transaction {} (primary {}), which is being committed",
@@ -207,9 +208,13 @@ impl Router {
                         met.lock.start_ts,
                         directory.text(&met.lock.primary)
                     );
-                    return Err(deadline.error(&*self.transport, DOING, CallError::GaveUp(last)));
+                    return Err(deadline.error(
+                        &*self.world.transport,
+                        DOING,
+                        CallError::GaveUp(last),
+                    ));
                 }
-                ReadNext::Wait => backoff.wait(&*self.transport).await,
+                ReadNext::Wait => backoff.wait(&*self.world.transport).await,
             }
         }
     }

@@ -103,7 +103,7 @@ impl<'a> Retry<'a> {
     /// # Errors
     /// [`CallError::GaveUp`]: no time is left for another one.
     pub(crate) async fn pause(&mut self, last: String) -> Result<(), CallError> {
-        let transport = &*self.router.transport;
+        let transport = &*self.router.world.transport;
         let waited = self
             .deadline
             .within(transport, self.backoff.wait(transport))

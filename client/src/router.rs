@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::ops::Deref;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -34,17 +34,9 @@ const GROUP_BYTES_MAX: usize = 512 << 10;
 
 /// The way to the servers, for anyone who calls.
 pub(crate) struct Router {
-    world: Arc<World>,
+    pub(crate) world: Arc<World>,
     /// Of the transaction that it is for, where something is told of it.
     pub(crate) trace: Option<Trace>,
-}
-
-impl Deref for Router {
-    type Target = World;
-
-    fn deref(&self) -> &World {
-        &self.world
-    }
 }
 
 /// The world, and where things are in it.
@@ -62,6 +54,8 @@ pub(crate) struct World {
     background: watch::Sender<usize>,
     /// What others have left that is cleared in the background: which transaction's, in which tablet.
     pub(crate) clearing: Mutex<BTreeSet<(Timestamp, u64)>>,
+    /// Of the rows that its transactions keep.
+    pub(crate) cached_bytes: Arc<AtomicUsize>,
     /// Whose turn it is to resolve locks in a tablet.
     pub(crate) turns: Turns,
     /// Where the application wants it.
@@ -75,7 +69,7 @@ pub(crate) struct Going(Arc<Router>);
 
 impl Drop for Going {
     fn drop(&mut self) {
-        self.0.background.send_modify(|going| *going -= 1);
+        self.0.world.background.send_modify(|going| *going -= 1);
     }
 }
 
@@ -210,6 +204,7 @@ impl Router {
             incarnations: RwLock::default(),
             background: watch::Sender::new(0),
             clearing: Mutex::default(),
+            cached_bytes: Arc::default(),
             turns: Turns::default(),
             measured: OnceLock::new(),
             tracer: OnceLock::new(),
@@ -235,7 +230,7 @@ impl Router {
 
     /// Where to count, if anybody wants that.
     pub(crate) fn metrics(&self) -> Option<&Metrics> {
-        self.measured.get()
+        self.world.measured.get()
     }
 
     /// Counts locks of others that were cleared, if anybody wants that.
@@ -247,7 +242,7 @@ impl Router {
 
     /// Counts a commit as going on.
     pub(crate) fn going(self: &Arc<Self>) -> Going {
-        self.background.send_modify(|going| *going += 1);
+        self.world.background.send_modify(|going| *going += 1);
         Going(self.clone())
     }
 
@@ -255,6 +250,7 @@ impl Router {
     pub(crate) async fn settled(&self) {
         // The sender lives in here, so this can't fail.
         let _ = self
+            .world
             .background
             .subscribe()
             .wait_for(|going| *going == 0)
@@ -262,7 +258,7 @@ impl Router {
     }
 
     pub(crate) fn deadline(&self, request_timeout: Duration) -> Deadline {
-        let start = self.transport.now();
+        let start = self.world.transport.now();
         Deadline {
             start,
             end: start.saturating_add(request_timeout),
@@ -271,12 +267,12 @@ impl Router {
 
     /// What is known of where things are. Nothing is learnt while it is held.
     pub(crate) fn directory(&self) -> RwLockReadGuard<'_, Directory> {
-        self.directory.read()
+        self.world.directory.read()
     }
 
     /// The error by its cause, where that is that the cluster isn't there any more.
     pub(crate) fn by_cause(&self, error: Error) -> Error {
-        match (&error, self.transport.replaced()) {
+        match (&error, self.world.transport.replaced()) {
             (Error::Timeout { .. } | Error::Unavailable(_) | Error::TooOld(_), Some(replaced)) => {
                 Error::ClusterReplaced(replaced)
             }
@@ -397,7 +393,7 @@ impl Router {
         let Some(group) = groups.pop().filter(|_| groups.is_empty()) else {
             return Ok(None);
         };
-        let told = self.incarnations.read().get(&*group.address).copied();
+        let told = self.world.incarnations.read().get(&*group.address).copied();
         let incarnation = told.or_else(|| directory.incarnation(&group.address));
         Ok(incarnation.map(|incarnation| (group, incarnation)))
     }

@@ -195,6 +195,6 @@ impl Admin {
         doing: &'static str,
         error: CallError,
     ) -> Error {
-        deadline.error(&*self.router.transport, doing, error)
+        deadline.error(&*self.router.world.transport, doing, error)
     }
 }

@@ -260,7 +260,7 @@ impl Scan {
                 }
                 (_, Attempt::Frozen(_)) => {
                     let error = CallError::BeingDeleted(self.table);
-                    return Err(deadline.error(&*router.transport, "scanning", error));
+                    return Err(deadline.error(&*router.world.transport, "scanning", error));
                 }
                 (_, Attempt::Busy(why)) => Seen::Busy(why),
                 (_, Attempt::Moved(why)) => Seen::Moved(why),
@@ -274,7 +274,7 @@ impl Scan {
                 Ok(()) => continue,
                 Err(gave_up) => gave_up,
             };
-            return Err(deadline.error(&*router.transport, "scanning", error));
+            return Err(deadline.error(&*router.world.transport, "scanning", error));
         }
     }
 

@@ -113,7 +113,7 @@ impl Client {
                 trace.begun(snapshot);
             }
             let held = router.hold();
-            let began = router.transport.now();
+            let began = router.world.transport.now();
             return Ok(Txn::begin(
                 router,
                 self.options,
@@ -186,30 +186,40 @@ impl Txn {
         }
     }
 
-    /// Writes what a participant has written. A cell that two have got for update, and neither has written, is no mistake.
+    /// Whether nobody has written what a participant has. All of it is compared before any is written: that may be flushed.
+    fn check_apart(&self, written: &Buffered) -> Result<(), NotAdded> {
+        let writes = self.inner.writes.lock();
+        if self.inner.is_large() {
+            let why = "a transaction that has flushed what was written in it takes no participant's writes: begin it with larger buffer_bytes";
+            return Err(NotAdded::Failed(Error::Invalid(why.into())));
+        }
+        for write in &written.writes {
+            let place = (write.row.clone(), write.column.clone());
+            let known = writes.cells.get(&write.table);
+            let known = known.and_then(|cells| cells.get(&place)).map(|it| it.kind);
+            let kind = kind_of(&write.change);
+            if known.is_some_and(|known| known != LockKind::Lock || kind != LockKind::Lock) {
+                let (row, column) = place;
+                return Err(NotAdded::Twice(write.table.clone(), row, column));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what a participant has written. A cell that two have got for update, and neither has written, is no mistake. A transaction
+    /// that has flushed ([`Options::buffer_bytes`](crate::Options::buffer_bytes)) takes nothing any more: what servers have of it is not
+    /// compared with.
     ///
     /// # Errors
     /// [`NotAdded`]: the transaction is to be rolled back then, as a part of the writes may be in it.
     pub fn add(&self, written: Buffered) -> Result<(), NotAdded> {
         self.pin(&written.tables).map_err(NotAdded::Replaced)?;
+        self.check_apart(&written)?;
         for write in written.writes {
-            let kind = match write.change {
-                BufferedChange::Put(_) => LockKind::Put,
-                BufferedChange::Delete => LockKind::Delete,
-                BufferedChange::Lock => LockKind::Lock,
-            };
+            let kind = kind_of(&write.change);
             let BufferedWrite {
                 table, row, column, ..
             } = write;
-            let known = {
-                let writes = self.inner.writes.lock();
-                let cells = writes.cells.get(&table);
-                let known = cells.and_then(|cells| cells.get(&(row.clone(), column.clone())));
-                known.map(|write| write.kind)
-            };
-            if known.is_some_and(|known| known != LockKind::Lock || kind != LockKind::Lock) {
-                return Err(NotAdded::Twice(table, row, column));
-            }
             let value = match write.change {
                 BufferedChange::Put(value) => value,
                 BufferedChange::Delete | BufferedChange::Lock => Bytes::new(),
@@ -218,5 +228,13 @@ impl Txn {
             written.map_err(NotAdded::Failed)?;
         }
         Ok(())
+    }
+}
+
+fn kind_of(change: &BufferedChange) -> LockKind {
+    match change {
+        BufferedChange::Put(_) => LockKind::Put,
+        BufferedChange::Delete => LockKind::Delete,
+        BufferedChange::Lock => LockKind::Lock,
     }
 }

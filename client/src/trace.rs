@@ -372,11 +372,11 @@ fn milliseconds(duration: Duration) -> f64 {
 impl Router {
     /// This one, for a transaction of which something is told. `None`: there is nothing to tell.
     pub(crate) fn traced(&self, slow: Option<Duration>, cause: Option<Cause>) -> Option<Arc<Self>> {
-        let tracer = self.tracer.get();
+        let tracer = self.world.tracer.get();
         if tracer.is_none() && slow.is_none() {
             return None;
         }
-        let trace = Trace::begin(&self.transport, tracer, slow, cause)?;
+        let trace = Trace::begin(&self.world.transport, tracer, slow, cause)?;
         Some(Arc::new(self.with_trace(trace)))
     }
 
@@ -407,7 +407,7 @@ impl Client {
         <P::Tracer as opentelemetry::trace::Tracer>::Span: Send + Sync + 'static,
     {
         let tracer = Arc::new(Tracer::of(provider));
-        self.router.tracer.set(tracer).is_ok()
+        self.router.world.tracer.set(tracer).is_ok()
     }
 
     /// This client, for a transaction that is made because of a call of another process: with [`Self::trace`], it is a part of the

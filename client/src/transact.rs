@@ -20,7 +20,8 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 /// Cells at which one transaction waits for its turn, at the most.
 const CELLS_MAX: usize = 8;
 
-/// A transaction of [`Client::transact`], which commits it when the closure has ended well: all of [`Txn`] but its end.
+/// A transaction of [`Client::transact`], which commits it when the closure has ended well: all of [`Txn`] but its end, which takes a
+/// transaction by value.
 #[derive(Clone)]
 pub struct OpenTxn(Txn);
 
@@ -97,7 +98,7 @@ impl Attempts {
 
     async fn after(&mut self, start_ts: Timestamp, doom: Doom) -> bool {
         let router = &self.client.router;
-        if self.deadline.passed(&*router.transport) {
+        if self.deadline.passed(&*router.world.transport) {
             return false;
         }
         if let Some(metrics) = router.metrics() {
@@ -115,7 +116,9 @@ impl Attempts {
             granted &= self.turn(cell, first).await;
         }
         if !granted {
-            self.backoff.wait(&*self.client.router.transport).await;
+            self.backoff
+                .wait(&*self.client.router.world.transport)
+                .await;
         }
         true
     }
@@ -123,7 +126,7 @@ impl Attempts {
     /// Waits for a turn. Nothing depends on it: where it can't be had, the next attempt is made without.
     async fn turn(&self, cell: &Cell, waiter: Timestamp) -> bool {
         let router = &self.client.router;
-        let left = self.deadline.left(&*router.transport).min(WAIT_MAX);
+        let left = self.deadline.left(&*router.world.transport).min(WAIT_MAX);
         let timeout_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
         let ask = |cell| {
             Ask::WaitForCell(v1::WaitForCellRequest {

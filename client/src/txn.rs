@@ -16,11 +16,11 @@ use percolator_protocol::types::limits::{
 use percolator_protocol::types::{Cell, Chain, LockKind, Mutation, TableId, Timestamp};
 use tokio::sync::{Notify, mpsc};
 
-use crate::client::Options;
 use crate::commit::Commit;
 use crate::doom::Doom;
 use crate::error::Conflict;
 use crate::large::{Command, Driver};
+use crate::options::Options;
 use crate::own::{OwnWrite, Write};
 use crate::pinned::PinnedTables;
 use crate::reading::RowCache;
@@ -101,6 +101,7 @@ impl Txn {
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
+                rows: Mutex::new(RowCache::new(router.world.cached_bytes.clone())),
                 router,
                 options,
                 start_ts,
@@ -111,7 +112,6 @@ impl Txn {
                 large: AtomicBool::new(false),
                 room: Notify::new(),
                 bypass: Mutex::default(),
-                rows: Mutex::default(),
                 held: Mutex::new(Some(held.begun(start_ts))),
                 chain: OnceLock::new(),
             }),
@@ -588,7 +588,10 @@ impl Inner {
                 tables: self.tables.clone(),
                 chain: self.chain(),
             };
-            self.router.transport.spawn(driver.run(receiver).boxed());
+            self.router
+                .world
+                .transport
+                .spawn(driver.run(receiver).boxed());
         }
         self.flush_if_full(writes);
     }

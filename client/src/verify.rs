@@ -105,7 +105,7 @@ impl Admin {
                     Bytes::new()
                 };
                 loop {
-                    let begun = self.router.transport.now();
+                    let begun = self.router.world.transport.now();
                     let deadline = self.router.deadline(REQUEST_TIMEOUT);
                     const DOING: &str = "verifying what is stored";
                     let looked = self
@@ -123,8 +123,8 @@ impl Admin {
                         break;
                     }
                     at(&position, &done);
-                    let took = self.router.transport.now().saturating_sub(begun);
-                    self.router.transport.sleep(took * pace).await;
+                    let took = self.router.world.transport.now().saturating_sub(begun);
+                    self.router.world.transport.sleep(took * pace).await;
                 }
             }
         }

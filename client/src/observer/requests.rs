@@ -235,7 +235,7 @@ impl Client {
         let indices = (0..rows.len()).collect();
         let answers = self.router.call(&cell, indices, &|_| 0, &build, deadline);
         for (_, answer) in answers.await {
-            let transport = &*self.router.transport;
+            let transport = &*self.router.world.transport;
             answer.map_err(|error| deadline.error(transport, "notifying observers", error))?;
         }
         Ok(())
@@ -255,7 +255,7 @@ impl Client {
         loop {
             let ask = |_: &Located| ask(from.as_ref());
             let deadline = self.router.deadline(request_timeout);
-            let failed = |error| deadline.error(&*self.router.transport, doing, error);
+            let failed = |error| deadline.error(&*self.router.world.transport, doing, error);
             let asked = self.router.ask_tablet(table, &row, &ask, deadline).await;
             let (tablet, body) = asked.map_err(failed)?;
             from = take(body).map_err(failed)?;

@@ -62,7 +62,7 @@ impl Run {
     pub(super) async fn until_it_ends(self) {
         let shared = &*self.shared;
         let options = &shared.observer.options;
-        let transport = &*shared.client.router.transport;
+        let transport = &*shared.client.router.world.transport;
         let counters = &shared.counters;
         let mut backoff = Backoff::new(options.backoff, options.backoff_max);
         let mut attempts = shared.client.attempts();

@@ -92,12 +92,12 @@ pub(super) async fn start(observer: Observer, client: &Client) -> Result<Observe
         table,
         free: Arc::new(Semaphore::new(options.concurrency)),
         held: Mutex::default(),
-        id: client.router.transport.random().max(1),
+        id: client.router.world.transport.random().max(1),
         last_error,
         gone: watch::Sender::new(false),
         observer,
     });
-    let transport = client.router.transport.clone();
+    let transport = client.router.world.transport.clone();
     transport.spawn(Box::pin(async move {
         shared.run().await;
         has_stopped.send_replace(true);
@@ -133,7 +133,7 @@ impl Shared {
             return std::future::pending().await;
         }
         loop {
-            router.transport.sleep(lease / RENEWALS).await;
+            router.world.transport.sleep(lease / RENEWALS).await;
             let rows: Vec<Bytes> = self.held.lock().keys().cloned().collect();
             let deadline = router.deadline(TIMEOUT);
             let mut by_tablet = BTreeMap::new();
@@ -246,7 +246,7 @@ impl Shared {
                 Some(ended) = asking.next() => {
                     asked.remove(&ended);
                 }
-                () = self.client.router.transport.sleep(LISTED_EVERY) => {}
+                () = self.client.router.world.transport.sleep(LISTED_EVERY) => {}
             }
         }
         while asking.next().await.is_some() {}
@@ -269,7 +269,7 @@ impl Shared {
                         self.is_gone();
                     } else {
                         self.fails(no_place.0);
-                        router.transport.sleep(PAUSE).await;
+                        router.world.transport.sleep(PAUSE).await;
                     }
                     return tablets;
                 }
@@ -283,7 +283,7 @@ impl Shared {
     /// Asks one tablet until it is elsewhere, or another one; which it was.
     async fn ask_while_it_serves(self: &Arc<Self>, tablet: Located) -> (u64, u64) {
         let router = &self.client.router;
-        let transport = &*router.transport;
+        let transport = &*router.world.transport;
         let mut locks_asked = None;
         while !self.is_stopping() {
             let now = transport.now();
@@ -423,25 +423,29 @@ impl Shared {
     /// Begins a run.
     fn begin(self: &Arc<Self>, found: v1::NotificationInfo, permit: OwnedSemaphorePermit) {
         let shared = self.clone();
-        self.client.router.transport.spawn(Box::pin(async move {
-            let running = shared.client.router.metrics();
-            let running = running.map(|it| &it.observer_running);
-            running.inspect(|running| running.inc());
-            let mut next = Some(found);
-            while let Some(found) = next {
-                let row = found.row.clone();
-                if shared.is_stopping() {
-                    shared.give_back(vec![row.clone()]).await;
-                } else {
-                    match Run::of(&shared, found) {
-                        Ok(run) => run.until_it_ends().await,
-                        Err(malformed) => shared.fails(malformed.to_string()),
+        self.client
+            .router
+            .world
+            .transport
+            .spawn(Box::pin(async move {
+                let running = shared.client.router.metrics();
+                let running = running.map(|it| &it.observer_running);
+                running.inspect(|running| running.inc());
+                let mut next = Some(found);
+                while let Some(found) = next {
+                    let row = found.row.clone();
+                    if shared.is_stopping() {
+                        shared.give_back(vec![row.clone()]).await;
+                    } else {
+                        match Run::of(&shared, found) {
+                            Ok(run) => run.until_it_ends().await,
+                            Err(malformed) => shared.fails(malformed.to_string()),
+                        }
                     }
+                    next = shared.release(&row);
                 }
-                next = shared.release(&row);
-            }
-            running.inspect(|running| running.dec());
-            drop(permit);
-        }));
+                running.inspect(|running| running.dec());
+                drop(permit);
+            }));
     }
 }

@@ -293,3 +293,17 @@ impl Ticket {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_dropped_with_a_driver_is_waited_for_no_more() {
+        let queue = Queue::default();
+        for _ in 0..3 * WAITING_MAX / COUNT_MAX {
+            let joined = queue.join(Waker::noop(), COUNT_MAX, &[]).expect("room");
+            queue.driver_ended(joined.new_driver.expect("one more"));
+        }
+    }
+}

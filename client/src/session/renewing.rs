@@ -31,14 +31,16 @@ impl Router {
     pub(crate) async fn confirm(&self, start_ts: Timestamp) -> Result<(), TooOld> {
         let step = self.step("safe_point_check");
         let trace = step.as_ref().and_then(Step::context);
-        let session = &self.session;
-        session.confirm(start_ts, &*self.transport, trace).await
+        let session = &self.world.session;
+        session
+            .confirm(start_ts, &*self.world.transport, trace)
+            .await
     }
 
     /// Where no transaction is open any more, the lease is given back now, and doesn't hold what has ended until it ends
     /// itself. Waits for that, for a while.
     pub(crate) async fn let_go(&self) {
-        let (session, transport) = (&self.session, &*self.transport);
+        let (session, transport) = (&self.world.session, &*self.world.transport);
         let told = async {
             // What was under way already was asked for before.
             loop {
@@ -62,17 +64,18 @@ impl Router {
 
     /// Whatever is given a timestamp from now on, covered by the client's lease.
     pub(crate) fn hold(&self) -> Held {
-        let (held, first) = self.session.hold();
+        let (held, first) = self.world.session.hold();
         if first {
             let step = self.step("lease");
-            self.session
+            self.world
+                .session
                 .renewed_for(step.as_ref().and_then(Step::context));
             let client = self.downgrade();
-            let ended = self.ended.subscribe();
+            let ended = self.world.ended.subscribe();
             let keep = move |transport| renew(client, ended, transport).boxed();
-            if let Err(keep) = self.transport.spawn_apart(Box::new(keep)) {
-                let transport = self.transport.clone();
-                self.transport.spawn(keep(transport));
+            if let Err(keep) = self.world.transport.spawn_apart(Box::new(keep)) {
+                let transport = self.world.transport.clone();
+                self.world.transport.spawn(keep(transport));
             }
         }
         held

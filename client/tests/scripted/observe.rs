@@ -127,3 +127,37 @@ fn what_came_for_a_row_before_its_run_had_ended_is_run_for_behind_it() {
         worker.stop().await;
     });
 }
+
+/// However often that is: nothing of it says that the change itself can't be run for.
+#[test]
+fn what_the_cluster_refuses_a_handler_makes_no_dead_letter() {
+    use percolator_client::Error as E;
+    let bench = Bench::new();
+    let (world, client) = (bench.cluster.world.clone(), bench.client.clone());
+    let left = Arc::new(Mutex::new(20));
+    let (ended, mut runs) = mpsc::unbounded_channel();
+    let handler = move |change: Change, _: OpenTxn| {
+        let is_away = {
+            let mut left = left.lock();
+            *left -= i32::from(*left > 0);
+            *left > 0
+        };
+        let ended = ended.clone();
+        async move {
+            if is_away {
+                return Err(E::Unavailable("no answer".into()).into());
+            }
+            Ok(ended.send(change.value)?)
+        }
+    };
+    world.clone().run(async move {
+        let worker = worker(&client, handler).await;
+        write(&client, "first").await;
+        assert_eq!(runs.recv().await, Some(Some("first".into())));
+        world.sleep(Duration::from_secs(1)).await;
+        let counts = worker.counts();
+        assert_eq!((counts.committed, counts.dead_letters), (1, 0));
+        assert!(counts.retries >= 19, "{counts:?}");
+        worker.stop().await;
+    });
+}

@@ -143,6 +143,47 @@ impl Done {
     }
 }
 
+/// What was flushed is at servers, and looked for nowhere: also where it is flushed while more is added.
+#[test]
+fn a_transaction_that_has_flushed_takes_no_participants_writes() {
+    let bench = Bench::with(Options {
+        buffer_bytes: 300,
+        ..Options::default()
+    });
+    bench.fill(&ROWS);
+    bench.run(async {
+        let begun = async || bench.client.begin().await.expect("it begins");
+        let joined = async |txn: &Txn, rows: &[&str]| {
+            let joined = bench.client.join(txn.start_ts()).await;
+            let joined = joined.expect("it joins");
+            for row in rows {
+                joined.put(TABLE, row, "c", new(row)).expect("it is kept");
+            }
+            joined.end_with_buffered().expect("it ends")
+        };
+        let txn = begun().await;
+        let (one, other) = (
+            joined(&txn, &["a", "q"]).await,
+            joined(&txn, &["k", "q"]).await,
+        );
+        txn.add(one).expect("nothing was written before");
+        let refused = txn.add(other).expect_err("two have written a cell");
+        assert!(matches!(refused, NotAdded::Twice(..)), "{refused:?}");
+
+        let txn = begun().await;
+        let (one, other) = (
+            joined(&txn, &["a", "k", "q"]).await,
+            joined(&txn, &["k"]).await,
+        );
+        txn.add(one).expect("nothing was written before");
+        let refused = txn.add(other).expect_err("two have written a cell");
+        assert!(
+            matches!(refused, NotAdded::Failed(Error::Invalid(_))),
+            "{refused:?}"
+        );
+    });
+}
+
 /// Of two that have a cell, nobody's write is lost without a word: neither that of a participant, nor that of the client that commits.
 #[test]
 fn no_write_takes_the_place_of_that_of_another_one_that_shares_the_transaction() {
