@@ -332,10 +332,15 @@ impl<T: Clone> Sessions<T> {
     /// A scan of this client has ended, also one of a session that has ended meanwhile.
     pub fn scan_done(&mut self, now: Duration, token: &str, client: IpAddr) {
         self.scans.give_back(client, 1);
+        let session = self.open.get(token);
+        let is_over = session.is_some_and(|session| self.over(session, now).is_some());
         if let Some(session) = self.open.get_mut(token) {
             session.calls = session.calls.saturating_sub(1);
             session.scans = session.scans.saturating_sub(1);
-            session.used = now;
+            // One whose time is over was said to have ended: nothing brings it back.
+            if !is_over {
+                session.used = now;
+            }
         }
     }
 

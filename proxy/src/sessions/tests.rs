@@ -125,6 +125,20 @@ fn a_scan_keeps_a_session_only_while_its_reader_takes_something() {
     assert_eq!(sessions.scan(at(20), "c"), called("c"));
 }
 
+/// Its reader has taken nothing for too long, and its end was said; it has still to be noticed by who looks for such.
+#[test]
+fn the_end_of_a_scan_brings_no_session_back() {
+    let mut sessions = with(&["a"]);
+    assert_eq!(sessions.scan(at(1), "a"), called("a"));
+    assert!(matches!(sessions.rollback(at(11), "a"), Ok(None)));
+    sessions.scan_done(at(11), "a", client("a"));
+    assert!(sessions.commit(at(12), "a").is_err());
+    assert_eq!(
+        sessions.expire(at(12)),
+        [("a", SessionEnd::Expired(Expiry::Idle))]
+    );
+}
+
 #[test]
 fn calls_under_way_are_bounded_for_each_session_and_in_all() {
     let mut sessions = with(&["a", "b", "c"]);
