@@ -25,6 +25,8 @@ type fake struct {
 	commits []error
 	calls   []string
 	refuses error
+	// Of rollbacks, as many as are to fail.
+	rollbacks []error
 }
 
 func (f *fake) note(call string) {
@@ -49,7 +51,14 @@ func (f *fake) Get(context.Context, *proxypb.GetRequest) (*proxypb.GetResponse, 
 
 func (f *fake) Rollback(context.Context, *proxypb.RollbackRequest) (*proxypb.RollbackResponse, error) {
 	f.note("rollback")
-	return &proxypb.RollbackResponse{}, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.rollbacks) == 0 {
+		return &proxypb.RollbackResponse{}, nil
+	}
+	next := f.rollbacks[0]
+	f.rollbacks = f.rollbacks[1:]
+	return nil, next
 }
 
 func (f *fake) Commit(context.Context, *proxypb.CommitRequest) (*proxypb.CommitResponse, error) {
@@ -114,6 +123,27 @@ func TestACommitWhoseAnswerIsLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			commitTS, err := begin(t, &fake{session: "session", commits: each.answers}).Commit(t.Context())
+			if each.kind == nil && (err != nil || commitTS != 9) || each.kind != nil && !errors.Is(err, each.kind) {
+				t.Errorf("%d, %v", commitTS, err)
+			}
+		})
+	}
+}
+
+func TestAWriteThatIsRefusedSaysNothingOfACommitThatWasSentBefore(t *testing.T) {
+	away := answered(codes.Unavailable, "UNAVAILABLE")
+	for name, each := range map[string]struct {
+		rollbacks []error
+		kind      error
+	}{
+		"unless that can be rolled back":    {nil, percolator.ErrUnavailable},
+		"where it has begun since":          {[]error{answered(codes.Unavailable, "COMMITTING")}, nil},
+		"where nothing is heard of its end": {[]error{lost}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tx := begin(t, &fake{session: "session", commits: []error{lost, away}, rollbacks: each.rollbacks})
+			must(t, tx.Put(t.Context(), "t", "a", "c", nil))
+			commitTS, err := tx.Commit(t.Context())
 			if each.kind == nil && (err != nil || commitTS != 9) || each.kind != nil && !errors.Is(err, each.kind) {
 				t.Errorf("%d, %v", commitTS, err)
 			}

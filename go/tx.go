@@ -264,14 +264,20 @@ func (tx *Tx) Commit(ctx context.Context) (uint64, error) {
 		return commitTS, nil
 	}
 	tx.mayBeCommitted = wasSent || err.Reason == reasonOutcomeUnknown
-	switch err.Code {
-	case codes.InvalidArgument, codes.NotFound, codes.ResourceExhausted, codes.Unavailable:
-		// It has not begun, because of a write: nobody has to wait until the proxy ends the transaction.
-		if len(tx.writes) > 0 {
-			tx.failLocked(ctx, err)
-		}
+	if tx.isOfWrite(err) {
+		// Nobody has to wait until the proxy ends the transaction.
+		tx.failLocked(ctx, err)
 	}
 	return 0, err
+}
+
+// isOfWrite says whether a commit was refused because of a write that came with it: it has not begun.
+func (tx *Tx) isOfWrite(failed *Error) bool {
+	switch failed.Code {
+	case codes.InvalidArgument, codes.NotFound, codes.ResourceExhausted, codes.Unavailable:
+		return len(tx.writes) > 0
+	}
+	return false
 }
 
 func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
@@ -304,6 +310,11 @@ func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
 		case failed.Reason == reasonCommitting || failed.Reason == "":
 			// An answer of the proxy has a reason; without one it was lost, and the commit may go on.
 			isLost = true
+		case isLost && tx.isOfWrite(failed):
+			// The same of any write that was refused.
+			if tx.rollback(ctx) == nil {
+				return 0, failed
+			}
 		default:
 			return 0, failed
 		}

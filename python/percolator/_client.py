@@ -426,23 +426,24 @@ class Transaction:
             return self._commit_ts
         self._ended = True
         was_sent, self._may_be_committed = self._may_be_committed, True
+        writes = self._writes
         try:
-            self._commit_ts = self._commit(was_sent)
+            self._commit_ts = self._commit(was_sent, writes)
             return self._commit_ts
         except OutcomeUnknown:
             raise
         except Error as failed:
             self._may_be_committed = was_sent
             # It has not begun, because of a write: nobody has to wait until the proxy ends the transaction.
-            if self._writes and isinstance(failed, (InvalidArgument, NotFound, ResourceExhausted, Unavailable)):
+            if _is_of_write(failed, self._writes):
                 self._fail(failed)
             raise
 
-    def _commit(self, is_lost: bool) -> int:
+    def _commit(self, is_lost: bool, writes: List[Dict[str, Any]]) -> int:
         give_up = time.monotonic() + self._proxy.timeout
         fields: Dict[str, Any] = {"session": self._session}
-        if self._writes:
-            fields["writes"] = self._writes
+        if writes:
+            fields["writes"] = writes
         while True:
             try:
                 return int(self._proxy.call("commit", fields, again=False)["commit_ts"])
@@ -463,7 +464,7 @@ class Transaction:
                 raise _restarted(gone) from gone
             except ResourceExhausted as full:
                 # Of a commit that was sent before, this says nothing, unless that can be rolled back still.
-                if not is_lost or (self._writes and self._roll_back_quietly()):
+                if not is_lost or (writes and self._roll_back_quietly()):
                     raise
                 if time.monotonic() >= give_up:
                     raise self._unknown(str(full)) from full
@@ -471,12 +472,14 @@ class Transaction:
             except Error as away:
                 # An answer of the proxy has a reason; without one the connection was lost, or something between has answered in its
                 # place, and the commit may go on.
-                if away.reason not in ("", "COMMITTING"):
+                if away.reason in ("", "COMMITTING"):
+                    is_lost = True
+                    self._proxy.close()
+                # A write was refused, which says nothing of a commit that was sent before, unless that can be rolled back still.
+                elif not is_lost or not _is_of_write(away, writes) or self._roll_back_quietly():
                     raise
                 if time.monotonic() >= give_up:
                     raise self._unknown(str(away)) from away
-                is_lost = True
-                self._proxy.close()
                 time.sleep(0.05)
 
     def rollback(self) -> None:
@@ -611,6 +614,11 @@ class Participant(Transaction):
 
     def _end(self) -> None:
         self.finish()
+
+
+def _is_of_write(failed: Error, writes: List[Dict[str, Any]]) -> bool:
+    """Whether a commit was refused because of a write that came with it: it has not begun."""
+    return bool(writes) and isinstance(failed, (InvalidArgument, NotFound, ResourceExhausted, Unavailable))
 
 
 def _restarted(gone: Error) -> Aborted:

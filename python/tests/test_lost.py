@@ -110,6 +110,15 @@ class LostTest(unittest.TestCase):
         lost.put("t", "a", "c", "1")
         with self.assertRaises(percolator.ResourceExhausted):
             lost.commit()
+        # Its table can't be looked up, and the commit that was sent before has yet to come.
+        away = failed(503, "UNAVAILABLE", "UNAVAILABLE")
+        lost = self.transaction([b"", away, b"", b"", answer(200, {"commit_ts": "9"})])
+        lost.put("t", "a", "c", "1")
+        self.assertEqual(lost.commit(), 9)
+        lost = self.transaction([b"", away, answer(200, {})])
+        lost.put("t", "a", "c", "1")
+        with self.assertRaises(percolator.Unavailable):
+            lost.commit()
         # It was under way, and is done.
         committing = failed(503, "UNAVAILABLE", "COMMITTING")
         lost = self.transaction([b"", full, committing, answer(200, {"commit_ts": "9"})])
