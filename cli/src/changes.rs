@@ -148,6 +148,15 @@ impl Lines {
         self.write()
     }
 
+    /// Ends with a timestamp to go on from, unless what was printed last is not all up to some timestamp: the last `resolved` line
+    /// holds then.
+    fn end(&mut self, resolved: Timestamp) -> io::Result<()> {
+        if !self.has_printed {
+            self.resolved(resolved, true)?;
+        }
+        self.write()
+    }
+
     fn write(&mut self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         out.write_all(self.text.as_bytes())?;
@@ -223,11 +232,13 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     while let Some(Ok(Some(event))) = changes.next().now_or_never() {
         match event {
             ChangeEvent::Version(version) => lines.version(&version)?,
-            ChangeEvent::Resolved(_) => break,
+            ChangeEvent::Resolved(ts) => {
+                lines.resolved(ts, true)?;
+                break;
+            }
         }
     }
-    lines.resolved(changes.resolved(), true)?;
-    lines.write()?;
+    lines.end(changes.resolved())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,14 +12,15 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// How often it is said that a command waits.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// Gives up when nothing has gone on for too long.
+/// Gives up when servers have been away for too long.
 pub(crate) struct Retries {
     limit: Duration,
     state: Mutex<State>,
 }
 
 struct State {
-    progress: Instant,
+    /// Since when nothing has gone on. A pause of the command's own, as for who reads its output, is none of that.
+    failing: Option<Instant>,
     said: Option<Instant>,
 }
 
@@ -28,7 +29,7 @@ impl Retries {
         Self {
             limit,
             state: Mutex::new(State {
-                progress: Instant::now(),
+                failing: None,
                 said: None,
             }),
         }
@@ -36,7 +37,7 @@ impl Retries {
 
     /// Something has gone on.
     pub(crate) fn progress(&self) {
-        self.state.lock().progress = Instant::now();
+        self.state.lock().failing = None;
     }
 
     /// After an error that may pass: waits a little, or gives the error back when the time is over.
@@ -44,7 +45,7 @@ impl Retries {
     pub(crate) async fn wait(&self, error: Error, say: impl FnOnce(&str)) -> Result<(), Error> {
         {
             let mut state = self.state.lock();
-            let waited = state.progress.elapsed();
+            let waited = state.failing.get_or_insert_with(Instant::now).elapsed();
             if waited >= self.limit {
                 return Err(error);
             }
@@ -125,5 +126,29 @@ impl<'a> Snapshot<'a> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_an_outage_counts() {
+        let limit = Duration::from_millis(600);
+        let retries = Retries::new(limit);
+        let fails = async || {
+            retries
+                .wait(Error::Unavailable("away".into()), |_| {})
+                .await
+        };
+        // As where nobody takes what was read.
+        std::thread::sleep(limit);
+        assert!(fails().await.is_ok());
+        retries.progress();
+        std::thread::sleep(limit);
+        assert!(fails().await.is_ok());
+        std::thread::sleep(limit);
+        assert!(fails().await.is_err());
     }
 }

@@ -221,13 +221,9 @@ struct Manifest {
 }
 
 impl Manifest {
-    /// What counts without a restart: not how many tablet servers there are.
+    /// What counts without a restart: not how many servers there are.
     fn followed(&self, layout: &Layout) -> LiveSettings {
-        LiveSettings::of(
-            &self.cluster.spec,
-            layout.tablet_server_count(),
-            self.says_log_level,
-        )
+        LiveSettings::of(&self.cluster.spec, layout, self.says_log_level)
     }
 }
 

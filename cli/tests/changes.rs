@@ -30,6 +30,8 @@ fn read_lines(lines: &str, from: u64) -> (Vec<(u64, String, Option<String>)>, u6
         let number = |name: &str| line[name].as_str().and_then(|text| text.parse().ok());
         if let Some(ts) = number("resolved") {
             assert!(ts >= resolved, "{ts} behind {resolved}");
+            let all_below = pending.iter().all(|change: &(u64, _, _)| change.0 <= ts);
+            assert!(all_below, "{ts} behind changes above it");
             resolved = ts;
             changes.append(&mut pending);
             continue;
@@ -52,12 +54,16 @@ struct Follower {
 
 impl Follower {
     fn start(cluster: &Cluster, folder: &Path, from: u64) -> Self {
+        Self::start_with(cluster, folder, from, &[])
+    }
+
+    fn start_with(cluster: &Cluster, folder: &Path, from: u64, more: &[&str]) -> Self {
         let file = folder.join(format!("from-{from}"));
         let lines = File::create(&file).expect("a file");
         let from_text = from.to_string();
         let command = ["changes", "t", "-o", "json", "--from", &from_text];
         let child = cluster
-            .command(&[&command[..], &["--interval", "50ms"]].concat())
+            .command(&[&command[..], &["--interval", "50ms"], more].concat())
             .stdout(lines)
             .stderr(Stdio::null())
             .spawn()
@@ -303,4 +309,47 @@ fn what_may_have_been_collected_is_refused_with_what_to_do() {
     });
     let said = ["percolator scan t --at ", "percolator changes t --from "];
     refused.refused(3, &said);
+}
+
+/// Nothing says then that it was printed.
+#[test]
+fn it_is_interrupted_in_the_middle_of_a_transaction() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let master = cluster.master.clone();
+    let begin = block_on(async {
+        let client = Client::connect(&master).await.expect("a client");
+        let begin = client.timestamp().await.expect("a timestamp");
+        // Larger than what is put in order at a time.
+        let txn = client.begin().await.expect("a transaction");
+        for number in 0..64 {
+            let value = vec![b'v'; 256 << 10];
+            txn.put("t", format!("r{number:02}"), "c", value)
+                .expect("room");
+        }
+        txn.commit().await.expect("a commit");
+        begin.as_u64()
+    });
+    let mut follower = Follower::start_with(&cluster, folder.path(), begin, &["--buffer", "1"]);
+    wait_for("its first lines", || {
+        let size = std::fs::metadata(&follower.file).ok()?.len();
+        (size > 0).then_some(())
+    });
+    signal(follower.child.id(), "INT");
+    assert_eq!(follower.child.wait().expect("it ends").code(), Some(0));
+    let (printed, resolved) = follower.lines();
+    assert!(printed.is_empty() == (resolved == begin), "{resolved}");
+    // All of it comes then, once.
+    let from = resolved.to_string();
+    let rest = ["changes", "t", "--once", "-o", "json", "--from", &from];
+    let (rest, _) = read_lines(&cluster.run(&rest).ok(), resolved);
+    assert_eq!(printed.len() + rest.len(), 64);
+    // Also where it is put in order in parts.
+    let from = begin.to_string();
+    let all = [
+        "changes", "t", "--once", "-o", "json", "--buffer", "1", "--from", &from,
+    ];
+    let (all, _) = read_lines(&cluster.run(&all).ok(), begin);
+    assert_eq!(all.len(), 64);
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use percolator_api::Spec;
 
+use crate::layout::Layout;
+
 /// What the manifest says for the master.
 const MANIFEST: &str = "manifest.json";
 /// From which level on servers log; empty where the manifest doesn't say.
@@ -21,15 +23,11 @@ pub struct LiveSettings {
 }
 
 impl LiveSettings {
-    /// `tablets`: that run, whatever the manifest says meanwhile. `says_log_level`: the manifest's text does; where it doesn't, servers that are
-    /// threads have another level than processes.
-    pub fn of(spec: &Spec, tablets: u32, says_log_level: bool) -> Self {
+    /// The numbers of servers are those of the layout, which run, whatever the manifest says meanwhile. `says_log_level`: the manifest's text
+    /// does; where it doesn't, servers that are threads have another level than processes.
+    pub fn of(spec: &Spec, layout: &Layout, says_log_level: bool) -> Self {
         Self {
-            manifest: {
-                let mut spec = spec.clone();
-                spec.tablets.replicas = tablets;
-                spec.for_master()
-            },
+            manifest: layout.with_its_servers(spec).for_master(),
             log_level: if says_log_level {
                 spec.log.level.name()
             } else {

@@ -244,9 +244,13 @@ impl Layout {
         (replicas > 1 || folder.join(file).exists()).then_some(folder)
     }
 
-    /// How many tablet servers there are.
-    pub fn tablet_server_count(&self) -> u32 {
-        self.spec.tablets.replicas
+    /// The same spec with as many servers as there are.
+    pub(crate) fn with_its_servers(&self, spec: &Spec) -> Spec {
+        let mut spec = spec.clone();
+        spec.tablets.replicas = self.spec.tablets.replicas;
+        spec.gc_master.replicas = self.spec.gc_master.replicas;
+        spec.oracle.replicas = self.spec.oracle.replicas;
+        spec
     }
 
     /// The tablet servers' names.

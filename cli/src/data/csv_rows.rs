@@ -57,21 +57,61 @@ pub(crate) fn next_row<R: BufRead>(
         bytes += buffer.len();
         let text = match std::str::from_utf8(buffer) {
             Ok(text) => text,
-            Err(error) => return Ok(Some(Err(Bad::not_utf8(lines.line(), &error)))),
+            Err(error) => {
+                let bad = Bad::not_utf8(lines.line(), &error);
+                return Ok(Some(Err(of_row(bad, buffer, open.quoted_since.is_some()))));
+            }
         };
         if open.quoted_since.is_none() && text.trim_end_matches(['\r', '\n']).is_empty() {
             start = None;
             continue;
         }
+        let is_quoted = open.quoted_since.is_some();
         match open.take(text, lines.line()) {
             Ok(true) => {
                 let fields = open.fields;
                 return Ok(Some(Ok(CsvRow { line, fields })));
             }
             Ok(false) => {}
-            Err(why) => return Ok(Some(Err(Bad::at(lines.line(), why)))),
+            Err(why) => {
+                let bad = Bad::at(lines.line(), why);
+                return Ok(Some(Err(of_row(bad, buffer, is_quoted))));
+            }
         }
     }
+}
+
+/// What is wrong with a row because of this line. Where a quote is open at its end, nobody knows where the row ends: the next line may
+/// be a part of a field, and look like a row.
+fn of_row(bad: Bad, line: &[u8], is_quoted: bool) -> Bad {
+    if !ends_quoted(line, is_quoted) {
+        return bad;
+    }
+    Bad {
+        why: format!(
+            "{}; a quote is open at the line's end, so that the lines behind it may be parts of a field",
+            bad.why
+        ),
+        fatal: true,
+        ..bad
+    }
+}
+
+/// Whether a quote is open at the end of a line, as far as that can be seen; `is_quoted`: one was at its beginning.
+fn ends_quoted(line: &[u8], mut is_quoted: bool) -> bool {
+    let mut is_start = !is_quoted;
+    let mut bytes = line.iter().peekable();
+    while let Some(byte) = bytes.next() {
+        if is_quoted {
+            // Two quotes are one.
+            is_quoted = *byte != b'"' || bytes.next_if_eq(&&b'"').is_some();
+        } else if is_start && *byte == b'"' {
+            (is_quoted, is_start) = (true, false);
+        } else {
+            is_start = *byte == b',';
+        }
+    }
+    is_quoted
 }
 
 impl Open {
@@ -191,6 +231,31 @@ mod tests {
         let latin = rows(b"a\n\xe4\nb\n");
         assert_eq!(latin[1].clone().unwrap_err().line, 2);
         assert_eq!(latin[2].clone().unwrap().fields, ["b"]);
+    }
+
+    /// What lies within it is no row, whatever it looks like.
+    #[test]
+    fn nothing_is_read_behind_a_bad_line_with_an_open_quote() {
+        for text in [
+            &b"id,name\n1,\"caf\xe9 and\n2,evil\nend\"\n"[..],
+            b"id,name\n1,\"and\ncaf\xe9\n2,evil\nend\"\n",
+            b"id,name\n1\",\"and\n2,evil\nend\"\n",
+            b"id,name\n\"1\"x,\"and\n2,evil\nend\"\n",
+        ] {
+            let rows = rows(text);
+            assert_eq!(rows.len(), 2, "{rows:?}");
+            assert!(rows[1].clone().unwrap_err().fatal, "{rows:?}");
+        }
+        for text in [
+            &b"id,name\n1,\"caf\xe9\"\n2,good\n"[..],
+            b"id,name\n1,\"a\"\"b\xe9\"\n2,good\n",
+            b"id,name\n1,\"a\nb\xe9\"\n2,good\n",
+            b"id,name\n\"1\"x\",y\n2,good\n",
+        ] {
+            let rows = rows(text);
+            assert_eq!(rows.len(), 3, "{rows:?}");
+            assert_eq!(rows[2].clone().unwrap().fields, ["2", "good"]);
+        }
     }
 
     proptest! {

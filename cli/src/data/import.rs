@@ -91,7 +91,8 @@ pub(crate) struct Args {
     /// Load the whole file in one transaction: all of it becomes visible at once, or nothing does.
     #[arg(long, conflicts_with = "concurrency")]
     atomic: bool,
-    /// Go on behind lines that can't be loaded, and count them. Default: stop at the first one.
+    /// Go on behind lines that can't be loaded, and count them. A line of CSV ends the import all the same if a quote is open at its end:
+    /// what follows may be a part of its field. Default: stop at the first one.
     #[arg(long)]
     skip_bad: bool,
     /// Cut the table into tablets at this row when it is made; may be given often, in order.
