@@ -128,7 +128,12 @@ impl VersionedFolder {
         let version = RegisterVersion(next);
         let name = format!("{next}.{:032x}{TEMPORARY}", u128::from_le_bytes(write.0));
         let temporary = self.path.join(name);
-        write_synced(&*self.files, &temporary, &encode(write, version, value)).map_err(certain)?;
+        let written = write_synced(&*self.files, &temporary, &encode(write, version, value));
+        written.map_err(|error| {
+            // What is there of it takes room that the next try needs.
+            drop(self.files.remove(&temporary));
+            certain(error)
+        })?;
         Ok(Prepared { version, temporary })
     }
 
@@ -156,6 +161,7 @@ impl VersionedFolder {
             }
             // A device that fails in the middle of it doesn't say whether the name is there.
             Err(cause) => {
+                drop(self.files.remove(temporary));
                 let error = FileError::of("link", &name)(cause).late();
                 return Err(not_swapped(self.register(), &error, write));
             }
@@ -351,6 +357,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::files::{Files, NewFile};
 
     const ONE: WriteId = WriteId([1; 16]);
     const SLOW: WriteId = WriteId([9; 16]);
@@ -462,5 +469,71 @@ mod tests {
         let error = register.swap(None, Vec::new()).await.unwrap_err();
         assert!(matches!(error, SwapError::Unavailable { .. }), "{error}");
         assert!(error.to_string().contains("missing"), "{error}");
+    }
+
+    /// Files of a device that has room for the first bytes of a file alone.
+    struct FullDevice;
+
+    struct HalfAFile(Box<dyn NewFile>);
+
+    impl NewFile for HalfAFile {
+        fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.0.write_all(&bytes[..bytes.len() / 2])?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            self.0.sync()
+        }
+    }
+
+    impl Files for FullDevice {
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            StdFiles.read(path)
+        }
+
+        fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+            Ok(Box::new(HalfAFile(StdFiles.create(path)?)))
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            StdFiles.rename(from, to)
+        }
+
+        fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
+            StdFiles.sync_folder_of(path)
+        }
+    }
+
+    impl FolderFiles for FullDevice {
+        fn make_folder(&self, path: &Path) -> io::Result<()> {
+            StdFiles.make_folder(path)
+        }
+
+        fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+            StdFiles.names(folder)
+        }
+
+        fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+            StdFiles.link(from, to)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            StdFiles.remove(path)
+        }
+    }
+
+    /// Otherwise each try would take a part of the room that the next one needs.
+    #[test]
+    fn what_finds_no_room_leaves_nothing_behind() {
+        let (_place, folder) = folder();
+        let first = folder.swap(None, b"one", ONE).unwrap();
+        let full = VersionedFolder::on(Arc::new(FullDevice), folder.path());
+        for number in 0..3 {
+            let refused = full.swap(Some(first), b"two", WriteId([number; 16]));
+            assert!(refused.is_err());
+        }
+        let names = StdFiles.names(folder.path()).unwrap();
+        assert_eq!(names.len(), 1, "{names:?}");
     }
 }
