@@ -453,7 +453,7 @@ impl Directory {
             return;
         }
         let epoch = tablet.epoch;
-        let Ok(sibling) = self.next_tablet_id() else {
+        let Ok(sibling) = self.next_tablet_id(now) else {
             return;
         };
         self.balancer.rest_from_cuts(now, [id]);

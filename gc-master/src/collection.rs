@@ -9,7 +9,7 @@ use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
 use crate::core::Directory;
-use crate::state::{DirectoryState, Table, TableState};
+use crate::state::{DirectoryState, Drain, Table, TableState};
 
 /// The longest lease of a session; shorter where the retention is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
@@ -272,13 +272,16 @@ impl Directory {
         self.unheard_of(state).next().is_none()
     }
 
-    /// The tablet servers that are known of and have not been heard since this start.
+    /// The tablet servers that are known of and have not been heard since this start. One that is drained has nothing, and may be gone
+    /// for good.
     pub(crate) fn unheard_of<'a>(
         &self,
         state: &'a DirectoryState,
     ) -> impl Iterator<Item = &'a str> {
         let servers = state.tablet_servers().into_iter();
-        servers.filter(|server| self.reported(server).is_none())
+        let is_drained =
+            |server: &str| (state.servers.get(server)).is_some_and(|it| it.drain == Drain::Drained);
+        servers.filter(move |server| !is_drained(server) && self.reported(server).is_none())
     }
 
     /// The barrier that a tablet server has durably; none where it has not been heard.

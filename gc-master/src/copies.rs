@@ -89,8 +89,17 @@ impl CopyFile {
         if durable.is_none_or(|header| header.register != register) {
             return Ok(None);
         }
-        let found = load(&self.file)?;
-        drop(durable);
+        let file = self.file.clone();
+        // A disk that hangs holds up nobody else. Until it has ended, nothing else is read or written.
+        let read = tokio::task::spawn_blocking(move || {
+            let found = load(&file);
+            drop(durable);
+            found
+        });
+        let found = match read.await {
+            Ok(found) => found?,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
         Ok(found.map(|(header, state)| (header.number, state)))
     }
 }

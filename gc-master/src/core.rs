@@ -75,6 +75,8 @@ pub struct Directory {
     pub(crate) state_bytes_max: usize,
     /// This master is about to end, and another one to lead.
     ends_soon: bool,
+    /// When a server had a table last that the state lacks, and what it was answered.
+    pub(crate) is_older: Option<(Duration, Refusal)>,
 }
 
 /// What may be set when a master starts.
@@ -149,6 +151,7 @@ impl Directory {
             manifest: Manifest::default(),
             state_bytes_max: STATE_BYTES_MAX,
             ends_soon: false,
+            is_older: None,
         };
         match start {
             Start::State(bytes) => {
@@ -238,7 +241,12 @@ impl Directory {
         beat.check_cluster(state)?;
         beat.check_role(state)?;
         let has_joined = self.incarnation(&beat.server) == beat.incarnation;
-        beat.check_known(state, has_joined)?;
+        if let Err(refusal) = beat.check_known(state, has_joined) {
+            if matches!(refusal, Refusal::TableNotInState { .. }) {
+                self.is_older = Some((now, refusal.clone()));
+            }
+            return Err(refusal);
+        }
         if has_said_more(state, &beat) {
             let server = beat.server.clone();
             return Err(Refusal::LateHeartbeat { server });
@@ -431,7 +439,9 @@ impl Directory {
     pub(crate) fn check_settled(&self, now: Duration) -> Result<(), Refusal> {
         let state = self.state()?;
         let unheard = |(name, server): (&String, &Server)| {
-            server.role == Role::Tablet && self.reported(name).is_none()
+            server.role == Role::Tablet
+                && server.drain != Drain::Drained
+                && self.reported(name).is_none()
         };
         let until = self.settled_at();
         if now < until && state.servers.iter().any(unheard) {

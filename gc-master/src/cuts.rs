@@ -132,7 +132,7 @@ impl Splitting {
                     tablet: id,
                     epoch: tablet.epoch,
                     row: Bytes::copy_from_slice(row),
-                    sibling: directory.next_tablet_id()?,
+                    sibling: directory.next_tablet_id(now)?,
                 })
             };
             self.asked.ask(directory, now, (id, &tablet), action)?;
@@ -264,7 +264,8 @@ impl Directory {
     }
 
     /// An id that no tablet has had. It is durable before a server gets it.
-    pub(crate) fn next_tablet_id(&mut self) -> Result<u64, Refusal> {
+    pub(crate) fn next_tablet_id(&mut self, now: Duration) -> Result<u64, Refusal> {
+        self.check_newest(now)?;
         let state = self.state.as_mut().ok_or(Refusal::NoState)?;
         let id = state.next_tablet_id;
         state.next_tablet_id += 1;

@@ -97,7 +97,9 @@ impl Directory {
     pub(crate) fn drain_waits_for(&self, now: Duration, server: &str) -> Option<String> {
         let state = self.state.as_ref()?;
         let live = self.live.get(server)?;
-        if !state.is_draining(server) || self.tablets_at(server) > 0 {
+        // Who has not been heard yet may be up.
+        let is_early = now < self.settled_at();
+        if is_early || !state.is_draining(server) || self.tablets_at(server) > 0 {
             return None;
         }
         let mut arriving = live.arriving.iter();

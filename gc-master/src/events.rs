@@ -495,7 +495,11 @@ impl Heartbeat {
         let departed = self.departed.iter().map(|departed| &departed.tablet);
         let unknown = self.tablets.iter().chain(departed).find(|tablet| {
             let table = tablet.table.0;
-            !state.tables.contains_key(&table) && !state.gave(table)
+            match state.tables.get(&table) {
+                // A number that was given again by a state that didn't know it.
+                Some(known) => known.name != tablet.table_name,
+                None => !state.gave(table),
+            }
         });
         let taken_in = state
             .servers

@@ -279,7 +279,8 @@ impl Directory {
 
     /// Of the tablets that a server gets, those that will never be its own: another server reports their first row at a later
     /// epoch, or their table is gone. A hand-over, a split and a merge are each decided by the owner, once for an epoch, and
-    /// the server that it is decided for reports it first. Rows that were given up when the state was rebuilt are decided, too.
+    /// the server that it is decided for reports it first. Rows that were given up when the state was rebuilt are decided, too: the
+    /// empty tablet for them is yet to be made, at a later epoch than all copies.
     /// So the server that gets the tablet need not wait for an owner that may be gone for good.
     pub(crate) fn settled_arrivals(&self, server: &str) -> Vec<(u64, u64)> {
         let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
@@ -289,7 +290,7 @@ impl Directory {
             let known = self.tablets.of_row(it.table.0, &it.start_row);
             let is_elsewhere = known.is_some_and(|(_, known)| {
                 let is_later = known.epoch > it.epoch || mutants::on(Mutant::ArrivalSettledEarly);
-                is_later && known.owner != server && known.listed
+                is_later && (!known.made || known.owner != server && known.listed)
             });
             it.failure.is_none() && (state.is_gone(it.table.0) || is_elsewhere)
         };

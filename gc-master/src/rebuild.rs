@@ -502,13 +502,14 @@ impl<'a> Plan<'a> {
                     table.name
                 ));
                 *counts.entry(*id).or_default() += 1;
+                let epoch = self.epoch_above_copies(*id, &rows);
                 if table.state == TableState::Ready {
                     table.state = TableState::Creating;
                 }
                 let empty = Placement {
                     table: *id,
                     rows,
-                    epoch: 1,
+                    epoch,
                     owner: owner.clone(),
                     made: false,
                     state: TabletState::Serving,
@@ -520,6 +521,14 @@ impl<'a> Plan<'a> {
             }
         }
         counts
+    }
+
+    /// Above all copies of these rows that wait for an owner which is not there: they go when the empty tablet is known.
+    fn epoch_above_copies(&self, table: u32, rows: &Rows) -> u64 {
+        let copies = self.members.values().flat_map(|beat| &beat.arriving);
+        let copies = copies.filter(|it| it.table.0 == table && rows.contains(&it.start_row));
+        // Their owner would have handed them over at the next one.
+        copies.map(|it| it.epoch + 2).max().unwrap_or(1)
     }
 
     /// Enters the servers. Which start of each was accepted nobody knows, unless it says so.

@@ -85,6 +85,12 @@ pub enum Error {
         /// Where it listens.
         address: SocketAddr,
     },
+    /// Another master may have a folder that doesn't.
+    #[error("a write to this master's folder has not ended within {within:?}: its disk hangs")]
+    FolderHangs {
+        /// So long the folder's copy of the state was waited for.
+        within: Duration,
+    },
     /// The register has room for shorter ones.
     #[error("the master's name and address are too long for its register")]
     NameTooLong,
@@ -446,7 +452,11 @@ impl Terms {
         let opened = async {
             loop {
                 let copy = match candidate {
-                    Some(candidate) => candidate.own_copy().await?,
+                    Some(candidate) => {
+                        let within = Duration::from_millis(candidate.timing().right_ms);
+                        let copy = tokio::time::timeout(within, candidate.own_copy()).await;
+                        copy.map_err(|_| Error::FolderHangs { within })??
+                    }
                     None => None,
                 };
                 let from = (&self.options, &*self.folder);

@@ -281,6 +281,8 @@ impl StateStore {
                 if waits.clock.now() >= deadline {
                     return Err(error.into());
                 }
+                // A register that fails at once is not asked all the time.
+                waits.clock.sleep(waits.retry).await;
                 return Ok(None);
             }
             let found = found.ok_or(PersistError::Superseded)?;
@@ -307,6 +309,7 @@ impl StateStore {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use percolator_register::{BoxFuture, FileRegister};
 
@@ -483,5 +486,62 @@ mod tests {
             matches!(error, PersistError::NoState { bytes: 2 }),
             "{error}"
         );
+    }
+
+    /// It answers each write at once, that nobody knows what became of it, and says what it holds: nothing else than before.
+    #[derive(Debug, Default)]
+    struct Failing {
+        swaps: AtomicU64,
+    }
+
+    impl Register for Failing {
+        fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
+            Box::pin(async { Ok(None) })
+        }
+
+        fn swap(
+            &self,
+            _expected: Option<RegisterVersion>,
+            _value: Vec<u8>,
+        ) -> BoxFuture<'_, Result<RegisterVersion, SwapError>> {
+            let number = self.swaps.fetch_add(1, Ordering::Relaxed);
+            assert!(number < 1_000, "it is asked all the time");
+            Box::pin(async move {
+                Err(SwapError::Unknown {
+                    register: "the register".to_owned(),
+                    write: WriteId(u128::from(number).to_le_bytes()),
+                    reason: "internal error".into(),
+                })
+            })
+        }
+    }
+
+    /// Goes on by itself only while somebody waits.
+    #[derive(Default)]
+    struct WaitedFor(AtomicU64);
+
+    impl StoreClock for WaitedFor {
+        fn now(&self) -> Duration {
+            Duration::from_millis(self.0.load(Ordering::Relaxed))
+        }
+
+        fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+            let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+            self.0.fetch_add(millis, Ordering::Relaxed);
+            Box::pin(async {})
+        }
+    }
+
+    #[tokio::test]
+    async fn a_register_that_fails_at_once_is_asked_now_and_then() {
+        let register = Arc::new(Failing::default());
+        let waits = StoreWaits {
+            clock: Arc::new(WaitedFor::default()),
+            retry: RETRY,
+            retry_max: Duration::from_secs(5),
+        };
+        let (mut store, _) = StateStore::load(register.clone(), 1, waits).await.unwrap();
+        assert!(store.store(1, b"state").await.is_err());
+        assert!(register.swaps.load(Ordering::Relaxed) <= 51);
     }
 }

@@ -14,11 +14,23 @@ use crate::state::{DirectoryState, Placement, Role, Table, TableState};
 /// The most bytes that the state may have with one more table, unless [`Directory::limit_state`] says otherwise.
 pub const STATE_BYTES_MAX: usize = 12 << 20;
 
+/// No table is made, and no tablet split, for so long after a server had one that the state lacks: it asks again all the time.
+const OLDER_REST: Duration = Duration::from_secs(60);
+
 impl Directory {
     /// The most bytes that the state may have with one more table. The register of the state takes more, so that what
     /// servers report still fits in.
     pub fn limit_state(&mut self, bytes_max: usize) {
         self.state_bytes_max = bytes_max;
+    }
+
+    /// Whether numbers of tables and tablets may be given: no server had something of late that the state doesn't have. They may be those
+    /// of that.
+    pub(crate) fn check_newest(&self, now: Duration) -> Result<(), Refusal> {
+        match &self.is_older {
+            Some((at, refusal)) if now < *at + OLDER_REST => Err(refusal.clone()),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Begins a table, or goes on with one that is being created with the same cuts. Answers with
@@ -47,6 +59,7 @@ impl Directory {
             });
         }
         self.check_settled(now)?;
+        self.check_newest(now)?;
         let unmet = self.unmet_tablet_servers();
         if unmet > 0 && self.state()?.tables.is_empty() {
             let met = self.state()?.servers.tablet_servers_len();

@@ -206,6 +206,31 @@ fn a_state_that_is_older_than_its_servers_refuses_them_and_drops_nothing() {
     );
 }
 
+/// A table that is made by it would have the number, and the tablets, of one that it doesn't know.
+#[test]
+fn a_state_that_is_older_than_a_server_makes_no_table_and_takes_none_for_another_one() {
+    let mut world = World::new(2);
+    world.create("old", &[]).unwrap();
+    world.beat_all();
+    let backup = world.disk.clone();
+    world.create("new", &[]).unwrap();
+    let with_new = world.directory.tablets().get(2).unwrap().owner.clone();
+    let without = ["tablet-0", "tablet-1"][usize::from(with_new == "tablet-0")];
+    world.disk = backup;
+    world.restart();
+    world.beat(without).unwrap();
+    let refused = world.beat(&with_new).unwrap_err();
+    assert!(matches!(refused, Refusal::TableNotInState { .. }));
+    world.now += SILENCE_MAX;
+    world.beat(without).unwrap();
+    assert_eq!(world.create("other", &[]), Err(refused.clone()));
+    // The server was stopped for a while.
+    world.now += Duration::from_secs(120);
+    world.beat(without).unwrap();
+    assert_eq!(world.create("other", &[]), Ok(2));
+    assert_eq!(world.beat(&with_new), Err(refused));
+}
+
 #[test]
 fn of_overlapping_reports_the_higher_epoch_wins() {
     let mut world = World::new(2);

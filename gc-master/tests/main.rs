@@ -5,6 +5,7 @@ mod deletion;
 mod drains;
 mod failover;
 mod fencing;
+mod given_up;
 mod heartbeats;
 mod masters;
 mod moves;

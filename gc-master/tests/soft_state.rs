@@ -1,6 +1,8 @@
 //! Where tablets are is soft state: a master that starts again hears it from their owners. What no owner can report is
 //! durable.
 
+use std::time::Duration;
+
 use crate::world::World;
 use percolator_gc_master::{
     Heartbeat, Refusal, SILENCE_MAX, TableState, directory_response, gc_status,
@@ -213,6 +215,27 @@ fn a_folder_that_was_lost_while_no_master_ran_is_noticed() {
     assert_eq!(world.state_of("a"), None);
     assert!(world.state().unreported.is_empty());
     world.assert_agreement("given up");
+}
+
+/// A server that was drained is gone for good, and missed by nobody.
+#[test]
+fn a_loss_is_noticed_though_a_drained_server_is_gone() {
+    let mut world = World::new(3);
+    world.create("a", &["g", "p"]).unwrap();
+    world.beat_all();
+    world.drain("tablet-2", true).unwrap();
+    crate::world::settle(&mut world, Duration::from_secs(20));
+    assert!(crate::world::left(&world, "tablet-2").drained);
+    world.collect();
+    world.down.push("tablet-2".into());
+    world.restart();
+    empty(&mut world, "tablet-1");
+    world.beat("tablet-0").unwrap();
+    beat_emptied(&mut world, "tablet-1");
+    // Nobody waits for it either before a table is made.
+    world.create("b", &[]).unwrap();
+    settle(&mut world);
+    assert_eq!(lost(&world, "tablet-1").len(), 1);
 }
 
 /// A register takes less than a server may lose, and a state that is too large would end each master that leads.
