@@ -152,6 +152,15 @@ impl Shared {
         })
     }
 
+    /// The generation of a cluster that watches have told last.
+    fn generation(&self, full_name: &str) -> Option<i64> {
+        let (namespace, name) = full_name.split_once('/')?;
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let reference = ObjectRef::new(name).within(namespace);
+        let mut clusters = known.iter().filter_map(|store| store.get(&reference));
+        clusters.find_map(|cluster| cluster.metadata.generation)
+    }
+
     /// Whether there is such a cluster, as far as watches have told.
     pub(crate) fn is_there(&self, namespace: &str, name: &str) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,9 +203,10 @@ async fn compare(shared: &Shared, namespaces: &[String]) {
                         namespace.is_none_or(|it| name.split('/').next() == Some(it))
                     })
                 };
+                let told = |name: &str| shared.generation(name);
                 shared
                     .reconciles
-                    .compare(&present, |name| !is_unknown(name));
+                    .compare(&present, told, |name| !is_unknown(name));
             }
             Err(_) => tracing::warn!("no answer to a list of the clusters"),
         }
@@ -321,9 +331,8 @@ async fn reconcile(
     let name = full_name(&found.metadata);
     // Adds the cluster's name to every log line of this reconcile.
     let span = tracing::error_span!("cluster", name);
-    let generation = found.metadata.generation;
     let _slot = shared.slots.acquire().await;
-    shared.reconciles.begin(&name, generation, Instant::now());
+    shared.reconciles.begin(&name, Instant::now());
     let timer = shared.metrics.durations.start_timer();
     let result = async {
         match run_steps(&found.metadata, &shared).await {

@@ -35,8 +35,6 @@ struct Cluster {
     /// In a row.
     failures: u32,
     under_way_since: Option<Instant>,
-    /// The newest generation that the watch has told.
-    told: Option<i64>,
     /// One that the API server had, and the watch hadn't told, when they were last compared.
     waited_for: Option<i64>,
 }
@@ -46,12 +44,11 @@ impl Reconciles {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A reconcile of what the watch has reported begins.
-    pub(crate) fn begin(&self, cluster: &str, generation: Option<i64>, now: Instant) {
+    /// A reconcile begins.
+    pub(crate) fn begin(&self, cluster: &str, now: Instant) {
         let mut books = self.books();
         let of_cluster = books.clusters.entry(cluster.to_owned()).or_default();
         of_cluster.under_way_since = Some(now);
-        of_cluster.told = of_cluster.told.max(generation);
     }
 
     pub(crate) fn end(&self, cluster: &str, succeeded: bool) {
@@ -74,9 +71,14 @@ impl Reconciles {
     }
 
     /// Compares what the API server has with what the watch has told: clusters, and their generations. What it
-    /// hasn't told from one comparison to the next, it won't. Those that are gone are forgotten, of which it `is_known`
-    /// whether they are.
-    pub(crate) fn compare(&self, present: &BTreeMap<String, i64>, is_known: impl Fn(&str) -> bool) {
+    /// hasn't told from one comparison to the next, it won't. `told`: the generation that it has told last, also if its reconcile
+    /// waits for others. Those that are gone are forgotten, of which it `is_known` whether they are.
+    pub(crate) fn compare(
+        &self,
+        present: &BTreeMap<String, i64>,
+        told: impl Fn(&str) -> Option<i64>,
+        is_known: impl Fn(&str) -> bool,
+    ) {
         let mut books = self.books();
         books.clusters.retain(|name, cluster| {
             present.contains_key(name) || cluster.under_way_since.is_some() || !is_known(name)
@@ -84,10 +86,10 @@ impl Reconciles {
         let mut untold = None;
         for (name, generation) in present {
             let cluster = books.clusters.entry(name.clone()).or_default();
-            let waited_for = cluster.waited_for;
-            if cluster.told >= Some(*generation) {
+            let (waited_for, told) = (cluster.waited_for, told(name));
+            if told >= Some(*generation) {
                 cluster.waited_for = None;
-            } else if waited_for.is_some_and(|waited_for| cluster.told < Some(waited_for)) {
+            } else if waited_for.is_some_and(|waited_for| told < Some(waited_for)) {
                 untold = Some(name.clone());
             } else {
                 cluster.waited_for = Some(*generation);
@@ -214,7 +216,7 @@ mod tests {
         let reconciles = Reconciles::default();
         let now = Instant::now();
         for cluster in ["a/a", "a/b", "a/c"] {
-            reconciles.begin(cluster, Some(1), now);
+            reconciles.begin(cluster, now);
         }
         assert_eq!(reconciles.count(|_| true), (3, 3, 0));
         reconciles.end("a/a", true);
@@ -226,7 +228,7 @@ mod tests {
             (3, 1, 0),
             "it is gone"
         );
-        reconciles.begin("a/b", Some(1), now);
+        reconciles.begin("a/b", now);
         assert_eq!(reconciles.count(|_| true), (3, 2, 0));
         reconciles.end("a/b", true);
         reconciles.end("a/c", true);
@@ -239,7 +241,7 @@ mod tests {
     fn a_look_that_takes_too_long_is_a_standstill() {
         let reconciles = Reconciles::default();
         let now = Instant::now();
-        reconciles.begin("a/a", Some(1), now);
+        reconciles.begin("a/a", now);
         assert_eq!(reconciles.standstill(now + STUCK), None);
         let later = now + STUCK + Duration::from_secs(1);
         let told = reconciles.standstill(later).expect("a standstill");
@@ -252,40 +254,46 @@ mod tests {
     fn a_watch_that_is_a_moment_late_twice_is_no_standstill() {
         let reconciles = Reconciles::default();
         let now = Instant::now();
-        reconciles.begin("a/a", Some(1), now);
-        reconciles.compare(&present(&[("a/a", 2)]), |_| true);
-        reconciles.begin("a/a", Some(2), now);
-        reconciles.compare(&present(&[("a/a", 3)]), |_| true);
-        assert_eq!(
-            reconciles.standstill(now),
-            None,
-            "what was waited for was told"
-        );
-        reconciles.compare(&present(&[("a/a", 4)]), |_| true);
-        assert!(reconciles.standstill(now).is_some());
+        let compare = |told: i64, there: i64| {
+            reconciles.compare(&present(&[("a/a", there)]), |_| Some(told), |_| true);
+            reconciles.standstill(now)
+        };
+        assert_eq!(compare(1, 2), None);
+        assert_eq!(compare(2, 3), None, "what was waited for was told");
+        assert!(compare(2, 4).is_some());
     }
 
     #[test]
     fn a_watch_that_misses_a_change_is_a_standstill() {
         let reconciles = Reconciles::default();
         let now = Instant::now();
-        let reconcile = |cluster: &str, generation| {
-            reconciles.begin(cluster, Some(generation), now);
-            reconciles.end(cluster, true);
+        let compare = |told: Option<i64>, there: &[(&str, i64)]| {
+            let told = |name: &str| told.filter(|_| name == "a/a").or(Some(1));
+            reconciles.compare(&present(there), told, |_| true);
+            reconciles.standstill(now)
         };
-        reconcile("a/a", 1);
-        reconcile("a/b", 1);
-        reconciles.compare(&present(&[("a/a", 1), ("a/b", 1)]), |_| true);
-        reconciles.compare(&present(&[("a/a", 2), ("a/b", 1)]), |_| true);
-        assert_eq!(reconciles.standstill(now), None, "it may be on its way");
-        // A reconcile that wasn't the watch's doing doesn't count.
-        reconcile("a/a", 1);
-        reconciles.compare(&present(&[("a/a", 3), ("a/b", 1)]), |_| true);
-        let told = reconciles.standstill(now).expect("a standstill");
-        assert!(told.contains("a/a"), "{told}");
-        reconcile("a/a", 3);
-        reconciles.compare(&present(&[("a/a", 3)]), |_| true);
-        assert_eq!(reconciles.standstill(now), None);
+        reconciles.begin("a/b", now);
+        reconciles.end("a/b", true);
+        assert_eq!(compare(Some(1), &[("a/a", 1), ("a/b", 1)]), None);
+        assert_eq!(
+            compare(Some(1), &[("a/a", 2), ("a/b", 1)]),
+            None,
+            "it may be on its way"
+        );
+        let said = compare(Some(1), &[("a/a", 3), ("a/b", 1)]).expect("a standstill");
+        assert!(said.contains("a/a"), "{said}");
+        assert_eq!(compare(Some(3), &[("a/a", 3)]), None);
         assert_eq!(reconciles.books().clusters.len(), 1, "a/b is gone");
+    }
+
+    /// What was told waits for its turn, behind reconciles that take long: that is none of the watch's doing.
+    #[test]
+    fn a_reconcile_that_waits_for_others_is_no_standstill() {
+        let reconciles = Reconciles::default();
+        let now = Instant::now();
+        for _ in 0..5 {
+            reconciles.compare(&present(&[("a/a", 2)]), |_| Some(2), |_| true);
+        }
+        assert_eq!(reconciles.standstill(now), None);
     }
 }

@@ -88,7 +88,8 @@ pub(super) fn drifted(observed: &Observed, claims: &[(String, &'static str)]) ->
         return (false, Reason::NotAltered, message);
     }
     let message = format!(
-        "an admission webhook or policy changes what the operator applies, or this Kubernetes doesn't know the field, and the operator \
+        "an admission webhook or policy changes what the operator applies, or this Kubernetes doesn't know the field or keep the value (as false in \
+         pod.specPatch), and the operator \
          leaves it so: {}; to be rid of this, exempt the objects there, or have the spec ask for the same",
         places.join(", ")
     );

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::drift::Altered;
 use super::monitored::Lack;
-use super::names::{CLAIM, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, Role, RoleSpec};
+use super::names::{self, CLAIM, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, Role, RoleSpec};
 use super::object::{Kind, Object, asked_mark};
 use super::scale_in::MasterReport;
 
@@ -335,6 +335,12 @@ pub(crate) fn of_server<'a>(pod: &Value, containers: &'a [Value]) -> Option<&'a 
     let mut all = containers.iter();
     let its = all.find(|it| role.is_some_and(|role| it["name"] == *role));
     its.or(containers.first())
+}
+
+/// Whether the pod is a worker of an observer, which may have an image of its own.
+pub(crate) fn is_of_observer(pod: &Value) -> bool {
+    let component = pod["metadata"]["labels"][COMPONENT_LABEL].as_str();
+    component.is_some_and(|it| it.starts_with(&names::observer("")))
 }
 
 /// A port of a pod, by the pod's address; none before it has one.

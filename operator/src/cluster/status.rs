@@ -251,9 +251,13 @@ pub(super) fn ordinals(servers: &BTreeSet<u32>) -> Vec<i32> {
     servers.filter_map(|it| i32::try_from(it).ok()).collect()
 }
 
-/// The tag of the image of the pods, or of each of them, where they differ.
+/// The tag of the image of the servers' and proxies' pods, or of each of them, where they differ.
 fn version(observed: &Observed) -> Option<String> {
-    let images = observed.pods.iter().map(|pod| {
+    let of_ours = observed
+        .pods
+        .iter()
+        .filter(|pod| !observed::is_of_observer(pod));
+    let images = of_ours.map(|pod| {
         let containers = pod.pointer("/spec/containers")?.as_array()?;
         observed::of_server(pod, containers)?["image"].as_str()
     });

@@ -292,9 +292,13 @@ fn of_pod(pod: &Value, unschedulable_grace: i64, now: Timestamp) -> Option<(Reas
         return Some((
             Reason::ImageUnavailable,
             format!(
-                "pod {name} can't get its image {image} ({}); look at spec.image, \
-                 spec.imagePullPolicy and spec.imagePullSecrets",
-                image_reason(reason)
+                "pod {name} can't get its image {image} ({}); look at {}, spec.imagePullPolicy and spec.imagePullSecrets",
+                image_reason(reason),
+                if observed::is_of_observer(pod) {
+                    "image in spec.observers, spec.image"
+                } else {
+                    "spec.image"
+                }
             ),
         ));
     }
@@ -316,10 +320,22 @@ fn server(pod: &Value) -> Option<&Value> {
         let code = container.pointer(&format!("/{state}/terminated/exitCode"));
         code.and_then(Value::as_i64)
     };
-    let mut before = before.filter(|it| code(it, "state") != Some(0));
+    // One that goes on beside the server has not failed while it runs.
+    let beside = |it: &Value| {
+        let runs = it.pointer("/state/running").is_some() && it["ready"] == true;
+        runs && is_sidecar(pod, it)
+    };
+    let mut before = before.filter(|it| code(it, "state") != Some(0) && !beside(it));
     let fails = before.find(|it| code(it, "state").or(code(it, "lastState")).is_some());
     let all = || pod.pointer("/status/containerStatuses")?.as_array();
     fails.or_else(|| observed::of_server(pod, all()?))
+}
+
+/// Whether an init container, by its status, is one that begins before the server and runs as long as it.
+fn is_sidecar(pod: &Value, status: &Value) -> bool {
+    let all = pod.pointer("/spec/initContainers");
+    let mut all = all.and_then(Value::as_array).into_iter().flatten();
+    all.any(|it| it["name"] == status["name"] && it["restartPolicy"] == "Always")
 }
 
 /// Between two starts of a server that ends each time, its container runs, or has just ended.

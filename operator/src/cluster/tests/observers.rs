@@ -69,6 +69,20 @@ fn workers_come_behind_the_servers_and_go_with_the_spec() {
     assert!(status.observers.is_empty());
 }
 
+/// Its image has a version of its own, which is none of the servers'.
+#[test]
+fn the_version_is_the_servers_alone() {
+    let (mut world, _) = with_workers(json!({"exec": "count", "image": "counter:1"}));
+    let before = world.cluster.status.clone().expect("a status").version;
+    world.pod("demo-observer-words-x", json!({"containerStatuses": []}));
+    let pod = world.observed.pods.last_mut().expect("it is there");
+    pod["metadata"]["labels"] = json!({"percolator.dev/component": "observer-words"});
+    pod["spec"]["containers"] = json!([{"name": "observer-words", "image": "counter:1"}]);
+    world.step();
+    let version = world.cluster.status.clone().expect("a status").version;
+    assert_eq!(version, before);
+}
+
 /// Kubernetes takes `$(NAME)` for a variable, and `$$` for a `$`.
 #[test]
 fn a_program_runs_in_an_image_of_its_own_and_its_shell_sees_dollars() {

@@ -221,6 +221,31 @@ fn a_server_that_crashes_beside_others_in_its_pod_is_told_of() {
     );
 }
 
+/// It was started again once, as after its node, and runs: what is wrong is the server.
+#[test]
+fn a_server_that_crashes_behind_a_container_that_runs_beside_it_is_told_of() {
+    let mesh = json!([{
+        "name": "mesh", "started": true, "ready": true, "restartCount": 1,
+        "state": {"running": {}}, "lastState": {"terminated": {"exitCode": 137}},
+    }]);
+    let mut world = World::all_ready();
+    let mut with_server = |server: Value| {
+        world.pod(
+            "demo-tablet-1",
+            json!({"initContainerStatuses": mesh, "containerStatuses": [server], "podIP": "10.0.0.7"}),
+        );
+        let pod = world.observed.pods.last_mut().expect("it is there");
+        pod["spec"]["initContainers"] = json!([{"name": "mesh", "restartPolicy": "Always"}]);
+        world.step();
+        (world.condition("Degraded"), to_ask(&world.observed).len())
+    };
+    let crashes = json!({"name": "tablet", "state": {"waiting": {"reason": "CrashLoopBackOff"}}});
+    assert_eq!(with_server(crashes).0, reason(true, Reason::ServerCrashing));
+    let not_ready =
+        json!({"name": "tablet", "started": true, "ready": false, "state": {"running": {}}});
+    assert_eq!(with_server(not_ready).1, 1);
+}
+
 /// Between two starts, its container runs for a moment, or has just ended: that is no recovery.
 #[test]
 fn a_server_that_crashes_does_not_seem_well_between_two_starts() {
