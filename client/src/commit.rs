@@ -263,11 +263,8 @@ impl Commit {
                 // Everything is locked: from now on the locks stand for it, see `session`.
                 self.held.lock().take();
                 if pause_ms > 0 {
-                    router
-                        .world
-                        .transport
-                        .sleep(Duration::from_millis(pause_ms))
-                        .await;
+                    let pause = Duration::from_millis(pause_ms);
+                    router.world.transport.sleep(pause).await;
                 }
                 match router.commit_ts(self.start_ts, self.deadline()).await {
                     Ok(ts) => vec![Event::CommitTs(ts)],

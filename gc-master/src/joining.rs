@@ -8,9 +8,10 @@ use percolator_server::promises::PromiseFolder;
 use percolator_server::{Folder, Incarnation, RegisterLocation, advertised, folder};
 
 use crate::copies::CopyFile;
+use crate::error::Error;
 use crate::leadership::{NetworkHost, Replica};
 use crate::metrics::Metrics;
-use crate::server::{Error, Options};
+use crate::server::Options;
 use crate::startup::{self, StateLocation};
 
 /// One of several masters that is ready to take part.

@@ -22,6 +22,7 @@ mod cuts;
 mod drains;
 mod driver;
 mod durability;
+mod error;
 mod events;
 mod facts;
 mod fencing;
@@ -70,6 +71,7 @@ pub use convert::{directory as directory_response, gc_status, server as server_i
 pub use cuts::{Merging, Splitting};
 pub use driver::drive;
 pub use durability::{Closed, Durability, Durable, persist};
+pub use error::Error;
 pub use events::{
     Action, Command, Deletion, Departed, Done, Effects, Heartbeat, HeartbeatAnswer, Note, Start,
 };
@@ -88,7 +90,7 @@ pub use requests::{
     split_table,
 };
 pub use served::{Acted, Served};
-pub use server::{Error, Options, Server};
+pub use server::{Options, Server};
 pub use servers_by_name::ServersByName;
 pub use sessions::{GcLock, GcLocks, Owner, Renewal, Renewed};
 pub use settings::{

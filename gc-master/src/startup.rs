@@ -12,8 +12,9 @@ use percolator_server::{Folder, RegisterLocation, RegisterPart, load_when_availa
 
 use crate::copies;
 use crate::core::Directory;
+use crate::error::Error;
 use crate::events::Start;
-use crate::server::{Error, Options};
+use crate::server::Options;
 use crate::settings::Manifest;
 use crate::state::{DirectoryState, Drain, StateError};
 use crate::stored::{PersistError, StateStore, StoreWaits, StoredState};
