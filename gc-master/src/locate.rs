@@ -45,15 +45,17 @@ pub fn locate(
     }
     for row in &request.rows {
         let table = row.table_id;
-        if state.tables.contains_key(&table) {
+        // Some of its tablets may be gone, and those of a server that is away are still known: no lock of a transaction that committed
+        // has its primary there any more.
+        if state.is_gone(table) || state.may_drop(table) {
+            deleted.insert(table);
+        } else if state.tables.contains_key(&table) {
             tables.insert(table);
             if row.before {
                 tablets.extend(placements.before_row(table, &row.row).take(count));
             } else {
                 tablets.extend(placements.from_row(table, &row.row).take(count));
             }
-        } else if state.is_gone(table) {
-            deleted.insert(table);
         }
     }
     let tablets = tablets.into_iter();

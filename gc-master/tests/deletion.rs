@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::world::World;
-use percolator_gc_master::{Deletion, Refusal, TableState};
+use percolator_gc_master::{Deletion, Refusal, TableState, locate};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TabletState, Timestamp};
+use percolator_wire::v1;
 
 #[test]
 fn a_deletion_that_comes_late_leaves_a_table_that_was_made_again() {
@@ -58,6 +59,18 @@ fn a_delete_goes_on_when_its_server_comes_back() {
     world.down.push("tablet-1".into());
     world.pass_deletions();
     assert_eq!(world.rows().len(), 1);
+    // Who meets a lock whose primary was there needn't wait for the server that is away.
+    let request = v1::LocateRequest {
+        rows: vec![v1::RowToLocate {
+            table_id: 1,
+            row: "a".into(),
+            before: false,
+        }],
+        ..v1::LocateRequest::default()
+    };
+    let located = locate(&world.directory, &request).unwrap();
+    assert_eq!(located.deleted_tables, [1]);
+    assert_eq!(located.tablets, []);
     assert_eq!(world.state_of("accounts"), Some(TableState::Deleting));
     world.down.clear();
     world.beat_all();
