@@ -348,7 +348,7 @@ sessions             0"
             &[],
         );
         for line in [
-            "cluster c1: 13 things aren't well",
+            "cluster c1: 14 things aren't well",
             "oracle   tso-0         127.0.0.1:7401   up, no timestamp was got from here",
             "tablet   tablet-0      127.0.0.1:7402   up, draining, has lost 1 tablets",
             "tablet   tablet-1      127.0.0.1:7403   down for 12 s",

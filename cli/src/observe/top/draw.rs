@@ -430,7 +430,7 @@ mod tests {
         let drawn = frame(&mut top);
         for words in [
             "no metrics are reached",
-            "13 not well",
+            "14 not well",
             "down for 12 s",
             "! nobody gets timestamps",
             "do: ",
