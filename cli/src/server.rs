@@ -139,13 +139,15 @@ async fn wait(
 }
 
 fn waits_for(info: &ServerInfo) -> String {
-    let name = &info.server;
-    let why = if !info.waits_for.is_empty() {
-        return format!(
-            "{name} waits for {}: start that one again, or reach it",
-            info.waits_for
-        );
-    } else if info.alive {
+    let ServerInfo {
+        server: name,
+        waits_for,
+        ..
+    } = info;
+    if !waits_for.is_empty() {
+        return format!("{name} waits for {waits_for}: start that one again, or reach it");
+    }
+    let why = if info.alive {
         "`percolator tablet list` shows what is on its way, `percolator status` what is in the way; tablets of a table that \
          is being deleted stay until its rows are gone"
     } else {

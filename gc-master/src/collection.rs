@@ -9,7 +9,7 @@ use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
 use crate::core::Directory;
-use crate::state::{DirectoryState, Drain, Table, TableState};
+use crate::state::{DirectoryState, Drain, Role, Server, Table, TableState};
 
 /// The longest lease of a session; shorter where the retention is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
@@ -278,10 +278,11 @@ impl Directory {
         &self,
         state: &'a DirectoryState,
     ) -> impl Iterator<Item = &'a str> {
-        let servers = state.tablet_servers().into_iter();
-        let is_drained =
-            |server: &str| (state.servers.get(server)).is_some_and(|it| it.drain == Drain::Drained);
-        servers.filter(move |server| !is_drained(server) && self.reported(server).is_none())
+        let counts =
+            |server: &Server| server.role == Role::Tablet && server.drain != Drain::Drained;
+        let servers = state.servers.iter().filter(move |(_, it)| counts(it));
+        let names = servers.map(|(name, _)| name.as_str());
+        names.filter(|name| self.reported(name).is_none())
     }
 
     /// The barrier that a tablet server has durably; none where it has not been heard.

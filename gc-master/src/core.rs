@@ -76,7 +76,7 @@ pub struct Directory {
     /// This master is about to end, and another one to lead.
     ends_soon: bool,
     /// When a server had a table last that the state lacks, and what it was answered.
-    pub(crate) is_older: Option<(Duration, Refusal)>,
+    pub(crate) newer_server: Option<(Duration, Refusal)>,
 }
 
 /// What may be set when a master starts.
@@ -151,7 +151,7 @@ impl Directory {
             manifest: Manifest::default(),
             state_bytes_max: STATE_BYTES_MAX,
             ends_soon: false,
-            is_older: None,
+            newer_server: None,
         };
         match start {
             Start::State(bytes) => {
@@ -243,7 +243,7 @@ impl Directory {
         let has_joined = self.incarnation(&beat.server) == beat.incarnation;
         if let Err(refusal) = beat.check_known(state, has_joined) {
             if matches!(refusal, Refusal::TableNotInState { .. }) {
-                self.is_older = Some((now, refusal.clone()));
+                self.newer_server = Some((now, refusal.clone()));
             }
             return Err(refusal);
         }
@@ -438,13 +438,8 @@ impl Directory {
     /// When tablets may be placed: by then, every server that is up was heard.
     pub(crate) fn check_settled(&self, now: Duration) -> Result<(), Refusal> {
         let state = self.state()?;
-        let unheard = |(name, server): (&String, &Server)| {
-            server.role == Role::Tablet
-                && server.drain != Drain::Drained
-                && self.reported(name).is_none()
-        };
         let until = self.settled_at();
-        if now < until && state.servers.iter().any(unheard) {
+        if now < until && !self.are_heard(state) {
             return Err(Refusal::Settling { until });
         }
         Ok(())

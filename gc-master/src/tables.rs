@@ -27,7 +27,7 @@ impl Directory {
     /// Whether numbers of tables and tablets may be given: no server had something of late that the state doesn't have. They may be those
     /// of that.
     pub(crate) fn check_newest(&self, now: Duration) -> Result<(), Refusal> {
-        match &self.is_older {
+        match &self.newer_server {
             Some((at, refusal)) if now < *at + OLDER_REST => Err(refusal.clone()),
             Some(_) | None => Ok(()),
         }

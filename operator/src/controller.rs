@@ -155,17 +155,19 @@ impl Shared {
     /// The generation of a cluster that watches have told last.
     fn generation(&self, full_name: &str) -> Option<i64> {
         let (namespace, name) = full_name.split_once('/')?;
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let reference = ObjectRef::new(name).within(namespace);
-        let mut clusters = known.iter().filter_map(|store| store.get(&reference));
-        clusters.find_map(|cluster| cluster.metadata.generation)
+        self.told(namespace, name)?.metadata.generation
     }
 
     /// Whether there is such a cluster, as far as watches have told.
     pub(crate) fn is_there(&self, namespace: &str, name: &str) -> bool {
+        self.told(namespace, name).is_some()
+    }
+
+    /// The cluster, as watches have told it last.
+    fn told(&self, namespace: &str, name: &str) -> Option<Arc<KnownObject<ClusterObject>>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let reference = ObjectRef::new(name).within(namespace);
-        known.iter().any(|store| store.get(&reference).is_some())
+        known.iter().find_map(|store| store.get(&reference))
     }
 }
 

@@ -275,12 +275,7 @@ fn silence_ends_a_copy_and_another_start_of_the_owner_at_once() {
 #[test]
 fn the_other_one_refuses_what_the_owner_refused() {
     let mut two = Two::new();
-    let points = percolator_protocol::safe_point::Points {
-        barrier: percolator_protocol::types::Timestamp::from_u64(14),
-        ..Default::default()
-    };
-    two.owner.core.reach(points, &mut two.owner.replies);
-    two.owner.settle();
+    two.raise_barrier_of_owner(14);
     two.begin(1);
     two.hand_over();
     let too_old = refused(ask_at(&mut two.other, 2, get("b", 12)));
@@ -314,12 +309,7 @@ fn what_the_owner_refuses_when_it_hands_over_is_refused_from_then_on() {
     let take = two.copy();
     // Behind the last chunk. The owner may report now that no lock below this is left or will come; the other one has not heard
     // of it.
-    let points = percolator_protocol::safe_point::Points {
-        barrier: percolator_protocol::types::Timestamp::from_u64(14),
-        ..Default::default()
-    };
-    two.owner.core.reach(points, &mut two.owner.replies);
-    two.owner.settle();
+    two.raise_barrier_of_owner(14);
     assert_eq!(two.owner.core.report().barrier, 14);
     assert_eq!(taken(&two.carry(&take)), v1::Taken::Moved);
     let late = refused(ask_at(&mut two.other, 2, prewrite("d", "late", 12)));
@@ -332,12 +322,7 @@ fn what_the_owner_refuses_when_it_hands_over_is_refused_from_then_on() {
 #[test]
 fn what_the_owner_refused_comes_along_though_a_full_disk_refuses_the_last_chunk_once() {
     let mut two = Two::new();
-    let points = percolator_protocol::safe_point::Points {
-        barrier: percolator_protocol::types::Timestamp::from_u64(14),
-        ..Default::default()
-    };
-    two.owner.core.reach(points, &mut two.owner.replies);
-    two.owner.settle();
+    two.raise_barrier_of_owner(14);
     two.begin(1);
     let mut refused_once = false;
     let take = loop {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
 use percolator_tablet::MoveCall;
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
@@ -39,6 +41,16 @@ impl Two {
         two.owner.put("c", "old", 12, 13);
         two.owner.put("c", "new", 14, 15);
         two
+    }
+
+    /// The master has told the owner of this barrier.
+    pub(crate) fn raise_barrier_of_owner(&mut self, barrier: u64) {
+        let points = Points {
+            barrier: Timestamp::from_u64(barrier),
+            ..Points::default()
+        };
+        self.owner.core.reach(points, &mut self.owner.replies);
+        self.owner.settle();
     }
 
     /// The master's command to get tablet 1 at this epoch.
