@@ -218,12 +218,16 @@ pub fn free_bytes(folder: &Path) -> io::Result<u64> {
 
 /// Makes `folder` and what is missing above it, each durably.
 pub(crate) fn create_folder(folder: &Path) -> io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
     let parent = folder
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
+    if folder.is_dir() {
+        // Who made it may have been killed before this.
+        return match sync_folder(parent.unwrap_or(Path::new("."))) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            synced => synced,
+        };
+    }
     if let Some(parent) = parent {
         create_folder(parent)?;
     }

@@ -22,10 +22,10 @@ use parking_lot::{Condvar, Mutex};
 use crate::{
     Batch, Column, Direction, Engine, Error, Key, Options, Read, Scan, Snapshot, Stats, Value,
     backend::{Backend, Checkpoint, Rest, Step},
-    disk::{Disk, StdDisk, is_full},
+    disk::Disk,
     engine::check_group,
     folder::Folder,
-    log::{AppendError, Begun, Log, LogStats, Reserve, begin, remove_through, replay},
+    log::{AppendError, Log, LogStats, Reserve, RotateError, remove_through, replay},
 };
 
 /// A checkpoint that found no room is tried again after this, or when a segment of the log is full.
@@ -39,6 +39,8 @@ const REST_MAX: Duration = Duration::from_millis(100);
 const PREPARING_RESTS: u32 = 2;
 /// How much less a processor is the checkpoint's than that of those who answer requests, as nice(2) counts.
 const CHECKPOINT_NICE: i32 = 10;
+/// So much of the log is replayed into memory at most, in segments, before a checkpoint.
+const REPLAYED_SEGMENTS: u64 = 2;
 /// For so long a close brings the store up to date. What is left, the next open replays from the log.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
@@ -97,71 +99,6 @@ struct Orders {
     stop: bool,
 }
 
-/// Opens `folder` with the store that `open_store` makes of its path, in which it has `file`.
-#[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
-pub(crate) fn open_folder<B: Backend>(
-    folder: &Path,
-    options: &Options,
-    file: &str,
-    open_store: impl FnOnce(&Path) -> Result<B, Error>,
-) -> Result<Box<dyn Engine>, Error> {
-    let folder = Folder::open(folder, options)?;
-    let log = folder.log();
-    let disk = StdDisk::open(&log).map_err(Error::io("create the folder", &log))?;
-    // The log begins before the store, and always keeps a segment: a store without one has lost it.
-    // An empty file would be made to a store, as a missing one.
-    let bytes = folder.store().join(file).metadata();
-    let is_new = bytes.map_or(true, |bytes| bytes.len() == 0);
-    let lost = match begin(&disk, is_new).map_err(Error::io("begin", &log))? {
-        Begun::Sound => None,
-        Begun::LogLost => Some((&log, "the log is missing, but there is a store next to it")),
-        Begun::StoreLost => Some((
-            &log,
-            "the store next to the log is missing, and the log no longer holds everything from the beginning",
-        )),
-    };
-    if let Some((path, detail)) = lost {
-        return Err(Error::Corrupt {
-            path: path.clone(),
-            offset: 0,
-            detail: detail.to_owned(),
-        });
-    }
-    if !is_new {
-        forget_cached(&folder.store());
-    }
-    let backend = open_store(&folder.store())?;
-    let mut engine = Durable::open(
-        Arc::new(disk),
-        &log,
-        backend,
-        options,
-        Checkpoints::Background,
-    )?;
-    engine._folder = Some(folder);
-    Ok(Box::new(engine))
-}
-
-/// Has the kernel forget what it holds of the store's files and believes to be on the device. Where a sync has failed, that
-/// is not true of the pages that it gave up: they would be read until the next loss of power, and then be gone. What is still
-/// to be written stays.
-#[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
-fn forget_cached(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => forget_cached(&path),
-            Ok(kind) if kind.is_file() => {
-                if let Ok(file) = std::fs::File::open(&path) {
-                    // Some file systems have no cache to forget.
-                    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
 impl<B: Backend> Durable<B> {
     /// Replays the log on `disk` into `backend` and goes on from there. `path` names the log in
     /// messages. Of the options, `segment_bytes` and the two reserves count here.
@@ -172,8 +109,26 @@ impl<B: Backend> Durable<B> {
         options: &Options,
         checkpoints: Checkpoints,
     ) -> Result<Durable<B>, Error> {
-        let replayed = replay(&*disk, path, |group| backend.apply(group))?;
-        let next = replayed.segments.back().map_or(1, |(last, _)| last + 1);
+        let since_checkpoint = Cell::new(0);
+        let apply = |group: &[Batch]| {
+            let bytes: usize = group.iter().map(Batch::size_bytes).sum();
+            since_checkpoint.set(since_checkpoint.get() + bytes as u64);
+            backend.apply(group)
+        };
+        // What is replayed is in memory until a checkpoint: a log may have grown over many starts that were soon killed.
+        let may_go = |_| {
+            if since_checkpoint.get() < REPLAYED_SEGMENTS * options.segment_bytes {
+                return Ok(false);
+            }
+            since_checkpoint.set(0);
+            match backend.checkpoint(&|_| ControlFlow::Continue(())) {
+                Ok(made) => Ok(made == Checkpoint::Durable),
+                Err(Error::Full { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        let replayed = replay(&*disk, path, apply, may_go)?;
+        let next = replayed.next;
         // Without it the segment is as good, and slower.
         let _ = disk.prepare(options.segment_bytes, None);
         let torn_bytes = replayed.torn_bytes;
@@ -228,6 +183,13 @@ impl<B: Backend> Durable<B> {
             engine.shared.ask_for_checkpoint(older)?;
         }
         Ok(engine)
+    }
+
+    /// The same, which holds its folder.
+    #[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
+    pub(crate) fn with_folder(mut self, folder: Folder) -> Self {
+        self._folder = Some(folder);
+        self
     }
 }
 
@@ -324,8 +286,8 @@ impl<B: Backend> Shared<B> {
                 Ok(())
             }
             // It goes on in the old segment, and tries again with the next group.
-            Err(error) if is_full(&error) => Ok(()),
-            Err(error) => {
+            Err(RotateError::NoRoom) => Ok(()),
+            Err(RotateError::Failed(error)) => {
                 self.stop(format!("cannot start a segment of the log: {error}"));
                 Ok(())
             }
@@ -533,8 +495,10 @@ impl<B: Backend> Engine for Durable<B> {
                 0 => log.last_older(),
                 _ => match log.rotate() {
                     Ok(last) => Some(last),
-                    Err(error) if is_full(&error) => None,
-                    Err(error) => return Err(Error::io("start a segment of", "the log")(error)),
+                    Err(RotateError::NoRoom) => None,
+                    Err(RotateError::Failed(error)) => {
+                        return Err(Error::io("start a segment of", "the log")(error));
+                    }
                 },
             }
         };

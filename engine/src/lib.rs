@@ -38,6 +38,8 @@ mod read;
 mod redb_store;
 #[cfg(feature = "sled")]
 mod sled_store;
+#[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
+mod stored;
 mod versioned;
 mod volatile;
 

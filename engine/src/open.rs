@@ -25,7 +25,7 @@ pub fn open(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> 
 
 #[cfg(feature = "sled")]
 fn open_sled(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> {
-    crate::durable::open_folder(folder, options, crate::sled_store::FILE, |store| {
+    crate::stored::open_folder(folder, options, crate::sled_store::FILE, 0, |store| {
         let store = crate::SledStore::open(store, options.cache_bytes)?;
         let store = crate::Buffered::new(store, BUFFER_BYTES)?;
         Ok(crate::Versioned::new(store, options.history_bytes))
@@ -39,11 +39,17 @@ fn open_sled(_: &Path, _: &Options) -> Result<Box<dyn Engine>, Error> {
 
 #[cfg(feature = "redb")]
 fn open_redb(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> {
-    crate::durable::open_folder(folder, options, crate::redb_store::FILE, |store| {
-        let store = crate::RedbStore::open(store, options.cache_bytes)?;
-        let store = crate::Buffered::new(store, BUFFER_BYTES)?;
-        Ok(crate::Versioned::new(store, options.history_bytes))
-    })
+    crate::stored::open_folder(
+        folder,
+        options,
+        crate::redb_store::FILE,
+        crate::redb_store::FIRST_BYTES,
+        |store| {
+            let store = crate::RedbStore::open(store, options.cache_bytes)?;
+            let store = crate::Buffered::new(store, BUFFER_BYTES)?;
+            Ok(crate::Versioned::new(store, options.history_bytes))
+        },
+    )
 }
 
 #[cfg(not(feature = "redb"))]

@@ -53,6 +53,8 @@ use leaves::{FILLER_BYTES, Op, PAGE, leaves};
 
 /// The database within the store's folder.
 pub(crate) const FILE: &str = "data.redb";
+/// What says that a file is redb's, in bytes: written last when the file is made.
+pub(crate) const FIRST_BYTES: u64 = 9;
 
 /// After so many bytes of changed pages, as [`changed_bytes`] estimates them, a commit is durable. Half of it is
 /// written for random puts, which took 8 ms.

@@ -113,6 +113,8 @@ struct Failing {
     full: AtomicBool,
     /// How often a checkpoint had no room.
     refused: AtomicUsize,
+    /// How many were made.
+    made: AtomicUsize,
     /// Says that a checkpoint is on the device.
     durable: AtomicBool,
 }
@@ -180,6 +182,7 @@ impl Store for Shared {
                 reserve_bytes: 0,
             });
         }
+        self.0.made.fetch_add(1, Ordering::Relaxed);
         Ok(if self.0.durable.load(Ordering::Relaxed) {
             Checkpoint::Durable
         } else {
@@ -189,6 +192,43 @@ impl Store for Shared {
 
     fn size_bytes(&self) -> u64 {
         0
+    }
+}
+
+/// After a loss of power nobody could say whether the new segment's name is there.
+#[test]
+fn a_segment_whose_name_is_not_synced_stops_the_engine_though_there_was_no_room() {
+    let disk = FaultyDisk::default();
+    let engine = open(&disk, 10).expect("an engine");
+    disk.state().is_full_for_names = true;
+    engine.commit(&[put("a", "1")]).expect("it is in the log");
+    let failed = engine.commit(&[put("b", "2")]);
+    assert!(matches!(failed, Err(Error::Poisoned { .. })), "{failed:?}");
+}
+
+#[test]
+fn a_long_log_is_replayed_in_parts() {
+    let disk = FaultyDisk::default();
+    let engine = open(&disk, 100).expect("an engine");
+    for i in 0..40 {
+        engine
+            .commit(&[put(&format!("{i}"), "some value")])
+            .expect("a commit");
+    }
+    drop(engine);
+    let segments = disk.state().files.len();
+    assert!(segments > 10, "{segments}");
+    for (is_full, fewest) in [(true, 1), (false, segments / 4)] {
+        let store = std::sync::Arc::new(Failing::default());
+        store.durable.store(true, Ordering::Relaxed);
+        store.full.store(is_full, Ordering::Relaxed);
+        let backend = Versioned::new(Shared(std::sync::Arc::clone(&store)), 1 << 20);
+        let opened = open_with(&disk, backend, &options(100)).expect("an engine");
+        assert!((0..40).all(|i| get(&opened, &format!("{i}")).is_some()));
+        let counted = if is_full { &store.refused } else { &store.made };
+        let counted = counted.load(Ordering::Relaxed);
+        assert!(counted >= fewest, "{counted} checkpoints of {segments}");
+        assert_eq!(is_full, disk.state().files.len() > segments, "all stay");
     }
 }
 

@@ -1,6 +1,9 @@
 //! A folder is opened by its owner, and by nobody else.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use percolator_engine::{
     Batch, Column, Engine, EngineKind, Error, FORMAT, Options, adopt_cluster, identity, open,
@@ -145,6 +148,13 @@ fn fill(engine: &dyn Engine, from: u32, to: u32) {
     }
 }
 
+fn store_file(folder: &Path, kind: EngineKind) -> PathBuf {
+    folder.join("store").join(match kind {
+        EngineKind::Sled => "db",
+        _ => "data.redb",
+    })
+}
+
 /// Checkpoints in the background cut the log; what they leave is replayed.
 #[test]
 fn rotation_and_replay() {
@@ -208,10 +218,7 @@ fn a_lost_store_is_refused() {
         engine.close().expect("closed");
         drop(engine);
         let store = folder.path().join("store");
-        let file = store.join(match kind {
-            EngineKind::Sled => "db",
-            _ => "data.redb",
-        });
+        let file = store_file(folder.path(), kind);
         let losses: [&dyn Fn(); 3] = [
             &|| fs::write(&file, "").expect("cut to nothing"),
             &|| fs::remove_file(&file).expect("a removal"),
@@ -224,6 +231,28 @@ fn a_lost_store_is_refused() {
             assert!(error.to_string().contains("the store"), "{error}");
         }
     }
+}
+
+/// A process that was killed while it made the store leaves a file of zeros.
+#[test]
+fn a_store_that_was_never_finished_is_made_again_from_the_whole_log() {
+    let kind = EngineKind::Redb;
+    let folder = tempfile::tempdir().expect("a folder");
+    let engine = open(folder.path(), &options(kind, None)).expect("an engine");
+    fill(&*engine, 0, 3);
+    drop(engine);
+    let zeros = || fs::write(store_file(folder.path(), kind), [0; 8192]).expect("zeros");
+    zeros();
+    let engine = open(folder.path(), &options(kind, None)).expect("an engine");
+    for i in 0..3_u32 {
+        let found = engine.get(Column::Data, &i.to_be_bytes()).expect("a get");
+        assert!(found.is_some(), "{i}");
+    }
+    engine.close().expect("closed");
+    drop(engine);
+    // The log alone doesn't have all of it any more.
+    zeros();
+    refused(folder.path(), &options(kind, None));
 }
 
 #[test]

@@ -172,13 +172,24 @@ impl Log {
         Ok(())
     }
 
-    /// Starts a new segment; the last of the older ones. An error leaves everything as it was.
-    pub(crate) fn rotate(&mut self) -> io::Result<u64> {
+    /// Starts a new segment; the last of the older ones.
+    pub(crate) fn rotate(&mut self) -> Result<u64, RotateError> {
         // What an older file left behind the last record: only the last segment may have such an end.
-        self.file.truncate(self.len)?;
-        self.file.sync_data()?;
+        let whole = self.file.truncate(self.len);
+        whole
+            .and_then(|()| self.file.sync_data())
+            .map_err(RotateError::Failed)?;
         let next = self.segment + 1;
-        let file = create(&*self.disk, next)?;
+        let created = self.disk.create(&file_name(next));
+        let file = created.map_err(|error| {
+            if is_full(&error) {
+                RotateError::NoRoom
+            } else {
+                RotateError::Failed(error)
+            }
+        })?;
+        // Whatever the reason: a segment that may or may not be there after a loss of power can't be passed over.
+        self.disk.sync_folder().map_err(RotateError::Failed)?;
         self.file = file;
         self.older.push_back((self.segment, self.len));
         self.segment = next;
@@ -217,6 +228,15 @@ impl Log {
     }
 }
 
+/// Why no new segment was started.
+#[derive(Debug)]
+pub(crate) enum RotateError {
+    /// There is no room for its file. Everything is as it was.
+    NoRoom,
+    /// What is on the device is not known.
+    Failed(io::Error),
+}
+
 /// What a folder's log and store say of each other before they are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
@@ -241,6 +261,12 @@ pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<Begun> {
         Some(first) if is_new && first > 0 => Begun::StoreLost,
         Some(_) => Begun::Sound,
     })
+}
+
+/// The oldest segment; the first of all is 0. `None`: there is no log.
+#[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
+pub(crate) fn oldest(disk: &dyn Disk) -> io::Result<Option<u64>> {
+    Ok(replay::segments(&disk.list()?).first().copied())
 }
 
 /// Removes segments up to `last`, the oldest first and each durably: there is never a hole.

@@ -89,10 +89,12 @@ pub(super) fn look(rest: &Bytes, place: Place) -> Found {
     if rest.len() < bytes {
         return Found::Short;
     }
-    let payload = rest.slice(HEADER_BYTES..bytes);
-    if crc32c::crc32c(&payload) != number(8) {
+    let payload = &rest[HEADER_BYTES..bytes];
+    if crc32c::crc32c(payload) != number(8) {
         return Found::BadPayload { bytes };
     }
+    // A copy: what stays in memory of one record doesn't keep its whole segment there.
+    let payload = Bytes::copy_from_slice(payload);
     Found::Record { payload, bytes }
 }
 

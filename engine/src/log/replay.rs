@@ -15,6 +15,8 @@ use crate::{Batch, Error, disk::Disk};
 pub(crate) struct Replayed {
     /// The segments and their lengths, the oldest first.
     pub(crate) segments: VecDeque<(u64, u64)>,
+    /// The number of the next one.
+    pub(crate) next: u64,
     /// Number of records.
     pub(crate) records: u64,
     /// The size of a record at the end that was not whole, and was cut off; 0 if there was none.
@@ -31,16 +33,19 @@ pub(super) fn segments(names: &[String]) -> Vec<u64> {
     segments
 }
 
-/// Gives every group of the log to `apply`, in order. A torn record at the end of the last segment is
+/// Gives every group of the log to `apply`, in order. `may_go`: whether the segments up to this one are not needed any more, asked
+/// behind each but the last. A torn record at the end of the last segment is
 /// cut off, durably; anything else that is not a record is [`Error::Corrupt`].
 pub(crate) fn replay(
     disk: &dyn Disk,
     path: &Path,
     mut apply: impl FnMut(&[Batch]) -> Result<(), Error>,
+    mut may_go: impl FnMut(u64) -> Result<bool, Error>,
 ) -> Result<Replayed, Error> {
     let names = disk.list().map_err(Error::io("list", path))?;
     let mut replayed = Replayed {
         segments: VecDeque::new(),
+        next: 1,
         records: 0,
         torn_bytes: 0,
     };
@@ -96,6 +101,11 @@ pub(crate) fn replay(
                 .map_err(Error::io("write the end of the log anew", &file))?;
         }
         replayed.segments.push_back((segment, whole.len() as u64));
+        replayed.next = segment + 1;
+        if !is_last && may_go(segment)? {
+            super::remove_through(disk, segment).map_err(Error::io("remove segments of", path))?;
+            replayed.segments.clear();
+        }
     }
     Ok(replayed)
 }

@@ -27,6 +27,8 @@ pub(crate) struct State {
     pub(crate) left_over: Vec<u8>,
     pub(crate) fail_syncs: bool,
     pub(crate) fail_truncates: bool,
+    /// Syncs of the folder find no room.
+    pub(crate) is_full_for_names: bool,
     pub(crate) syncs: usize,
 }
 
@@ -88,6 +90,9 @@ impl Disk for FaultyDisk {
     }
 
     fn sync_folder(&self) -> io::Result<()> {
+        if self.state().is_full_for_names {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         Ok(())
     }
 
