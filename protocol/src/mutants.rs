@@ -26,6 +26,8 @@ pub enum Mutant {
     PromiseNotWritten,
     /// A read takes no notice of locks.
     ReadSkipsLocks,
+    /// A tablet server whose disk has failed answers reads until it ends.
+    ReadsAfterFailure,
     /// A commit's record stands at its transaction's start.
     RecordAtStart,
     /// What was got for update leaves no record when it is committed.
@@ -220,7 +222,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 104] = [
+    pub const ALL: [Self; 105] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -230,6 +232,7 @@ impl Mutant {
         Self::MinCommitTsIgnored,
         Self::PromiseNotWritten,
         Self::ReadSkipsLocks,
+        Self::ReadsAfterFailure,
         Self::RecordAtStart,
         Self::ForUpdateLeavesNothing,
         Self::CommitTsBeforePrewrite,

@@ -27,6 +27,8 @@ pub(crate) struct Clearing {
     position: Option<Position>,
     /// The piece on its way to the disk, and the position behind it; none: nothing is left of its tablet.
     piece: Option<(Ticket, Option<Position>)>,
+    /// The last piece was refused, as even the reserve is used up, and would be again at once.
+    is_refused: bool,
 }
 
 /// All before it is removed: keys below `start` of this column, and the columns before it.
@@ -52,7 +54,7 @@ impl Clearing {
         tablets: &Tablets,
         mut waiting: impl ExactSizeIterator<Item = Ticket>,
     ) -> Option<Decision> {
-        if self.piece.is_some() {
+        if self.piece.is_some() || self.is_refused {
             return None;
         }
         let tablet = self
@@ -83,17 +85,25 @@ impl Clearing {
             // It may come back, and go again.
             behind = None;
         }
+        // On a full disk, too: who drains the server waits for it.
+        decision.batch.spend_reserve();
         self.piece = Some((ticket, behind));
         Some(decision)
     }
 
     /// The piece with this ticket is durable, or was refused.
     pub(crate) fn ended(&mut self, ticket: Ticket, durable: bool) {
-        if let Some((_, behind)) = self.piece.take_if(|(its, _)| *its == ticket)
-            && durable
-        {
-            self.position = behind;
+        if let Some((_, behind)) = self.piece.take_if(|(its, _)| *its == ticket) {
+            self.is_refused = !durable;
+            if durable {
+                self.position = behind;
+            }
         }
+    }
+
+    /// Some time has passed: there may be room again.
+    pub(crate) fn try_again(&mut self) {
+        self.is_refused = false;
     }
 }
 

@@ -48,6 +48,9 @@ pub struct Limits {
     pub move_bytes: usize,
     /// Records, long values or entries of the index in one piece of what is verified: some milliseconds. Default: 1,000.
     pub verify_pairs: usize,
+    /// A table's changes are remembered for who follows it until a commit lies so far above the last scan for them, in
+    /// milliseconds. Default: 60,000.
+    pub followed_ms: u64,
     /// Whether what may be collected is indexed. Off, nothing is ever collected: to measure the price alone.
     pub index_garbage: bool,
 }
@@ -71,6 +74,7 @@ impl Default for Limits {
             scan_records_of_one_cell: 64,
             move_bytes: 1 << 20,
             verify_pairs: 1_000,
+            followed_ms: 60_000,
             index_garbage: true,
         }
     }

@@ -28,7 +28,7 @@ const LOCKED_MAX: usize = 16;
 /// Notifications that one request removes.
 const REMOVED_MAX: usize = 1024;
 /// Entries that one request counts.
-const COUNTED_MAX: u64 = 65_536;
+const COUNTED_MAX: usize = 65_536;
 /// Notifications that metrics count.
 const SHOWN_MAX: usize = 4096;
 
@@ -446,26 +446,33 @@ pub(crate) fn locked(
     Ok((found, Bytes::new()))
 }
 
-/// Counts what waits, leased or not.
+/// Counts what waits, leased or not, from a cell on; and with the tablet's first cells the locks.
 pub(crate) fn count(
     state: &State,
     tablet: &Tablet,
     column: &[u8],
+    from: Option<&Cell>,
     response: &mut v1::NotificationsResponse,
 ) -> Result<(), Error> {
     let rows = Range::of(tablet);
-    let mut looked_at = 0;
+    let start = match from {
+        None => {
+            response.locked = count_locked(state, tablet, column)?;
+            rows.start.clone()
+        }
+        Some(cell) => rows.start.clone().max(store::cell_key(cell)),
+    };
     let pairs = state
         .engine
-        .scan(Column::Notify, &rows.start, &rows.end, Direction::Forward)?;
-    for pair in pairs {
+        .scan(Column::Notify, &start, &rows.end, Direction::Forward)?;
+    for (looked_at, pair) in pairs.enumerate() {
         let (cell_key, record) = pair?;
-        looked_at += 1;
-        if looked_at > COUNTED_MAX {
-            response.more = true;
+        let cell = key::decode_cell(&cell_key)?;
+        if looked_at >= COUNTED_MAX {
+            response.resume = Some((&cell).into());
             break;
         }
-        if key::decode_cell(&cell_key)?.column == column {
+        if cell.column == column {
             let first_at = Notification::decode(record)?.first_at.as_u64();
             response.waiting += 1;
             response.oldest = match response.oldest {
@@ -475,6 +482,26 @@ pub(crate) fn count(
         }
     }
     Ok(())
+}
+
+/// Locked cells of the column, of as many locks as are looked at; one at least if there are more.
+fn count_locked(state: &State, tablet: &Tablet, column: &[u8]) -> Result<u64, Error> {
+    if state.filter.len() == 0 {
+        return Ok(0);
+    }
+    let rows = Range::of(tablet);
+    let pairs = state
+        .engine
+        .scan(Column::Lock, &rows.start, &rows.end, Direction::Forward)?;
+    let mut found = 0;
+    for (looked_at, pair) in pairs.enumerate() {
+        let (cell_key, _) = pair?;
+        if looked_at >= COUNTED_MAX {
+            return Ok(found.max(1));
+        }
+        found += u64::from(key::decode_cell(&cell_key)?.column == column);
+    }
+    Ok(found)
 }
 
 /// How many notifications this server has, up to [`SHOWN_MAX`], and when the first change of these was made, zero if there is none;

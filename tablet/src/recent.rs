@@ -15,8 +15,6 @@ use crate::decision::Decision;
 /// Changes that are kept, of all tablets together, and the bytes of their keys.
 const CHANGES_MAX: usize = 65_536;
 const BYTES_MAX: usize = 16 << 20;
-/// A table is followed no more when a commit lies so far above the last scan for changes, in milliseconds.
-const FOLLOWED_MS: u64 = 60_000;
 
 /// See the module's head.
 #[derive(Debug, Default)]
@@ -31,6 +29,8 @@ pub(crate) struct Recent {
     bytes: usize,
     /// Changes up to this one may be forgotten.
     forgotten: Timestamp,
+    /// See [`crate::Limits`].
+    followed_ms: u64,
 }
 
 #[derive(Debug)]
@@ -42,9 +42,10 @@ struct Followed {
 
 impl Recent {
     /// No record of an earlier incarnation lies above `high_ts`.
-    pub(crate) fn new(high_ts: Timestamp) -> Self {
+    pub(crate) fn new(high_ts: Timestamp, followed_ms: u64) -> Self {
         Self {
             high_ts,
+            followed_ms,
             ..Self::default()
         }
     }
@@ -70,7 +71,7 @@ impl Recent {
         let Some((table, asked)) = table.and_then(|id| Some((id, self.tables.get(&id)?))) else {
             return;
         };
-        if commit_ts.physical_ms() > asked.physical_ms() + FOLLOWED_MS {
+        if commit_ts.physical_ms() > asked.physical_ms() + self.followed_ms {
             return self.end(table);
         }
         let bytes = cell_key.len();
@@ -182,7 +183,7 @@ mod tests {
 
     /// Of the changes of a cell at each of these times, each with a key of so many bytes.
     fn changed(times: std::ops::Range<u64>, row_bytes: usize) -> Recent {
-        let mut recent = Recent::new(ts(times.start));
+        let mut recent = Recent::new(ts(times.start), 60_000);
         recent.follow(&tablet(), ts(times.start));
         let cell = Bytes::from(key::cell(TABLE, &vec![b'r'; row_bytes], b"c"));
         for ms in times.skip(1) {
@@ -196,7 +197,7 @@ mod tests {
         let most = u64::try_from(CHANGES_MAX).expect("few");
         for beyond in [0, 1, 100] {
             // A millisecond each is too long for so many: of one table they go by the last scan.
-            let mut recent = Recent::new(ts(1));
+            let mut recent = Recent::new(ts(1), 60_000);
             recent.follow(&tablet(), ts(1));
             for n in 0..most + beyond {
                 let row = n.to_be_bytes();
@@ -210,6 +211,21 @@ mod tests {
             let left = known(&recent, from);
             assert!(left.is_some_and(|left| left <= CHANGES_MAX && left > CHANGES_MAX - 4));
         }
+    }
+
+    /// Also of a table that somebody follows again later.
+    #[test]
+    fn what_nobody_has_followed_for_long_is_not_known() {
+        let mut recent = changed(10..20, 4);
+        assert_eq!(known(&recent, 10), Some(9));
+        let cell = Bytes::from(key::cell(TABLE, b"later", b"c"));
+        let late = ts(10 + 60_001);
+        recent.high_ts = late;
+        recent.note(&cell, late);
+        assert_eq!((known(&recent, 10), recent.bytes), (None, 0));
+        recent.follow(&tablet(), late);
+        assert_eq!(known(&recent, 10), None);
+        assert_eq!(known(&recent, late.physical_ms()), Some(0));
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl State {
             records: Marks::at(reached.high_ts, limits.marks),
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
             readers: RefCell::new(Readers::new(reached.read_ts, limits.marks)),
-            recent: RefCell::new(Recent::new(reached.high_ts)),
+            recent: RefCell::new(Recent::new(reached.high_ts, limits.followed_ms)),
             rates: RefCell::default(),
             points: ServerPoints::load(&*engine)?,
             lease: Lease::default(),

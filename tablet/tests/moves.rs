@@ -291,7 +291,7 @@ fn what_is_left_goes_when_a_full_disk_has_room_again_though_nobody_writes() {
     two.owner.core.settle(&[1], &mut two.owner.replies);
     // That it may go is written down; then there is no room for what removes it.
     assert_eq!(two.owner.commit_group_short_of_room(), 1);
-    assert!(two.owner.commit_group_short_of_room() > 0);
+    assert!(two.owner.refuse_group() > 0);
     assert_eq!(
         two.owner.commit_group(),
         0,

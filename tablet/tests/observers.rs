@@ -294,8 +294,29 @@ fn what_waits_is_counted() {
     })) else {
         panic!("no answer");
     };
-    assert_eq!((found.waiting, found.oldest, found.more), (2, 11, false));
-    assert!(found.notifications.is_empty());
+    assert_eq!((found.waiting, found.oldest, found.locked), (2, 11, 0));
+    assert!(found.notifications.is_empty() && found.resume.is_none());
+    // What is locked may be about to change.
+    server.ask(prewrite("d", "x", 14));
+    let count = |server: &mut Server, from: Option<v1::CellName>| {
+        let ask = v1::NotificationsRequest {
+            column: "c".into(),
+            count: true,
+            from,
+            ..Default::default()
+        };
+        match server.ask(Ask::Notifications(ask)) {
+            Body::Notifications(found) => (found.waiting, found.oldest, found.locked),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(count(&mut server, None), (2, 11, 1));
+    let from = v1::CellName {
+        table_id: 5,
+        row: "c".into(),
+        column: "c".into(),
+    };
+    assert_eq!(count(&mut server, Some(from)), (1, 13, 0));
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Commits in one phase, as the server's core carries them out: what readers see while one is on its way
 //! to the disk, and what another incarnation of the server knows.
 
-use crate::support::{INCARNATION, Server, cell, prewrite};
+use crate::support::{INCARNATION, Server, cell, prewrite, refused};
 use percolator_engine::Column;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 
 fn one_phase(row: &'static str, value: &'static str, start_ts: u64, commit_ts: u64) -> Ask {
@@ -120,6 +121,28 @@ fn what_fails_on_the_disk_lets_its_readers_go() {
     assert!(matches!(server.answer(writing), Some(Body::Error(_))));
     let answer = format!("{:?}", server.answer(held).expect("an answer"));
     assert!(answer.contains("old"), "{answer}");
+}
+
+/// The log may have the group, and then whoever starts next has it too.
+#[test]
+fn a_server_whose_disk_failed_answers_no_reads_from_its_cache() {
+    let mut server = Server::new();
+    server.put("b", "old", 5, 6);
+    server.ask(get("b", 7, false));
+    let writing = server.send(one_phase("b", "new", 10, 12));
+    server.core.take_group().expect("a group");
+    let failed = percolator_engine::Error::Poisoned {
+        cause: "fdatasync failed".into(),
+    };
+    server.core.committed(Err(failed), &mut server.replies);
+    assert!(matches!(
+        refused(server.answer(writing)),
+        Kind::Failed(failed) if failed.unknown
+    ));
+    for reads in [get("b", 13, false), get("b", 13, true), scan(13)] {
+        let read = server.send(reads);
+        assert!(matches!(refused(server.answer(read)), Kind::Failed(_)));
+    }
 }
 
 #[test]

@@ -50,6 +50,19 @@ fn locks_are_resolved_while_new_data_is_refused() {
 }
 
 #[test]
+fn rows_of_a_dropped_tablet_go_from_a_disk_that_is_full_for_new_data() {
+    let mut server = Server::new();
+    server.put("b", "1", 10, 20);
+    server.create(2, "m", "z");
+    server.drop_tablet(1);
+    assert_eq!(server.commit_group(), 1, "the tablet is dropped");
+    let new = server.send_to(2, 1, prewrite("n", "1", 10));
+    while server.commit_group_short_of_room() > 0 {}
+    assert!(matches!(refused(server.answer(new)), Kind::Failed(_)));
+    assert_eq!(server.left(), 1, "the other tablet's record");
+}
+
+#[test]
 fn rows_of_a_dropped_tablet_wait_for_room() {
     let mut server = Server::new();
     server.put("b", "1", 10, 20);
@@ -57,13 +70,9 @@ fn rows_of_a_dropped_tablet_wait_for_room() {
     server.drop_tablet(1);
     assert_eq!(server.commit_group(), 1, "the tablet is dropped");
     // The clean-up is refused, and isn't tried again and again.
-    assert_eq!(server.commit_group_short_of_room(), 1);
+    assert_eq!(server.refuse_group(), 1);
     for _ in 0..3 {
-        assert_eq!(
-            server.commit_group_short_of_room(),
-            0,
-            "tried again at once"
-        );
+        assert_eq!(server.refuse_group(), 0, "tried again at once");
     }
     assert!(server.left() > 0);
     let next = server.send_to(2, 1, prewrite("n", "1", 10));

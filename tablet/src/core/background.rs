@@ -185,10 +185,7 @@ impl Core {
 
     /// So much time has passed since the last call: more may be done of what waits for its turn.
     pub fn tick(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
-        // Room may have come without anybody writing: what is left of tablets is tried again now and then.
-        if self.groups.decided.is_empty() && self.state.tablets.next_dropped().is_some() {
-            self.groups.short_of_room = false;
-        }
+        self.gc.clearing.try_again();
         self.pace.tick(elapsed, self.flushes.cells);
         self.run_flushes(out);
         self.tick_waits(elapsed, out);

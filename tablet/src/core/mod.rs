@@ -170,6 +170,13 @@ impl Core {
     }
 
     fn take(&mut self, to: Asker, request: v1::Request, mut note: Note, out: &mut Vec<Reply>) {
+        // The log may have what the store and the cache don't know.
+        if let Some(failed) = &self.failed
+            && !mutants::on(Mutant::ReadsAfterFailure)
+        {
+            let refusal = Refusal::failed(failed.clone());
+            return self.answer(Some(to), request.id, note, Err(refusal), out);
+        }
         if !self.state.readers.borrow().idle() && reads::has_to_wait(&self.state, &request) {
             return self.hold(to, request, note, out);
         }
@@ -234,9 +241,8 @@ impl Core {
         if self.groups.in_flight || self.failed.is_some() {
             return None;
         }
-        // A full disk refuses it, and would again at once; and where enough waits, one more waits, too.
-        let is_enough = self.state.limits.enough_decided(self.groups.decided_bytes);
-        if !self.groups.short_of_room && !is_enough {
+        // Where enough waits, one more waits, too.
+        if !self.state.limits.enough_decided(self.groups.decided_bytes) {
             self.clear_dropped();
         }
         if self.groups.decided.is_empty() {
@@ -324,12 +330,7 @@ impl Core {
     fn read_held(&mut self, out: &mut Vec<Reply>) {
         for (to, request, note) in std::mem::take(&mut self.queue.reads) {
             self.queue.bytes -= request.encoded_len();
-            if let Some(failed) = &self.failed {
-                let refusal = Refusal::failed(failed.clone());
-                self.answer(Some(to), request.id, note, Err(refusal), out);
-            } else {
-                self.take(to, request, note, out);
-            }
+            self.take(to, request, note, out);
         }
     }
 

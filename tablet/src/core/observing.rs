@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
-use percolator_protocol::types::{Tablet, key};
+use percolator_protocol::types::{Cell, Tablet, key};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
@@ -309,7 +309,8 @@ impl Core {
         let column = &request.column;
         let tablet = notify::observed_tablet(&self.state, asked, column)?;
         if request.count {
-            notify::count(&self.state, tablet, column, &mut response)?;
+            let from = request.from.clone().map(Cell::from);
+            notify::count(&self.state, tablet, column, from.as_ref(), &mut response)?;
         }
         let limit = request.limit.min(NOTIFICATIONS_MAX) as usize;
         if limit > 0 {

@@ -201,6 +201,15 @@ impl Server {
         group.len()
     }
 
+    /// Refuses one group, for want of any room.
+    pub(crate) fn refuse_group(&mut self) -> usize {
+        let Some(group) = self.core.take_group() else {
+            return 0;
+        };
+        self.core.committed(Err(full()), &mut self.replies);
+        group.len()
+    }
+
     /// Until nothing is left to do, nobody else being there.
     pub(crate) fn settle(&mut self) {
         self.core
