@@ -325,6 +325,41 @@ fn a_worker_shows_its_runs_and_servers_show_what_waits() {
     wait_for("nothing that waits", || (waiting() == 0.0).then_some(()));
 }
 
+/// The cell changes while a run fails: that run knew nothing of the newer value.
+#[test]
+fn a_value_that_no_run_has_failed_on_becomes_no_dead_letter() {
+    let cluster = Cluster::threads();
+    block_on(async {
+        let client = observed(&cluster).await;
+        let put = |value: &'static str| {
+            client.transact(move |txn: OpenTxn| async move { txn.put("t", "r", "c", value) })
+        };
+        let other = client.clone();
+        let handler = move |change: Change, _: OpenTxn| {
+            let other = other.clone();
+            async move {
+                if change.value.as_deref() == Some(b"good") {
+                    return Ok(());
+                }
+                let good = |txn: OpenTxn| async move { txn.put("t", "r", "c", "good") };
+                other.transact(good).await?;
+                Err("it can do nothing with that".into())
+            }
+        };
+        let options = ObserverOptions {
+            attempts_max: 1,
+            ..ObserverOptions::default()
+        };
+        let observer = Observer::new("t", "c", handler).with_options(options);
+        let worker = observer.start(&client).await.expect("a worker");
+        put("bad").await.expect("written");
+        wait_until_none_waits(&client).await;
+        let counts = worker.stop().await;
+        assert_eq!((counts.committed, counts.dead_letters), (1, 0));
+        assert_eq!(client.dead_letters("t", "c").await.expect("letters"), []);
+    });
+}
+
 #[test]
 fn a_worker_that_stops_leaves_no_change_leased() {
     let cluster = Cluster::threads();

@@ -1,12 +1,13 @@
 //! Runs `protocol::txn`: turns its commands into requests, and their answers into events.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::{FutureExt, pending};
-use futures_util::stream::{self, FuturesUnordered};
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use percolator_protocol::actions::PrewriteRejection;
 use percolator_protocol::mutants::{self, Mutant};
@@ -73,6 +74,44 @@ pub(crate) struct Flush {
     pub(crate) generation: u32,
     /// Behind it comes the commit.
     pub(crate) last: bool,
+}
+
+/// The requests of a flush: small ones, so that nobody waits long behind one of them, and some at a time.
+#[derive(Default)]
+struct Flushing {
+    waiting: VecDeque<Vec<usize>>,
+    under_way: FuturesUnordered<BoxFuture<'static, Vec<Event>>>,
+}
+
+impl Flushing {
+    fn add(&mut self, mutations: &[usize]) {
+        let pieces: Vec<_> = mutations.chunks(FLUSH_CELLS).collect();
+        let apart = pieces.len().div_ceil(FLUSH_PLACES);
+        let in_turn = (0..apart).flat_map(|first| pieces.iter().skip(first).step_by(apart));
+        self.waiting.extend(in_turn.map(|piece| piece.to_vec()));
+    }
+
+    fn go_on(&mut self, commit: &Arc<Commit>) {
+        while self.under_way.len() < FLUSH_AT_A_TIME
+            && let Some(piece) = self.waiting.pop_front()
+        {
+            let commit = commit.clone();
+            let prewrite = async move { commit.prewrite(piece).await };
+            self.under_way.push(prewrite.boxed());
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.under_way.is_empty()
+    }
+}
+
+/// Ends when nobody waits for the result, as long as there is none.
+async fn gone(result: &mut Option<oneshot::Sender<Result<Timestamp, Error>>>) {
+    match result {
+        Some(result) => result.closed().await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Commit {
@@ -142,6 +181,8 @@ impl Commit {
         };
         let mut commands = first;
         let mut running: FuturesUnordered<BoxFuture<'_, Vec<Event>>> = FuturesUnordered::new();
+        let mut flushing = Flushing::default();
+        let mut is_cancelled = false;
         let mut renewing = self.clone().keep_alive().boxed();
         loop {
             for command in commands.drain(..) {
@@ -156,6 +197,8 @@ impl Commit {
                         return;
                     }
                     Command::ResolveAll { ending } => {
+                        // What is on its way may leave locks, which nobody else would clear soon.
+                        while flushing.under_way.next().await.is_some() {}
                         if let Some(flush) = &self.flush {
                             flush.large.resolve_all(ending).await;
                         }
@@ -166,25 +209,35 @@ impl Commit {
                             running.push(self.clone().one_phase(group, incarnation).boxed());
                         }
                     }
+                    Command::Prewrite { mutations } if self.flush.is_some() => {
+                        flushing.add(&mutations);
+                    }
                     command => running.push(self.clone().carry_out(command).boxed()),
                 }
             }
             if coordinator.ended() {
                 return;
             }
+            if coordinator.prewrites() {
+                flushing.go_on(&self);
+            } else {
+                flushing.waiting.clear();
+            }
             let events = tokio::select! {
                 biased;
-                events = running.next() => events.unwrap_or_default(),
+                // Nobody waits for the result any more: what is not decided is dropped.
+                () = gone(&mut result), if !is_cancelled => {
+                    is_cancelled = true;
+                    vec![Event::Cancel]
+                }
+                Some(events) = running.next() => events,
+                Some(events) = flushing.under_way.next() => events,
                 never = &mut renewing => match never {},
             };
-            // Nobody waits for the result any more: what is not decided is dropped.
-            if result.as_ref().is_some_and(oneshot::Sender::is_closed) {
-                commands.extend(coordinator.on(Event::Cancel));
-            }
             for event in events {
                 commands.extend(coordinator.on(event));
             }
-            if commands.is_empty() && running.is_empty() {
+            if commands.is_empty() && running.is_empty() && flushing.is_empty() {
                 // Every command ends in an event, so this can't be; better to say unknown than to hang.
                 return;
             }
@@ -227,15 +280,6 @@ impl Commit {
     async fn carry_out(self: Arc<Self>, command: Command) -> Vec<Event> {
         let router = &self.router;
         match command {
-            Command::Prewrite { mutations } if self.flush.is_some() => {
-                // In small requests, so that nobody waits long behind one of them.
-                let pieces: Vec<_> = mutations.chunks(FLUSH_CELLS).collect();
-                let apart = pieces.len().div_ceil(FLUSH_PLACES);
-                let in_turn = (0..apart).flat_map(|first| pieces.iter().skip(first).step_by(apart));
-                let pieces: Vec<_> = in_turn.map(|piece| self.prewrite(piece.to_vec())).collect();
-                let flushed = stream::iter(pieces).buffer_unordered(FLUSH_AT_A_TIME);
-                flushed.collect::<Vec<_>>().await.concat()
-            }
             Command::Prewrite { mutations } => self.prewrite(mutations).await,
             Command::CheckStatus {
                 obstacle,

@@ -120,7 +120,8 @@ impl Attempts {
                 .wait(&*self.client.router.world.transport)
                 .await;
         }
-        true
+        // Nothing could be begun any more, and why not would say nothing of what was in the way.
+        !self.deadline.passed(&*self.client.router.world.transport)
     }
 
     /// Waits for a turn. Nothing depends on it: where it can't be had, the next attempt is made without.

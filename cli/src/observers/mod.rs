@@ -135,7 +135,7 @@ pub(crate) struct RunArgs {
     /// Programs, or calls, at a time.
     #[arg(long, default_value_t = 4)]
     concurrency: usize,
-    /// A change for which the program, or the call, has failed so often is given up.
+    /// A change for whose value the program, or the call, has failed so often is given up.
     #[arg(long, default_value_t = 5)]
     attempts: u32,
     /// A change behind so many runs, one because of what the other wrote, is given up: observers that cause each other run in
@@ -145,7 +145,7 @@ pub(crate) struct RunArgs {
     /// A program that takes longer is killed, and has failed; so has a call.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
     timeout: Duration,
-    /// When this process dies, others run for the changes that it had after this; at most 60 s.
+    /// When this process dies, others run for the changes that it had after this: 100ms to 60s, or 0s, and they may at once.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     lease: Duration,
     /// Show what the worker does: /metrics, /healthz and /readyz at IP:PORT; port 0 picks a free one, which it reports.
@@ -235,8 +235,9 @@ async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<
         let why = "--attempts, --concurrency and --chain-max are 1 at least";
         return Err(Usage(why.into()).into());
     }
-    if args.lease > ObserverOptions::LEASE_MAX {
-        let why = format!("--lease is {:?} at the most", ObserverOptions::LEASE_MAX);
+    if !ObserverOptions::is_lease(args.lease) {
+        let (least, most) = (ObserverOptions::LEASE_MIN, ObserverOptions::LEASE_MAX);
+        let why = format!("--lease is {least:?} to {most:?}, or 0s: others may run for the same");
         return Err(Usage(why).into());
     }
     // Handlers that fail, and servers that are away.
@@ -263,15 +264,25 @@ async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<
     let name = format!("column {:?} of table {table}", escape(&column));
     output.note(&format!("runs for changes of {name}"));
     let idle = async {
+        // Runs that commit between the looks at two tablets may leave changes behind: nothing may have happened from one look
+        // to the next.
+        let mut found_idle = None;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             // Who isn't there is asked again.
             match client.observed(&table, &column).await {
-                Ok(status) if status.is_idle() => return Ok(()),
+                Ok(status) if status.is_idle() => {
+                    let counts = worker.counts();
+                    if found_idle.replace(counts) == Some(counts) {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 // It is observed no more.
                 Err(error @ (Error::Invalid(_) | Error::UnknownTable { .. })) => return Err(error),
                 _ => {}
             }
+            found_idle = None;
         }
     };
     let ended = tokio::select! {
@@ -310,6 +321,8 @@ async fn overview(
         client.count_dead_letters(usize::MAX).await?;
     given_up.retain(|(of, _), _| table.as_ref().is_none_or(|table| table == of));
     let none_given_up = given_up.is_empty();
+    // A table may be deleted meanwhile.
+    let is_overview = table.is_none();
     let tables = match table {
         Some(table) => vec![table],
         None => client
@@ -323,26 +336,36 @@ async fn overview(
     let mut rows = vec![head.map(String::from).to_vec()];
     for table in tables {
         let observed = match client.observed_columns(&table).await {
-            Err(Error::UnknownTable { .. }) if !none_given_up => continue,
+            Err(Error::UnknownTable { .. }) if is_overview || !none_given_up => continue,
             observed => observed?,
         };
         for column in observed {
-            let status = client.observed(&table, &column).await?;
             let letters = given_up.remove(&(table.clone(), column.clone()));
+            let status = match client.observed(&table, &column).await {
+                // Somebody is about to observe it, or to observe it no more, or was interrupted.
+                Err(Error::Invalid(why)) => {
+                    let (table, column) = (&table, escape(&column));
+                    output.note(&format!(
+                        "table {table}: {why} in a part of the tablets; repeat `percolator table observe {table} {column}`, or unobserve"
+                    ));
+                    None
+                }
+                Err(Error::UnknownTable { .. }) if is_overview => continue,
+                status => Some(status?),
+            };
             if output.format == Format::Json {
                 let letters = client.dead_letters(&table, &column).await?;
-                output.line(&status_json(&table, &column, &status, &letters))?;
+                output.line(&status_json(&table, &column, status.as_ref(), &letters))?;
                 continue;
             }
-            let more = if status.more { "+" } else { "" };
-            let lag = status.oldest.map_or(String::from("-"), |_| {
-                format!("{:.1} s", status.lag().as_secs_f64())
-            });
+            let lag = status.filter(|status| status.oldest.is_some());
+            let lag = lag.map(|status| format!("{:.1} s", status.lag().as_secs_f64()));
+            let waiting = status.map(|status| status.waiting.to_string());
             rows.push(vec![
                 table.clone(),
                 escape(&column),
-                format!("{}{more}", status.waiting),
-                lag,
+                waiting.unwrap_or("-".to_owned()),
+                lag.unwrap_or("-".to_owned()),
                 letters.unwrap_or_default().to_string(),
             ]);
         }
@@ -352,7 +375,7 @@ async fn overview(
         if output.format == Format::Json {
             let letters = client.dead_letters(&table, &column).await?;
             let none = ObservedStatus::default();
-            output.line(&status_json(&table, &column, &none, &letters))?;
+            output.line(&status_json(&table, &column, Some(&none), &letters))?;
             continue;
         }
         rows.push(vec![
@@ -372,14 +395,15 @@ async fn overview(
 fn status_json(
     table: &str,
     column: &[u8],
-    status: &ObservedStatus,
+    status: Option<&ObservedStatus>,
     letters: &[DeadLetter],
 ) -> String {
+    let lag_ms =
+        |status: &ObservedStatus| u64::try_from(status.lag().as_millis()).unwrap_or(u64::MAX);
     let json = json!({
         "table": table,
-        "waiting": status.waiting,
-        "waiting_at_least": status.more,
-        "lag_ms": u64::try_from(status.lag().as_millis()).unwrap_or(u64::MAX),
+        "waiting": status.map(|status| status.waiting),
+        "lag_ms": status.map(lag_ms),
         "dead_letters": letters.iter().map(letter_json).collect::<Vec<_>>(),
     });
     with_bytes(json, &[("column", column)]).to_string()
@@ -401,12 +425,11 @@ async fn status(
         status => status?,
     };
     if output.format == Format::Json {
-        output.line(&status_json(table, column, &status, &letters))?;
+        output.line(&status_json(table, column, Some(&status), &letters))?;
         return Ok(answered(letters.is_empty()));
     }
-    let more = if status.more { "at least " } else { "" };
     output.line(&format!(
-        "{more}{} changes wait, the oldest for {:.1} s; {} were given up",
+        "{} changes wait, the oldest for {:.1} s; {} were given up",
         status.waiting,
         status.lag().as_secs_f64(),
         letters.len()

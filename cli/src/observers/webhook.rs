@@ -211,7 +211,8 @@ fn read_key(text: &str) -> Result<Vec<u8>, String> {
     Ok(key)
 }
 
-/// The same for each call for a change with the same value: a run that begins anew may find a newer one.
+/// The same for each call for a change with the same value: a run that begins anew may find a newer one. Where a value comes back,
+/// what was done for it before was undone by the one between.
 fn message_id(change: &Change) -> String {
     let mut digest = digest::Context::new(&digest::SHA256);
     for part in [change.table.as_bytes(), &change.column, &change.row] {
@@ -219,6 +220,7 @@ fn message_id(change: &Change) -> String {
         digest.update(part);
     }
     digest.update(&change.changed_at.as_u64().to_be_bytes());
+    digest.update(&change.values_before.to_be_bytes());
     digest.update(&[u8::from(change.value.is_some())]);
     digest.update(change.value.as_deref().unwrap_or_default());
     let digest = digest.finish();
@@ -256,6 +258,7 @@ mod tests {
             column: "c".into(),
             value: value.map(Bytes::from),
             changed_at: Timestamp::from_u64(5),
+            values_before: 0,
             chain: Chain::default(),
         };
         let first = message_id(&change(Some("v5")));
@@ -264,6 +267,12 @@ mod tests {
             assert_ne!(message_id(&change(other)), first);
         }
         assert_ne!(message_id(&change(Some(""))), message_id(&change(None)));
+        // It was another one meanwhile.
+        let again = Change {
+            values_before: 2,
+            ..change(Some("v5"))
+        };
+        assert_ne!(message_id(&again), first);
     }
 
     #[test]

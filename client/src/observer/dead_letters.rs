@@ -7,7 +7,6 @@ use percolator_protocol::types::Timestamp;
 use percolator_protocol::types::limits::ROW_BYTES_MAX;
 
 use super::run::Run;
-use super::worker::Shared;
 use crate::{Client, Error, Range, Txn, tuple};
 
 /// The table of the dead letters of all observers. Its rows are tuples of table, column and row; its columns are `reason`,
@@ -87,19 +86,25 @@ fn name_of(row: &[u8]) -> Result<(String, Bytes, Option<Bytes>), Error> {
 }
 
 /// Gives the change up, in a transaction of which one attempt is made. It begins a chain of its own: a letter is no run.
+/// `failed_on`: what the cell has to hold. `None`: it holds something else.
 pub(super) async fn write(
-    shared: &Shared,
     run: &Run,
+    failed_on: Option<&Option<Bytes>>,
     attempts: u32,
     reason: &str,
-) -> Result<Timestamp, Error> {
+) -> Result<Option<Timestamp>, Error> {
+    let shared = &*run.shared;
     match shared.client.create_table(DEAD_LETTERS, &[]).await {
         Ok(()) | Err(Error::AlreadyExists(_)) => {}
         Err(error) => return Err(error),
     }
     let observer = &shared.observer;
     let txn = shared.client.begin().await?;
-    run.acknowledge(&txn).await?;
+    let value = run.acknowledge(&txn).await?;
+    if failed_on.is_some_and(|failed_on| *failed_on != value) {
+        txn.rollback();
+        return Ok(None);
+    }
     let change = (&*observer.table, &*observer.column, &**run.row());
     let (row, is_long) = place(&txn, change).await?;
     if is_long {
@@ -110,7 +115,7 @@ pub(super) async fn write(
     txn.put(DEAD_LETTERS, &row, ATTEMPTS, attempts.to_string())?;
     let changed_at = run.changed_at.to_string();
     txn.put(DEAD_LETTERS, &row, CHANGED_AT, changed_at)?;
-    txn.commit().await
+    txn.commit().await.map(Some)
 }
 
 impl Client {

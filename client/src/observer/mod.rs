@@ -57,6 +57,9 @@ pub struct Change {
     pub value: Option<Bytes>,
     /// When it changed last, as the notification says: at or before the run's snapshot.
     pub changed_at: Timestamp,
+    /// How often runs for this change, by this worker, have found another value than the one before: a value that comes back is
+    /// a new one.
+    pub values_before: u32,
     /// The runs of observers, one because of the other, that the change comes from.
     pub chain: Chain,
 }
@@ -73,7 +76,7 @@ pub type Handler =
 pub struct ObserverOptions {
     /// Runs at a time. Default: 16.
     pub concurrency: usize,
-    /// A change whose handler has failed so often becomes a dead letter. Conflicts, and servers that don't answer, don't count.
+    /// A change on whose value the handler has failed so often becomes a dead letter. Conflicts, and servers that don't answer, don't count.
     /// Default: 5.
     pub attempts_max: u32,
     /// The pause after a handler's first failure; doubled each time. Default: 100 ms.
@@ -82,7 +85,7 @@ pub struct ObserverOptions {
     pub backoff_max: Duration,
     /// How long a change that was given to this worker isn't given to others: it is renewed as long as the worker has the change, and
     /// when the worker dies, others take it after that.
-    /// Default: 10 s; at most 60 s.
+    /// Default: 10 s; from 100 ms to 60 s, or zero: others may run for the same at once.
     pub lease: Duration,
     /// Runs in a chain, one because of what the other wrote. A change behind so many becomes a dead letter instead of a run: a
     /// loop of observers is reported and doesn't run for ever. Default: 64.
@@ -92,6 +95,13 @@ pub struct ObserverOptions {
 impl ObserverOptions {
     /// The longest lease that servers give.
     pub const LEASE_MAX: Duration = Duration::from_secs(60);
+    /// The shortest, besides none: it is renewed three times in its time.
+    pub const LEASE_MIN: Duration = Duration::from_millis(100);
+
+    /// Whether a lease may be so long.
+    pub fn is_lease(lease: Duration) -> bool {
+        lease.is_zero() || (Self::LEASE_MIN..=Self::LEASE_MAX).contains(&lease)
+    }
 }
 
 impl Default for ObserverOptions {

@@ -29,10 +29,10 @@ pub struct NotificationQuery {
 /// What waits for observers of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObservedStatus {
-    /// Changes that no observer has acknowledged, at least.
+    /// Changes that no observer has acknowledged.
     pub waiting: u64,
-    /// There are more than were counted.
-    pub more: bool,
+    /// Cells of the column that are locked, at least: they may be about to change.
+    pub locked: u64,
     /// When the cell changed whose change waits the longest.
     pub oldest: Option<Timestamp>,
     /// The oracle's time.
@@ -40,9 +40,9 @@ pub struct ObservedStatus {
 }
 
 impl ObservedStatus {
-    /// Whether nothing waits.
+    /// Whether nothing waits, and nothing was about to.
     pub fn is_idle(&self) -> bool {
-        self.waiting == 0 && !self.more
+        self.waiting == 0 && self.locked == 0
     }
 
     /// How long the oldest change has waited.
@@ -141,6 +141,7 @@ impl Client {
                     column: column.clone(),
                     value: None,
                     changed_at: Timestamp::from_u64(it.changed_at),
+                    values_before: 0,
                     chain: chain(it.chain).map_err(malformed)?,
                     row: it.row,
                 });
@@ -184,10 +185,11 @@ impl Client {
         column: impl AsRef<[u8]>,
     ) -> Result<ObservedStatus, Error> {
         let column = Bytes::copy_from_slice(column.as_ref());
-        let ask = |_: Option<&v1::CellName>| {
+        let ask = |from: Option<&v1::CellName>| {
             Ask::Notifications(v1::NotificationsRequest {
                 column: column.clone(),
                 count: true,
+                from: from.cloned(),
                 ..v1::NotificationsRequest::default()
             })
         };
@@ -200,10 +202,10 @@ impl Client {
                 return Err(unexpected());
             };
             status.waiting += found.waiting;
-            status.more |= found.more;
+            status.locked += found.locked;
             let oldest = (found.oldest > 0).then(|| Timestamp::from_u64(found.oldest));
             status.oldest = status.oldest.into_iter().chain(oldest).min();
-            Ok(None)
+            Ok(found.resume)
         })
         .await?;
         Ok(status)

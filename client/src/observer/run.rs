@@ -29,6 +29,29 @@ pub(super) struct Run {
     pub(super) chain: Chain,
 }
 
+/// The runs for one change until now.
+#[derive(Default)]
+struct Tried {
+    has_begun: bool,
+    /// What the last of them has found in the cell.
+    value: Option<Option<Bytes>>,
+    /// How many have found another value than the one before.
+    values_before: u32,
+    /// How many have failed on this value.
+    failures: u32,
+}
+
+impl Tried {
+    /// One has found this.
+    fn finds(&mut self, value: &Option<Bytes>) {
+        let before = self.value.replace(value.clone());
+        if before.is_some_and(|before| before != *value) {
+            self.values_before += 1;
+            self.failures = 0;
+        }
+    }
+}
+
 /// How a run has ended.
 enum RunEnd {
     Committed(Timestamp),
@@ -66,12 +89,12 @@ impl Run {
         let counters = &shared.counters;
         let mut backoff = Backoff::new(options.backoff, options.backoff_max);
         let mut attempts = shared.client.attempts();
-        let (mut failures, mut has_begun) = (0, false);
+        let mut tried = Tried::default();
         loop {
             let end = if self.chain.depth >= options.chain_max {
                 RunEnd::TooDeep
             } else {
-                self.once(&mut attempts, &mut has_begun).await
+                self.once(&mut attempts, &mut tried).await
             };
             match end {
                 RunEnd::Committed(commit_ts) => {
@@ -91,19 +114,22 @@ impl Run {
                     }
                 }
                 RunEnd::Failed(error) => {
-                    failures += 1;
+                    tried.failures += 1;
+                    let failures = tried.failures;
                     let row = escape(&self.row);
                     let table = &shared.observer.table;
                     tracing::warn!(table, %row, failures, %error, "the handler failed");
                     if failures >= options.attempts_max
-                        && self.give_up(failures, &error.to_string()).await
+                        && self
+                            .give_up(tried.value.as_ref(), failures, &error.to_string())
+                            .await
                     {
                         return;
                     }
                     backoff.wait(transport).await;
                 }
                 RunEnd::TooDeep => {
-                    if self.give_up(0, &self.too_deep()).await {
+                    if self.give_up(None, 0, &self.too_deep()).await {
                         return;
                     }
                     backoff.wait(transport).await;
@@ -131,11 +157,18 @@ impl Run {
         self.done(&self.shared.counters.overtaken, "overtaken");
     }
 
-    /// Makes the change a dead letter, unless others have acknowledged it. Whether it is done with.
-    async fn give_up(&self, attempts: u32, reason: &str) -> bool {
+    /// Makes the change a dead letter, unless others have acknowledged it, or the cell holds something else than what runs failed
+    /// on. Whether it is done with.
+    async fn give_up(
+        &self,
+        failed_on: Option<&Option<Bytes>>,
+        attempts: u32,
+        reason: &str,
+    ) -> bool {
         let counters = &self.shared.counters;
-        match dead_letters::write(&self.shared, self, attempts, reason).await {
-            Ok(_) => self.done(&counters.dead_letters, "dead_letter"),
+        match dead_letters::write(self, failed_on, attempts, reason).await {
+            Ok(None) => return false,
+            Ok(Some(_)) => self.done(&counters.dead_letters, "dead_letter"),
             Err(Error::Conflict(Conflict::NotNotified {
                 changed_at: None, ..
             })) => self.overtaken(),
@@ -156,15 +189,14 @@ impl Run {
         )
     }
 
-    /// `has_begun`: whether a run has begun for the change before.
-    async fn once(&self, attempts: &mut Attempts, has_begun: &mut bool) -> RunEnd {
+    async fn once(&self, attempts: &mut Attempts, tried: &mut Tried) -> RunEnd {
         let observer = &self.shared.observer;
         let txn = match self.shared.client.begin_for(&self.chain).await {
             Ok(txn) => txn,
             Err(error) => return RunEnd::Again(error, false),
         };
         if let Some(metrics) = self.shared.client.router.metrics()
-            && !std::mem::replace(has_begun, true)
+            && !std::mem::replace(&mut tried.has_begun, true)
         {
             metrics.run_began(self.first_at, txn.start_ts());
         }
@@ -174,6 +206,7 @@ impl Run {
             column: observer.column.clone(),
             value: None,
             changed_at: self.changed_at,
+            values_before: 0,
             chain: self.chain.clone(),
         };
         let acknowledged = async {
@@ -184,6 +217,8 @@ impl Run {
             Ok(value) => value,
             Err(error) => return RunEnd::Again(error, false),
         };
+        tried.finds(&change.value);
+        change.values_before = tried.values_before;
         let inner = txn.inner.clone();
         let handler = AssertUnwindSafe(async {
             let run = (observer.handler)(change, OpenTxn::lent(&txn));

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -69,9 +70,9 @@ pub(super) async fn start(observer: Observer, client: &Client) -> Result<Observe
     }
     if options.attempts_max == 0
         || options.chain_max == 0
-        || options.lease > ObserverOptions::LEASE_MAX
+        || !ObserverOptions::is_lease(options.lease)
     {
-        let why = "an observer tries a change once at least, has it for 60 s at the most, and a chain has a run at least";
+        let why = "an observer tries a change once at least, has it for 100 ms to 60 s or not for itself (0), and a chain has a run at least";
         return Err(Error::Invalid(why.into()));
     }
     // Whether there are such a table and such an observed column.
@@ -285,9 +286,11 @@ impl Shared {
         let router = &self.client.router;
         let transport = &*router.world.transport;
         let mut locks_asked = None;
+        let is_resolving = Arc::new(AtomicBool::new(false));
         while !self.is_stopping() {
             let now = transport.now();
-            let locked = locks_asked.is_none_or(|asked| now >= asked + LOCKS_EVERY);
+            let locked = locks_asked.is_none_or(|asked| now >= asked + LOCKS_EVERY)
+                && !is_resolving.load(Ordering::Relaxed);
             if locked {
                 locks_asked = Some(now);
             }
@@ -304,14 +307,13 @@ impl Shared {
             let deadline = router.deadline(WAIT + TIMEOUT);
             match self.answer(&tablet, ask, deadline).await {
                 Attempt::Done(Body::Notifications(found)) => {
-                    let has_none = found.notifications.is_empty() && found.locked_rows.is_empty();
-                    if has_none && transport.now() < now + PAUSE {
-                        // As many as may wait there do.
-                        transport.sleep(PAUSE).await;
+                    if !found.locked_rows.is_empty() {
+                        self.resolve_beside(found.locked_rows, is_resolving.clone());
                     }
-                    self.begin_all(found.notifications).await;
-                    if !found.locked_rows.is_empty() && !self.is_stopping() {
-                        self.resolve(found.locked_rows).await;
+                    let begun = self.begin_all(found.notifications).await;
+                    if begun == 0 && transport.now() < now + PAUSE {
+                        // As many as may wait there do, or what was sent is run for already and was not leased.
+                        transport.sleep(PAUSE).await;
                     }
                 }
                 Attempt::Busy(why) => {
@@ -345,6 +347,23 @@ impl Shared {
             }
         }
         (tablet.id, tablet.epoch)
+    }
+
+    /// [`Self::resolve`], while changes are asked for: the server that knows what became of the locks may be away.
+    fn resolve_beside(self: &Arc<Self>, rows: Vec<Bytes>, is_resolving: Arc<AtomicBool>) {
+        is_resolving.store(true, Ordering::Relaxed);
+        let shared = self.clone();
+        let transport = self.client.router.world.transport.clone();
+        let work = async move {
+            tokio::select! {
+                biased;
+                () = shared.stopped() => {}
+                () = shared.resolve(rows) => {}
+                () = shared.client.router.world.transport.sleep(TIMEOUT) => {}
+            }
+            is_resolving.store(false, Ordering::Relaxed);
+        };
+        transport.spawn(Box::pin(work));
     }
 
     /// Reads cells that are locked: of a transaction that has committed, and whose client died before it said so there, this
@@ -382,8 +401,9 @@ impl Shared {
         attempt
     }
 
-    /// Begins a run for each change, and returns those that it may not begin any more.
-    async fn begin_all(self: &Arc<Self>, found: Vec<v1::NotificationInfo>) {
+    /// Begins a run for each change, and returns those that it may not begin any more. How many have begun.
+    async fn begin_all(self: &Arc<Self>, found: Vec<v1::NotificationInfo>) -> usize {
+        let mut begun = 0;
         let mut found = self.hold(found).into_iter();
         while let Some(change) = found.next() {
             let free = tokio::select! {
@@ -395,10 +415,13 @@ impl Shared {
                 let rows = std::iter::once(change).chain(found);
                 let rows: Vec<Bytes> = rows.map(|change| change.row).collect();
                 self.held.lock().retain(|row, _| !rows.contains(row));
-                return self.give_back(rows).await;
+                self.give_back(rows).await;
+                return begun;
             };
             self.begin(change, permit);
+            begun += 1;
         }
+        begun
     }
 
     /// Others get these changes before their leases end.

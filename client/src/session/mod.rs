@@ -66,6 +66,8 @@ struct State {
     barrier: Timestamp,
     /// What began at or above the floor is not refused before this time, on the transport's lease clock.
     lease: Option<Lease>,
+    /// The highest floor that the master was asked for, also while no lease was granted: such a request may still arrive.
+    asked: Timestamp,
     /// The last attempt to renew failed.
     away: bool,
     /// A timestamp of the oracle's: whatever begins from now on begins above it.
@@ -126,8 +128,11 @@ impl Session {
     /// The master is asked for a lease at this floor, and may have heard it from now on. The lease's floor never goes
     /// down: an older request may arrive after a newer one.
     fn asks(&self, floor: Timestamp) {
-        if let Some(lease) = &mut self.state.lock().lease {
-            lease.floor = lease.floor.max(floor);
+        let mut state = self.state.lock();
+        state.asked = state.asked.max(floor);
+        let asked = state.asked;
+        if let Some(lease) = &mut state.lease {
+            lease.floor = lease.floor.max(asked);
         }
     }
 
@@ -141,11 +146,9 @@ impl Session {
     fn renewed(&self, barrier: Timestamp, lease: Lease) {
         let mut state = self.state.lock();
         state.barrier = state.barrier.max(barrier);
-        let asked = state
-            .lease
-            .map_or(lease.floor, |before| before.floor.max(lease.floor));
+        state.asked = state.asked.max(lease.floor);
         let lease = Lease {
-            floor: asked,
+            floor: state.asked,
             ..lease
         };
         state.lease = Some(lease).filter(|lease| state.barrier <= lease.floor);
@@ -225,6 +228,8 @@ impl Session {
         if std::mem::take(&mut state.lets_go) && state.begun.is_empty() {
             state.rests = true;
             state.lease = None;
+            // The next one is another session's.
+            state.asked = Timestamp::ZERO;
             return Next::LetGo;
         }
         if state.rests { Next::Rest } else { Next::Renew }
@@ -260,7 +265,7 @@ impl Held {
         state.begun.entry(at).or_default().count += 1;
         // Its own timestamp is a floor; what was known before may be long past. And of one that begins below what the master
         // knows, it is to be told before the barrier gets there.
-        let is_below = state.lease.as_ref().is_some_and(|lease| at < lease.floor);
+        let is_below = at < state.asked;
         let rested = std::mem::take(&mut state.rests);
         drop(state);
         if rested || is_below {
@@ -297,6 +302,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn ts(ts: u64) -> Timestamp {
@@ -442,6 +449,29 @@ mod tests {
         // What is below the barrier, no lease holds.
         session.renewed(ts(8), lease(7, 300));
         assert!(!covered(9, 0));
+    }
+
+    #[test]
+    fn what_begins_below_a_floor_that_was_asked_for_is_told_at_once() {
+        let session = Arc::new(Session::default());
+        let wanted = || session.wanted.notified().now_or_never().is_some();
+        // No lease was granted so far.
+        session.asks(ts(7));
+        let above = session.hold().0.begun(ts(7));
+        assert!(!wanted());
+        let below = session.hold().0.begun(ts(6));
+        assert!(wanted());
+        // The older request may arrive last.
+        session.renewed(ts(4), lease(6, 100));
+        assert!(!session.is_covered(ts(6), Duration::ZERO));
+        assert!(session.is_covered(ts(7), Duration::ZERO));
+        drop((above, below));
+        assert!(session.lets_go());
+        assert_eq!(session.next(), Next::LetGo);
+        let _again = session.hold().0.begun(ts(6));
+        assert!(wanted(), "it rested");
+        session.renewed(ts(4), lease(6, 100));
+        assert!(session.is_covered(ts(6), Duration::ZERO));
     }
 
     #[test]

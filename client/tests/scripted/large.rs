@@ -369,6 +369,78 @@ fn what_was_flushed_goes_with_a_transaction_that_is_given_up() {
     }
 }
 
+/// Cells of one flush that takes many rounds of requests.
+const MANY: usize = 3_000;
+/// Requests of a flush that are under way at a time, and some more that are sent until the first is answered.
+const FEW_REQUESTS: usize = 30;
+
+/// Writes so much at once that it is flushed together.
+async fn write_many(client: &Client) -> Txn {
+    let txn = client.begin().await.expect("it begins");
+    put_many(&txn);
+    txn
+}
+
+fn put_many(txn: &Txn) {
+    for row in 0..MANY {
+        txn.put(TABLE, format!("k{row:04}"), "c", "much")
+            .expect("it is kept");
+    }
+}
+
+#[test]
+fn a_flush_ends_with_the_first_conflict() {
+    let bench = Bench::with(small_flushes());
+    let (_network, other) = bench.other();
+    let error = bench.run(async {
+        let txn = bench.client.begin().await.expect("it begins");
+        let first = other.begin().await.expect("it begins");
+        first.put(TABLE, "k0000", "c", "first").expect("it is kept");
+        first.commit().await.expect("it commits");
+        put_many(&txn);
+        txn.commit().await.expect_err("another one was first")
+    });
+    assert!(matches!(error, Error::Conflict(_)), "{error}");
+    bench.run(bench.client.settle());
+    let sent = bench.network.count(Kind::Prewrite);
+    assert!(sent <= FEW_REQUESTS, "{sent} requests");
+    assert_eq!(bench.cluster.locks(), 0);
+}
+
+#[test]
+fn a_flush_to_a_server_that_is_away_is_given_up_in_time() {
+    let options = small_flushes();
+    let bench = Bench::with(options);
+    bench.network.script(|sent| {
+        let is_it = sent.kind == Kind::Prewrite;
+        is_it.then_some(Fault::Silence)
+    });
+    let took = bench.run(async {
+        let txn = write_many(&bench.client).await;
+        let began = bench.cluster.world.now();
+        txn.commit().await.expect_err("nobody answers");
+        bench.cluster.world.now() - began
+    });
+    let most = options.request_timeout * 2;
+    assert!(took < most, "{took:?} of {most:?}");
+}
+
+#[test]
+fn a_flush_that_nobody_waits_for_ends() {
+    let bench = Bench::with(small_flushes());
+    bench.run(async {
+        let txn = write_many(&bench.client).await;
+        let commit = Box::pin(txn.commit());
+        let gone = Box::pin(bench.sleep(Duration::from_millis(3)));
+        futures_util::future::select(commit, gone).await;
+        bench.sleep(Duration::from_secs(5)).await;
+        bench.client.settle().await;
+    });
+    let sent = bench.network.count(Kind::Prewrite);
+    assert!(sent <= FEW_REQUESTS, "{sent} requests");
+    assert_eq!(bench.cluster.locks(), 0);
+}
+
 #[test]
 fn a_reader_that_meets_one_lock_of_a_large_transaction_clears_its_tablet() {
     for is_committed in [true, false] {

@@ -161,3 +161,49 @@ fn what_the_cluster_refuses_a_handler_makes_no_dead_letter() {
         worker.stop().await;
     });
 }
+
+/// A lock whose transaction's fate a server knows that doesn't answer is in nobody's way but its own row's.
+#[test]
+fn a_lock_that_can_not_be_resolved_delays_no_other_change() {
+    const CHANGES: u64 = 20;
+    let bench = Bench::new();
+    let (world, client) = (bench.cluster.world.clone(), bench.client.clone());
+    let (dead_network, dead) = bench.other();
+    let (_network, writer) = bench.other();
+    dead_network.script(|sent| {
+        let is_end = [Kind::Commit, Kind::Rollback].contains(&sent.kind);
+        is_end.then_some(Fault::Silence)
+    });
+    bench.network.script(|sent| {
+        let asks = sent.kind == Kind::CheckStatus;
+        asks.then_some(Fault::Silence)
+    });
+    world.clone().run(async move {
+        let worker = worker(&client, async |_: Change, _: OpenTxn| Ok(())).await;
+        let txn = dead.begin().await.expect("it begins");
+        for row in ["k", "a"] {
+            txn.put(TABLE, row, COLUMN, "locked").expect("it is kept");
+        }
+        let commit = Box::pin(txn.commit());
+        futures_util::future::select(commit, Box::pin(world.sleep(Duration::from_millis(100))))
+            .await;
+        dead_network.script(|_| Some(Fault::Silence));
+        // It asks for locks.
+        world.sleep(Duration::from_secs(4)).await;
+        let before = world.now();
+        for number in 0..CHANGES {
+            let row = format!("b{number:02}");
+            let put = writer.transact(|txn| {
+                let row = row.clone();
+                async move { txn.put(TABLE, row, COLUMN, "x") }
+            });
+            put.await.expect("written");
+        }
+        while worker.counts().committed < CHANGES {
+            world.sleep(Duration::from_millis(10)).await;
+            let waited = world.now() - before;
+            assert!(waited < Duration::from_secs(2), "{:?}", worker.counts());
+        }
+        worker.stop().await;
+    });
+}

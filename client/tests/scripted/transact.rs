@@ -97,6 +97,26 @@ fn an_unknown_outcome_is_returned_and_not_tried_again() {
     }
 }
 
+#[test]
+fn a_conflict_is_reported_where_the_time_ends_while_a_turn_is_waited_for() {
+    let options = Options {
+        retry_for: Duration::from_secs(3),
+        ..Options::default()
+    };
+    let bench = Bench::with(options);
+    let (_network, other) = bench.other();
+    bench.network.script(|sent| {
+        let waits = sent.kind == Kind::WaitForCell;
+        waits.then_some(Fault::Silence)
+    });
+    let (client, other) = (&bench.client, &other);
+    let result = bench.run(client.transact(|txn| async move {
+        increment(txn).await?;
+        increment_once(other).await.0
+    }));
+    assert!(matches!(result, Err(Error::Conflict(_))), "{result:?}");
+}
+
 /// Clients increment beside each other, while some of their messages get lost.
 fn many(lost_in: u64, seed: u64) {
     let bench = Bench::new();

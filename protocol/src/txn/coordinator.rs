@@ -273,6 +273,11 @@ impl Coordinator {
         self.state == State::Ended
     }
 
+    /// Whether mutations are still to be prewritten.
+    pub fn prewrites(&self) -> bool {
+        self.state == State::Prewriting || mutants::on(Mutant::CommitBeforeLastFlush)
+    }
+
     /// Takes what happened and says what to do. Events that come too late are ignored.
     pub fn on(&mut self, event: Event) -> Vec<Command> {
         match (&self.state, event) {
