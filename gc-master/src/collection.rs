@@ -41,6 +41,19 @@ pub(crate) struct Collection {
     pub(crate) granted_before: Duration,
 }
 
+impl Collection {
+    /// The oracle's time, about: while it doesn't answer it goes on by this machine's clock.
+    pub(crate) fn time(&self, now: Duration) -> Timestamp {
+        let silent = self.silent.as_ref();
+        let silent = silent.map_or(Duration::ZERO, |(_, since)| now.saturating_sub(*since));
+        let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+        if self.now == Timestamp::ZERO || silent_ms == 0 {
+            return self.now;
+        }
+        Timestamp::from_millis(self.now.physical_ms().saturating_add(silent_ms))
+    }
+}
+
 impl Directory {
     /// How long a session's floor is held without a renewal.
     pub fn lease(&self) -> Duration {
@@ -129,7 +142,7 @@ impl Directory {
             return;
         }
         self.forget_longer_leases(now);
-        let lowest = self.sessions.lowest(now);
+        let lowest = self.sessions.lowest(now, self.lease());
         let to = safe_point::barrier(oracle, self.retention_policy(), lowest);
         let Some(state) = &mut self.state else { return };
         if to > state.gc.points().barrier {

@@ -372,7 +372,7 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
                 owner: Some(session.owner.clone().into()),
                 floor: session.floor.as_u64(),
                 transactions: session.named().map(Timestamp::as_u64).collect(),
-                lease_ms: millis_u32(session.until.saturating_sub(now)),
+                lease_ms: millis_u32(directory.sessions.left(session, now)),
                 released: session.is_released(),
             })
             .collect(),

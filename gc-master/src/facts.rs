@@ -61,12 +61,12 @@ pub(crate) struct Facts {
 impl Directory {
     /// How it is now.
     pub(crate) fn facts(&self, now: Duration) -> Facts {
-        let oracle = self.collection.now;
+        let oracle = self.collection.time(now);
         let mut facts = Facts {
             has_state: self.state.is_some(),
             in_flight: self.in_flight.len(),
-            now: oracle,
-            oldest_floor_age: self.oldest_floor_age(),
+            now: self.collection.now,
+            oldest_floor_age: self.oldest_floor_age(now),
             retention: self.retention(),
             sessions: self.sessions.len(),
             gc_locks: self.sessions.named(),
@@ -159,11 +159,11 @@ impl Directory {
     }
 
     /// How far the lowest floor of a lease lies behind.
-    pub(crate) fn oldest_floor_age(&self) -> Option<Duration> {
+    pub(crate) fn oldest_floor_age(&self, now: Duration) -> Option<Duration> {
         let state = self.state.as_ref();
         let barrier = state.map_or(Timestamp::ZERO, |state| state.gc.points().barrier);
         let (_, session) = self.sessions.holders(barrier).next()?;
-        age(self.collection.now, session.floor)
+        age(self.collection.time(now), session.floor)
     }
 
     fn unlisted_state(
@@ -284,6 +284,10 @@ mod tests {
         directory.state.as_mut().unwrap().gc.safe_point = at(3_000).as_u64();
         let facts = directory.facts(LATER);
         assert_eq!(facts.ready_age, Some(Duration::from_secs(660)));
+        // An oracle that is away stops collection, and not the time.
+        directory.collect(LATER, Err("away".into()));
+        let facts = directory.facts(LATER + Duration::from_secs(100));
+        assert_eq!(facts.ready_age, Some(Duration::from_secs(760)));
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Directory {
         if self.paused() {
             named("paused");
         }
-        if self.is_held_by_gc_lock() {
+        if self.is_held_by_gc_lock(now) {
             named("gc_lock");
         }
         if let Some((what, since)) = &self.collection.silent {
@@ -73,8 +73,8 @@ impl Directory {
     }
 
     /// Whether the lowest floor is older than the retention.
-    fn is_held_by_gc_lock(&self) -> bool {
-        let age = self.oldest_floor_age();
+    fn is_held_by_gc_lock(&self, now: Duration) -> bool {
+        let age = self.oldest_floor_age(now);
         age.is_some_and(|age| age > self.retention())
     }
 

@@ -92,7 +92,7 @@ pub(crate) struct Session {
     pub unnamed: u32,
     /// Somebody has ended the gc-locks up to here by hand; zero: none.
     pub released: Timestamp,
-    /// When it ends, unless it is renewed; since the master's start.
+    /// When it ends, unless it is renewed; by [`Sessions::awake`].
     pub until: Duration,
 }
 
@@ -102,6 +102,10 @@ pub(crate) struct Sessions {
     by_id: BTreeMap<u64, Session>,
     floors: BTreeSet<(Timestamp, u64)>,
     ends: BTreeSet<(Duration, u64)>,
+    /// When the time was last seen to pass, since the master's start.
+    seen: Duration,
+    /// For how long the master has stood still in all.
+    stood_still: Duration,
 }
 
 impl Session {
@@ -134,6 +138,17 @@ impl Sessions {
         self.by_id.insert(id, session);
     }
 
+    /// The time by which leases end. It stops while the master stands still: nobody could renew then, and what waits to be read
+    /// is renewed first. `lease`: of the time between two calls no more than a third of it passes, which is what lies between two
+    /// renewals.
+    fn awake(&mut self, now: Duration, lease: Duration) -> Duration {
+        let passed = now.saturating_sub(self.seen);
+        self.stood_still += passed.saturating_sub(lease / 3);
+        self.seen = self.seen.max(now);
+        now.saturating_sub(self.stood_still)
+    }
+
+    /// `now`: by [`Sessions::awake`].
     fn expire(&mut self, now: Duration) {
         while let Some((until, id)) = self.ends.first().copied()
             && until <= now
@@ -143,8 +158,9 @@ impl Sessions {
         }
     }
 
-    /// The lowest floor.
-    pub(crate) fn lowest(&mut self, now: Duration) -> Option<Timestamp> {
+    /// The lowest floor. `lease`: how long one is.
+    pub(crate) fn lowest(&mut self, now: Duration, lease: Duration) -> Option<Timestamp> {
+        let now = self.awake(now, lease);
         self.expire(now);
         self.floors.first().map(|(floor, _)| *floor)
     }
@@ -153,6 +169,13 @@ impl Sessions {
     pub(crate) fn holders(&self, barrier: Timestamp) -> impl Iterator<Item = (u64, &Session)> {
         let floors = self.floors.range((barrier, 0)..);
         floors.filter_map(|(_, id)| Some((*id, self.by_id.get(id)?)))
+    }
+
+    /// What is left of its lease.
+    pub(crate) fn left(&self, session: &Session, now: Duration) -> Duration {
+        session
+            .until
+            .saturating_sub(now.saturating_sub(self.stood_still))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -199,7 +222,8 @@ impl Directory {
                 renewal.transactions.len()
             ));
         }
-        self.sessions.expire(now);
+        let awake = self.sessions.awake(now, self.lease());
+        self.sessions.expire(awake);
         let known = self.sessions.by_id.get(&renewal.session);
         let released = Timestamp::from_u64(released.unwrap_or_default());
         let released = known.map_or(released, |known| known.released);
@@ -219,7 +243,7 @@ impl Directory {
                     transactions: renewal.transactions,
                     unnamed: renewal.unnamed,
                     released,
-                    until: now + lease,
+                    until: awake + lease,
                 },
             ),
         }
@@ -242,7 +266,7 @@ impl Directory {
         }
         let gc_lock = |(start_ts, id): &(Timestamp, u64)| {
             let session = self.sessions.by_id.get(id);
-            let left = session.map(|session| session.until.saturating_sub(now));
+            let left = session.map(|session| self.sessions.left(session, now));
             GcLock {
                 start_ts: *start_ts,
                 session: *id,
@@ -264,7 +288,8 @@ impl Directory {
     /// [`Refusal::NoState`].
     pub fn release(&mut self, now: Duration, start_ts: Timestamp) -> Result<Vec<Owner>, Refusal> {
         self.state()?;
-        self.sessions.expire(now);
+        let awake = self.sessions.awake(now, self.lease());
+        self.sessions.expire(awake);
         let holds = |session: &Session| {
             session.floor == start_ts || session.named().any(|named| named == start_ts)
         };

@@ -53,12 +53,37 @@ fn barrier(world: &mut World) -> Timestamp {
     world.directory.state().unwrap().gc.points().barrier
 }
 
+/// The master looks at the time once a second, for so long.
+fn pass(world: &mut World, seconds: u64) {
+    for _ in 0..seconds {
+        world.now += Duration::from_secs(1);
+        barrier(world);
+    }
+}
+
+#[test]
+fn a_master_that_stood_still_waits_for_those_that_could_not_renew() {
+    let mut world = world();
+    let old = NOW_MS - 60_000;
+    renew(&mut world, 1, old, &[old]);
+    barrier(&mut world);
+    world.now += Duration::from_secs(1_000);
+    assert_eq!(barrier(&mut world), at(old));
+    let left = world.directory.transactions(world.now, 1).unwrap().oldest;
+    let left = left.first().unwrap().lease;
+    assert!(left > Duration::from_secs(6), "{left:?}");
+    pass(&mut world, 6);
+    assert_eq!(barrier(&mut world), at(old));
+    pass(&mut world, 1);
+    assert_eq!(barrier(&mut world), at(NOW_MS - 10_000));
+}
+
 #[test]
 fn a_gc_lock_holds_the_barrier_as_long_as_its_lease() {
     let mut world = world();
     renew(&mut world, 1, NOW_MS - 60_000, &[NOW_MS - 60_000]);
     assert_eq!(barrier(&mut world), at(NOW_MS - 60_000));
-    world.now += Duration::from_secs(11);
+    pass(&mut world, 11);
     assert_eq!(barrier(&mut world), at(NOW_MS - 10_000));
     assert_eq!(
         renew(&mut world, 1, NOW_MS - 60_000, &[]),
@@ -93,7 +118,7 @@ fn who_holds_the_barrier_is_named_and_nobody_whom_it_has_passed() {
     let old = NOW_MS - 60_000;
     renew(&mut world, 1, old, &[old]);
     barrier(&mut world);
-    world.now += Duration::from_secs(4);
+    pass(&mut world, 4);
     assert_eq!(holders(&world), [(1, 1, false, 6_000)]);
     world.directory.release(world.now, at(old)).unwrap();
     assert_eq!(holders(&world), [(1, 0, true, 6_000)]);
