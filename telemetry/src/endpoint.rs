@@ -30,6 +30,8 @@ use crate::who;
 const CONNECTIONS_MAX: usize = 32;
 /// A request is a line and a few headers.
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
+/// One request, with its answer. Who asks for a page and doesn't read it would keep others from being answered.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 /// How often the observed runtime says that it goes on.
 const PULSE: Duration = Duration::from_millis(500);
 /// A runtime that was silent for so long is stuck.
@@ -95,6 +97,7 @@ pub struct Listener {
     address: SocketAddr,
     /// Taken here, in the order in which servers of one process begin.
     whole: Option<ProcessPage>,
+    answered_within: Duration,
 }
 
 /// The endpoint; it ends when this is dropped.
@@ -119,6 +122,7 @@ pub fn listen(address: SocketAddr) -> Result<Listener, Error> {
         listener,
         address,
         whole: ProcessPage::take(),
+        answered_within: ANSWERED_WITHIN,
     })
 }
 
@@ -148,13 +152,13 @@ impl Listener {
             last: last.clone(),
         };
         let (stop, stopped) = oneshot::channel();
-        let listener = self.listener;
+        let (listener, answered_within) = (self.listener, self.answered_within);
         std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(who::inherited(move || {
                 runtime.block_on(async move {
                     tokio::select! {
-                        () = accept(listener, Arc::new(shown)) => {}
+                        () = accept(listener, Arc::new(shown), answered_within) => {}
                         _ = stopped => {}
                     }
                 });
@@ -199,7 +203,7 @@ struct Shown {
     last: Arc<AtomicU64>,
 }
 
-async fn accept(listener: TcpListener, shown: Arc<Shown>) {
+async fn accept(listener: TcpListener, shown: Arc<Shown>, answered_within: Duration) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
@@ -218,12 +222,13 @@ async fn accept(listener: TcpListener, shown: Arc<Shown>) {
                 let response = shown.answer(request.uri().path());
                 std::future::ready(Ok::<_, Infallible>(response))
             });
-            // Anyone who asks, and doesn't wait for the answer, has no need of it.
-            let _ = http1::Builder::new()
+            let served = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADERS_WITHIN)
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service);
+            // Anyone who asks, and doesn't wait for the answer, has no need of it.
+            let _ = tokio::time::timeout(answered_within, served).await;
             drop(permit);
         });
     }
@@ -334,4 +339,54 @@ pub async fn get(address: &str, path: &str) -> io::Result<Answer> {
         })
     });
     answer.ok_or_else(|| io::Error::other(format!("no answer of HTTP: {text}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::IntGaugeVec;
+
+    use super::*;
+
+    /// So much that it doesn't fit into a connection's buffers.
+    const PAGE_BYTES: usize = 12 << 20;
+
+    fn large_page() -> Pages {
+        let registry = Registry::new();
+        let options = prometheus::Opts::new("large", "so many bytes");
+        let large = IntGaugeVec::new(options, &["name"]).expect("a metric");
+        for number in 0..PAGE_BYTES >> 14 {
+            let name = format!("{number:016384}");
+            large.with_label_values(&[&*name]).set(1);
+        }
+        registry.register(Box::new(large)).expect("the first");
+        Pages {
+            registry,
+            role: "tablet",
+            refresh: Box::new(|| {}),
+            ready: Box::new(|| Ok(())),
+            healthy: Box::new(|| Ok(())),
+        }
+    }
+
+    #[tokio::test]
+    async fn clients_that_do_not_read_keep_nobody_from_an_answer() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut listener = listen(any).expect("a port");
+        listener.answered_within = Duration::from_millis(200);
+        let address = listener.address();
+        let _endpoint = listener.serve(large_page()).expect("an endpoint");
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let mut stream = TcpStream::connect(address).await.expect("it listens");
+            let ask = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
+            stream.write_all(ask).await.expect("it is sent");
+            silent.push(stream);
+        }
+        let address = address.to_string();
+        let healthy = get(&address, "/healthz");
+        let answer = tokio::time::timeout(Duration::from_secs(60), healthy).await;
+        let answer = answer.expect("an answer in time").expect("an answer");
+        assert_eq!(answer.status, 200);
+        drop(silent);
+    }
 }

@@ -59,12 +59,13 @@ impl Process {
     /// The registry has them already.
     ///
     /// # Panics
-    /// Outside of a runtime.
+    /// Outside of a runtime; in a build with debug assertions, for a role that isn't declared.
     pub(crate) fn new(
         registry: &Registry,
         role: &'static str,
         whole: Option<ProcessPage>,
     ) -> Result<Self, Error> {
+        debug_assert!(names::ROLES.contains(&role), "{role} is not declared");
         let set = Set::new(registry, names::ALL);
         let build = set.gauges(names::BUILD_INFO)?;
         let version = env!("CARGO_PKG_VERSION");

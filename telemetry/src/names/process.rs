@@ -4,7 +4,18 @@ use super::declarations;
 use crate::{Label, Metric};
 
 /// The label of which process it is.
-const ROLE: Label = Label::one_of("role", &["bank", "gc-master", "operator", "tablet", "tso"]);
+const ROLE: Label = Label::one_of("role", &ROLES);
+
+/// Which processes there are.
+pub(crate) const ROLES: [&str; 7] = [
+    "bank",
+    "gc-master",
+    "observer",
+    "operator",
+    "proxy",
+    "tablet",
+    "tso",
+];
 
 declarations! {
     BUILD_INFO: Metric::gauge(
