@@ -48,6 +48,7 @@ fn the_chart_is_valid_with_every_value() {
             assert_eq!(is_there, are_apart, "{replicas}: {part}");
         }
     }
+    names_are_texts(&kube, &chart);
     for (wrong, said) in [
         ("replicas=many", "replicas"),
         ("log.level=loud", "level"),
@@ -176,5 +177,23 @@ fn dry_run(kube: &Kube) {
         wait(&format!("{values:?} to be taken"), || {
             kubectl(&[&apply[..], &dry].concat())
         });
+    }
+}
+
+/// Also those that YAML reads as a number, or as yes.
+fn names_are_texts(kube: &Kube, chart: &str) {
+    for (release, name) in [("true", "123"), ("true", "true")] {
+        let name = format!("nameOverride={name}");
+        let odd = ["template", release, chart, "--set-string", &name];
+        let own = ["--set-string", "serviceAccount.name=123"];
+        let without = ["--set", "crds.create=false"];
+        let made = kube.helm(&[&odd[..], &own, &without].concat());
+        let made = made.expect("helm template");
+        for line in made.lines().map(str::trim) {
+            let (key, value) = line.split_once(": ").unwrap_or_default();
+            let is_name = key == "name" || key == "serviceAccountName" || key.starts_with("app.");
+            let is_text = !["true", "123"].contains(&value);
+            assert!(!is_name || is_text, "{line}");
+        }
     }
 }

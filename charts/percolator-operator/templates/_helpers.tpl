@@ -16,8 +16,8 @@
 {{- end }}
 
 {{- define "percolator-operator.selector" -}}
-app.kubernetes.io/name: {{ include "percolator-operator.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "percolator-operator.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{/* Those that nothing takes the place of. */}}

@@ -18,6 +18,7 @@ pub(crate) fn rules(rules: &[(&str, &str)]) -> Value {
 pub fn definition() -> Value {
     let mut definition = serde_json::to_value(ClusterObject::crd()).unwrap_or_default();
     without_nulls(&mut definition);
+    bound(&mut definition);
     if let Some(root) = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         shorten(&mut root["properties"]["spec"], false);
         root["properties"]["spec"]["default"] = Value::Object(serde_json::Map::new());
@@ -151,6 +152,20 @@ fn shorten(schema: &mut Value, is_below: bool) {
         Value::Array(elements) => elements
             .iter_mut()
             .for_each(|element| shorten(element, is_below)),
+        _ => {}
+    }
+}
+
+/// Of the format of a number Kubernetes takes no notice: without this a manifest could have numbers that no field holds.
+fn bound(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if fields.get("format").is_some_and(|it| it == "uint32") {
+                fields.insert("maximum".into(), json!(u32::MAX));
+            }
+            fields.values_mut().for_each(bound);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(bound),
         _ => {}
     }
 }

@@ -142,7 +142,8 @@ impl JsonSchema for Duration {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "pattern": "^([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
+            // So many digits of any unit are a number of milliseconds that fits.
+            "pattern": "^([0-9]{1,9}h)?([0-9]{1,9}m)?([0-9]{1,9}s)?([0-9]{1,9}ms)?$",
             "minLength": 2,
         })
     }

@@ -36,7 +36,7 @@ pub struct Observer {
     /// Runs at a time, of each worker, from 1 to 1000. Default: 4.
     #[serde(default = "four")]
     pub concurrency: u32,
-    /// A change for which a run has failed so often becomes a dead letter, from 1 to 1000. Default: 5.
+    /// A change on whose value runs have failed so often becomes a dead letter, from 1 to 1000. Default: 5.
     #[serde(default = "five")]
     pub attempts: u32,
     /// A run that takes longer has failed, from 1s to 1h. Default: 30s.

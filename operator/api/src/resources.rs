@@ -272,6 +272,7 @@ impl JsonSchema for Amount {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "anyOf": [{ "type": "integer" }, { "type": "string" }],
+            "minimum": 0,
             "pattern": r"^[0-9]+(\.[0-9]{1,18})?(m|[KMGTPE]i|[kMGTPE])?$",
             "x-kubernetes-int-or-string": true,
         })

@@ -63,6 +63,17 @@ const OWN_LABELS: [&str; 4] = [
 ];
 /// The operator's own variables.
 const RESERVED_VARIABLES: &str = "PERCOLATOR_";
+const PROXY_POD: &str = "spec.proxy.pod";
+/// Variables there that are no field: the bounds of a proxy.
+const PROXY_BOUNDS: [&str; 7] = [
+    "PERCOLATOR_PROXY_BYTES_MAX",
+    "PERCOLATOR_PROXY_CALLS_MAX",
+    "PERCOLATOR_PROXY_CONNECTIONS_MAX",
+    "PERCOLATOR_PROXY_SCANS_MAX",
+    "PERCOLATOR_PROXY_SESSIONS_MAX",
+    "PERCOLATOR_PROXY_SESSION_BYTES_MAX",
+    "PERCOLATOR_PROXY_TRANSIT_BYTES_MAX",
+];
 const OWN_VARIABLES: [&str; 2] = ["POD_IP", "POD_NAME"];
 
 impl PercolatorCluster {
@@ -452,7 +463,9 @@ fn check_pod(path: &str, pod: &Pod, problems: &mut Problems) {
     );
     for (variable, index) in pod.env.iter().zip(0..) {
         let name = variable.name.as_str();
-        if OWN_VARIABLES.contains(&name) || name.starts_with(RESERVED_VARIABLES) {
+        let is_bound = path == PROXY_POD && PROXY_BOUNDS.contains(&name);
+        let is_reserved = name.starts_with(RESERVED_VARIABLES) && !is_bound;
+        if OWN_VARIABLES.contains(&name) || is_reserved {
             problems.add(
                 format!("{path}.env[{index}].name"),
                 format!(

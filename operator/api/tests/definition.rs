@@ -441,3 +441,23 @@ fn an_operator_reads_what_a_newer_definition_brings() {
     .expect("what it knows is read");
     assert_eq!(object.spec.tablets.replicas, 5);
 }
+
+/// Kubernetes knows no format "uint32".
+#[test]
+fn numbers_that_no_field_holds_are_refused() {
+    fn unbounded(value: &Value) -> usize {
+        match value {
+            Value::Object(fields) => {
+                let is_number = fields.get("format").is_some_and(|it| it == "uint32");
+                let is_bounded = fields.get("maximum") == Some(&json!(u32::MAX));
+                let below: usize = fields.values().map(unbounded).sum();
+                usize::from(is_number && !is_bounded) + below
+            }
+            Value::Array(elements) => elements.iter().map(unbounded).sum(),
+            _ => 0,
+        }
+    }
+    let definition = percolator_api::definition();
+    assert_eq!(unbounded(&definition), 0);
+    assert!(definition.to_string().contains("4294967295"));
+}

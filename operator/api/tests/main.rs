@@ -2,5 +2,6 @@
 
 mod definition;
 mod manifest;
+mod proxies;
 mod reference;
 mod support;

@@ -1,6 +1,8 @@
 //! What is checked of those that are clients of the servers: the proxies, and the workers of observers.
 
-use super::{OWN_LABELS, OWN_PREFIX, Problems, check_labels, check_patch, check_pod, is_host_name};
+use super::{
+    OWN_LABELS, OWN_PREFIX, PROXY_POD, Problems, check_labels, check_patch, check_pod, is_host_name,
+};
 use crate::{Duration, Observer, Proxy};
 
 const PROXIES_MAX: u32 = 100;
@@ -29,7 +31,7 @@ pub(super) fn check_proxy(proxy: &Proxy, problems: &mut Problems) {
             );
         }
     }
-    let path = "spec.proxy.pod";
+    let path = PROXY_POD;
     check_patch(path, &proxy.pod, Some("proxy"), problems);
     check_pod(path, &proxy.pod, problems);
     let own = |key: &str| {
