@@ -13,6 +13,7 @@ use percolator_client::{Client, Error, Options};
 use percolator_protocol::oracle::Settings;
 
 use crate::disk::SimDisk;
+use crate::invariants::errors;
 use crate::master_link::MasterLink;
 use crate::moves;
 use crate::mutation::Mutation;
@@ -67,6 +68,8 @@ pub struct Cluster {
     pub(crate) highest: Highest,
     /// Transactions of each worker that are committed and have written or locked something.
     progress: Vec<Arc<AtomicU64>>,
+    /// How many steps of each workload have ended well.
+    done: Vec<AtomicU64>,
     /// Workers that work.
     working: AtomicU64,
     /// Those of each client's process.
@@ -136,6 +139,7 @@ impl Cluster {
             set_aside: Mutex::default(),
             swapped: Mutex::default(),
             names: names(&workloads),
+            done: workloads.iter().map(|_| AtomicU64::new(0)).collect(),
             tables: workloads
                 .iter()
                 .flat_map(|workload| workload.tables())
@@ -290,6 +294,7 @@ impl Cluster {
         let mut snapshots = Vec::new();
         let over = || until.is_some_and(|until| session.world.now() >= until);
         while !self.is_stopping() && !over() {
+            let (began, mut doing) = (session.world.now(), "a look at the past".to_owned());
             let result = if session.only_reads && !self.is_healed() {
                 let newest = *self.highest.lock();
                 past::read(&pasts, &self.tables, &[newest]).await
@@ -304,15 +309,23 @@ impl Cluster {
                 let name = format!("{} {}", workload.name(), begun[chosen]);
                 let (dice, ends) = (
                     session.with_dice(&name),
-                    session.with_dice(&(name + " ends")),
+                    session.with_dice(&format!("{name} ends")),
                 );
+                doing = name;
                 let step = workload.step(&dice);
-                if ends.below(25) == 0 {
+                let ended = if ends.below(25) == 0 {
                     self.give_up(&ends, step).await
                 } else {
                     step.await
-                }
+                };
+                self.done[chosen].fetch_add(u64::from(ended.is_ok()), Ordering::Relaxed);
+                ended
             };
+            // Behind them some servers are killed on purpose.
+            if !self.is_stopping() && !session.world.has_outage.load(Ordering::Relaxed) {
+                let took = session.world.now() - began;
+                errors::look(session, &doing, result.as_ref().copied(), took);
+            }
             if pasts.below(12) == 0 {
                 snapshots.push(*self.highest.lock());
             }
@@ -424,6 +437,7 @@ impl Cluster {
             only_reads: false,
             few_keys: self.plan.few_keys,
             is_covered: self.plan.covers_all(),
+            is_healthy: self.plan.is_healthy(),
             wrote: Arc::default(),
         }
     }
@@ -434,6 +448,13 @@ impl Cluster {
             .iter()
             .map(|count| count.load(Ordering::Relaxed))
             .collect()
+    }
+
+    /// How many steps of each workload have ended well, with its name.
+    pub fn done(&self) -> Vec<(&'static str, u64)> {
+        let names = self.workloads.iter().map(|workload| workload.name());
+        let done = self.done.iter().map(|done| done.load(Ordering::Relaxed));
+        names.zip(done).collect()
     }
 
     /// Workers that still work.

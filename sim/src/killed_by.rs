@@ -23,7 +23,13 @@ const READS: &[&str] = &[
     "again: one table",
 ];
 /// A transaction ends in two ways, or otherwise than was answered.
-const FATES: &[&str] = &["one fate", "one outcome", "answers hold", "atomic"];
+const FATES: &[&str] = &[
+    "one fate",
+    "one outcome",
+    "answers hold",
+    "atomic",
+    "errors are true",
+];
 /// Two write one cell at the same time.
 const WRITERS: &[&str] = &["first committer wins"];
 const DURABLE: &[&str] = &["durable"];
@@ -33,6 +39,7 @@ const LIVENESS: &[&str] = &[
     "liveness: progress",
     "liveness: ends",
     "liveness: the cluster serves",
+    "errors are true",
 ];
 
 impl Mutation {
@@ -54,7 +61,7 @@ impl Mutation {
             | S::CheckpointNotDurable
             | S::CheckpointBrokenOff
             | S::FolderOfAnotherTaken => &[DURABLE],
-            S::StaleTimestamps => &[&["recency"], READS],
+            S::StaleTimestamps => &[&["recency", "errors are true"], READS],
             S::TwoOwners => &[&["one owner"]],
             S::Rule(M::MovedUndecided | M::MovedAndKept) => {
                 &[&["one owner"], FATES, WRITERS, READS]
@@ -136,6 +143,7 @@ impl Mutation {
                 M::MinCommitTsIgnored
                 | M::PromiseNotWritten
                 | M::ReadSkipsLocks
+                | M::ReadsAfterFailure
                 | M::StaleCache
                 | M::CacheOfLockedCells
                 | M::OnePhaseIgnoresReads

@@ -42,6 +42,7 @@ pub fn all() -> Vec<Use> {
         ("one lock a cell", S::Rule(M::LateFlushOverwrites), None),
         ("one outcome", S::Rule(M::SecondariesFirst), None),
         ("one fate", S::Rule(M::SecondariesFirst), None),
+        ("errors are true", S::Rule(M::SecondariesFirst), None),
         ("one owner", S::TwoOwners, None),
         ("points go forward", S::Rule(M::BarrierNotDurable), None),
         ("collected rightly", S::Rule(M::CollectedAtTheBarrier), None),

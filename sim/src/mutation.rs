@@ -362,6 +362,15 @@ impl Mutation {
                 }
             }
             Self::Rule(Mutant::LossForgotten) => only(&[Fault::LoseFolder]),
+            // A commit that is in the log, and not in the cache of the server that has failed.
+            Self::Rule(Mutant::ReadsAfterFailure) => {
+                only(&[Fault::DiskError]);
+                (plan.pause, plan.think) = (Duration::from_millis(20), Duration::from_millis(1));
+                plan.workloads = vec!["counter", "cycle", "bank"];
+                plan.tablet_servers = 1;
+                plan.workers = 4;
+                plan.faulty = Duration::from_secs(10);
+            }
             Self::Rule(Mutant::BarrierNotDurable | Mutant::DeleteCollectedFirst) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss]);
                 plan.workloads = vec!["index"];

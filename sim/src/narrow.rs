@@ -1,16 +1,19 @@
-//! Narrow seeds: one to three kinds of faults, one hot workload, few keys, small buffers and caps of records. Where
+//! Narrow seeds: one to three kinds of faults, or none that does harm; one hot workload, few keys, small buffers and caps of records. Where
 //! everything fails at once, few transactions get far enough to meet a bug that needs a certain pair of steps.
 
 use std::time::Duration;
 
 use percolator_tablet::Limits;
 
+use crate::invariants::errors::HARMLESS;
 use crate::plan::{Fault, Plan};
 use crate::rng::Rng;
 use crate::workloads;
 
 /// One seed of so many is narrow.
 const ONE_OF: u64 = 3;
+/// In one narrow seed of so many nothing fails: whatever does then is a bug.
+const HEALTHY_OF: u64 = 3;
 
 /// Makes the plan narrow, if its seed is one of those. Whether it is.
 pub(crate) fn narrow(plan: &mut Plan) -> bool {
@@ -23,6 +26,12 @@ pub(crate) fn narrow(plan: &mut Plan) -> bool {
     let kinds = Fault::of_one_each();
     for _ in 0..1 + rng.below(3) {
         plan.faults.insert(*rng.pick(&kinds));
+    }
+    if Rng::new(plan.seed, "healthy").below(HEALTHY_OF) == 0 {
+        plan.faults.retain(|fault| HARMLESS.contains(fault));
+        plan.request_timeout = ms(8_000);
+        plan.timeout = ms(3_000);
+        plan.lock_ttl = plan.lock_ttl.max(ms(1_000));
     }
     plan.workloads = vec![rng.pick(&workloads::all()).name()];
     plan.few_keys = rng.below(2) == 0;
@@ -63,7 +72,7 @@ mod tests {
                 continue;
             }
             assert!(
-                (1..=3).contains(&plan.faults.len()),
+                plan.faults.len() <= 3 && (!plan.faults.is_empty() || plan.is_healthy()),
                 "seed {seed}: {:?}",
                 plan.faults
             );

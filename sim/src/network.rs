@@ -102,8 +102,10 @@ impl Fates {
 struct Call {
     to: NodeId,
     reset: bool,
+    /// Its request is on its way twice.
+    has_copy: bool,
     /// Large, and moved with all calls of that time otherwise.
-    result: Option<Box<Result<Answer, String>>>,
+    result: Option<Box<Result<Answer, Lost>>>,
     waker: Option<Waker>,
 }
 
@@ -187,6 +189,7 @@ impl World {
                 Call {
                     to,
                     reset,
+                    has_copy,
                     result: None,
                     waker: None,
                 },
@@ -201,7 +204,9 @@ impl World {
         }
         let timeout = self.at(
             timeout,
-            Box::new(move |world| world.finish(call, Err("no answer in time".to_owned()))),
+            Box::new(move |world| {
+                world.finish(call, Err(Lost::unknown("no answer in time".to_owned())))
+            }),
         );
         Asked {
             world: self.clone(),
@@ -241,7 +246,10 @@ impl World {
                 world.note_message("cut off", from, to, caller.call, || answer.brief());
             } else if reset {
                 world.note_message("reset", from, to, caller.call, || answer.brief());
-                world.finish(caller.call, Err("the connection was reset".to_owned()));
+                world.finish(
+                    caller.call,
+                    Err(Lost::unknown("the connection was reset".to_owned())),
+                );
             } else {
                 world.note_message("answer", from, to, caller.call, || answer.brief());
                 world.finish(caller.call, Ok(answer));
@@ -253,7 +261,21 @@ impl World {
     /// Nobody listens there: the caller is told at once.
     pub(crate) fn refused(self: &Arc<Self>, caller: Caller) {
         let act = move |world: &Arc<World>| {
-            world.finish(caller.call, Err("connection refused".to_owned()));
+            let has_copy = {
+                let network = world.network.lock();
+                network
+                    .calls
+                    .get(&caller.call)
+                    .is_some_and(|call| call.has_copy)
+            };
+            let why = "connection refused".to_owned();
+            // The other one may meet a process yet.
+            let lost = if has_copy {
+                Lost::unknown(why)
+            } else {
+                Lost::never_sent(why)
+            };
+            world.finish(caller.call, Err(lost));
         };
         self.at(Duration::from_micros(300), Box::new(act));
     }
@@ -269,8 +291,9 @@ impl World {
                 .collect()
         };
         for call in waiting {
-            let reset =
-                move |world: &Arc<World>| world.finish(call, Err("connection reset".to_owned()));
+            let reset = move |world: &Arc<World>| {
+                world.finish(call, Err(Lost::unknown("connection reset".to_owned())))
+            };
             self.at(Duration::from_micros(300), Box::new(reset));
         }
     }
@@ -284,7 +307,7 @@ impl World {
         self.deliver(to, caller, ask);
     }
 
-    fn finish(&self, call: u64, result: Result<Answer, String>) {
+    fn finish(&self, call: u64, result: Result<Answer, Lost>) {
         let waker = {
             let mut network = self.network.lock();
             let Some(call) = network.calls.get_mut(&call) else {
@@ -332,7 +355,7 @@ impl Future for Asked {
             return Poll::Ready(Err(Lost::unknown("the world has ended".to_owned())));
         };
         match call.result.take() {
-            Some(result) => Poll::Ready(result.map_err(Lost::unknown)),
+            Some(result) => Poll::Ready(*result),
             None => {
                 call.waker = Some(context.waker().clone());
                 Poll::Pending

@@ -494,6 +494,7 @@ fn limits(seed: u64) -> Limits {
         scan_records_of_one_cell: one_of(&[1, 5, usual.scan_records_of_one_cell]),
         move_bytes: one_of(&[200, 2_000, usual.move_bytes]),
         verify_pairs: one_of(&[20, usual.verify_pairs]),
+        followed_ms: one_of(&[20, 300, usual.followed_ms as usize]) as u64,
         index_garbage: true,
     }
 }

@@ -11,7 +11,8 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::ack_column;
 
 use crate::history::{CellName, End, Op, RangeRead, Record, Write};
-use crate::invariants::leases_hold;
+use crate::invariants::errors::{self, ConflictSeen};
+use crate::invariants::{exact_reads, leases_hold};
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -22,12 +23,18 @@ const FEW: u64 = 3;
 #[derive(Default)]
 pub struct Recorder {
     records: Mutex<Vec<Record>>,
+    conflicts: Mutex<Vec<ConflictSeen>>,
 }
 
 impl Recorder {
     /// All records, in the order in which transactions began.
     pub fn take(&self) -> Vec<Record> {
         std::mem::take(&mut self.records.lock())
+    }
+
+    /// With whom transactions were told that they are in conflict.
+    pub(crate) fn conflicts(&self) -> Vec<ConflictSeen> {
+        self.conflicts.lock().clone()
     }
 
     /// Looks at all records.
@@ -68,6 +75,8 @@ pub struct Session {
     pub few_keys: bool,
     /// Nothing keeps its lease from covering each transaction from its begin to its end.
     pub is_covered: bool,
+    /// Nothing fails.
+    pub is_healthy: bool,
 }
 
 impl Session {
@@ -305,7 +314,7 @@ impl Recorded {
         Ok(())
     }
 
-    /// The cells of a range of rows: row, column, value.
+    /// The cells of a range of rows: row, column, value. Sometimes the first of them are read once more.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -318,12 +327,20 @@ impl Recorded {
     ) -> Result<Vec<(Bytes, Bytes, Bytes)>, Error> {
         let range = Range::rows(start.to_owned(), end.to_owned());
         let range = if reverse { range.reverse() } else { range };
-        let scan = self.seen(self.txn.scan(table, range).await)?;
-        let entries = self.seen(scan.collect().await)?;
-        let cells: Vec<(Bytes, Bytes, Bytes)> = entries
-            .into_iter()
-            .map(|entry| (entry.row, entry.column, entry.value))
-            .collect();
+        let cells = self.collect(table, range.clone()).await?;
+        // A stream of its own: what the worker does next doesn't depend on it.
+        let calls = cells.len() as u64;
+        let mut rng = Rng::new(self.start_ts().as_u64() ^ calls, "limit");
+        if rng.below(4) == 0 {
+            let most = rng.below(calls + 2) as usize;
+            let first = self.collect(table, range.limit(most as u64)).await?;
+            if first != cells[..most.min(cells.len())] {
+                let why = format!(
+                    "a scan of {table} from {start:?} to {end:?} with a limit of {most} gave {first:?}, and without {cells:?}"
+                );
+                self.session.world.fail(exact_reads::NAME, why);
+            }
+        }
         let range = RangeRead {
             table: table.to_owned(),
             start: Bytes::copy_from_slice(start.as_bytes()),
@@ -332,6 +349,19 @@ impl Recorded {
         };
         self.note(|record| record.ops.push(Op::Scan(range)));
         Ok(cells)
+    }
+
+    async fn collect(
+        &self,
+        table: &str,
+        range: Range,
+    ) -> Result<Vec<(Bytes, Bytes, Bytes)>, Error> {
+        let scan = self.seen(self.txn.scan(table, range).await)?;
+        let entries = self.seen(scan.collect().await)?;
+        let cells = entries.into_iter();
+        Ok(cells
+            .map(|entry| (entry.row, entry.column, entry.value))
+            .collect())
     }
 
     /// As the client library's.
@@ -350,6 +380,9 @@ impl Recorded {
         let result = self.txn.commit().await;
         if let Err(error) = &result {
             leases_hold::look(&session, is_fresh, error);
+            errors::unknown(&session, error);
+            let conflict = errors::conflict(&session, start_ts, error);
+            recorder.conflicts.lock().extend(conflict);
         }
         if result.is_ok() && has_written {
             session.wrote.fetch_add(1, Ordering::Relaxed);

@@ -83,6 +83,9 @@ impl Replicas {
 
 /// Gives the plan several oracles or masters, and faults of theirs, if its seed is one of those.
 pub(crate) fn replicate(plan: &mut Plan) {
+    if plan.is_healthy() {
+        return;
+    }
     let mut rng = Rng::new(plan.seed, "replicas");
     let mut several = || 2 + rng.below(2) as usize;
     let (oracles, masters) = (several(), several());

@@ -17,7 +17,7 @@ use percolator_protocol::types::acknowledged_column;
 use crate::cluster::Cluster;
 use crate::dead_server;
 use crate::history::{Record, forget_deleted};
-use crate::invariants::liveness;
+use crate::invariants::{errors, liveness};
 use crate::lost_folder::lost_folder;
 use crate::mutation;
 use crate::nemesis;
@@ -136,6 +136,10 @@ fn carry_out(
         && verified(world, &cluster)
         && shown(world, &cluster);
     *history = cluster.recorder.take();
+    if steps && let Some(wrong) = errors::wrong(&cluster.recorder.conflicts(), history) {
+        world.fail(errors::NAME, wrong);
+        return;
+    }
     if !steps {
         return;
     }

@@ -212,6 +212,15 @@ impl Transport for SimTransport {
         let to = self.at(address);
         async move {
             let asked = AskedOfOne::of(&request);
+            let commits = match &request.body {
+                Some(Body::Commit(commit)) => Some(commit.start_ts),
+                Some(Body::Prewrite(prewrite)) if prewrite.one_phase.is_some() => {
+                    Some(prewrite.start_ts)
+                }
+                _ => None,
+            };
+            let commits = commits.map(Timestamp::from_u64);
+            self.world.commits_sent.lock().extend(commits);
             if let Some(AskedOfOne::End { start_ts, forced }) = asked {
                 let by = self.node;
                 self.world.see(&Seen::EndAsked {

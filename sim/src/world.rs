@@ -4,7 +4,7 @@
 //! It knows nothing of servers and transactions. A process is a name, clocks, a handler of messages, and
 //! tasks that end with it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
+use percolator_client::Timestamp;
 use percolator_client::transport::BoxFuture;
 
 use crate::clock::Clock;
@@ -57,6 +58,8 @@ pub struct World {
     pub(crate) held_back: Mutex<HeldBack>,
     /// The registers are or were away on purpose, after the faults: what a master answers meanwhile waits for copies of its state.
     pub(crate) has_outage: AtomicBool,
+    /// Transactions of which something was sent that commits them.
+    pub(crate) commits_sent: Mutex<BTreeSet<Timestamp>>,
     /// The one invariant that counts.
     only: Option<&'static str>,
     /// Somebody wants it to end.
@@ -146,6 +149,7 @@ impl World {
             network: Mutex::new(network),
             watch: Mutex::new(Watch::new(plan.only)),
             has_outage: AtomicBool::new(false),
+            commits_sent: Mutex::default(),
             held_back: Mutex::new(HeldBack::new(plan.seed, plan.has(Fault::StaleCommitTs))),
             only: plan.only,
             cut,

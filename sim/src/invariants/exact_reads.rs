@@ -13,11 +13,14 @@ use super::Invariant;
 use crate::end::End;
 use crate::history::{Op, RangeRead, Record};
 
+/// Its name.
+pub(crate) const NAME: &str = "reads are exact";
+
 pub(super) struct ExactReads;
 
 impl Invariant for ExactReads {
     fn name(&self) -> &'static str {
-        "reads are exact"
+        NAME
     }
 
     fn at_end(&mut self, end: &End<'_>) -> Result<(), String> {

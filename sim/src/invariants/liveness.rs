@@ -155,11 +155,15 @@ fn goes_on(
     invariant: &'static str,
     when: &str,
 ) -> bool {
-    let before = cluster.progress();
+    let (before, done_before) = (cluster.progress(), cluster.done());
     let bound = bound(cluster);
+    let stuck_workload = || {
+        let mut done = cluster.done().into_iter().zip(&done_before);
+        done.find_map(|((name, now), (_, before))| (now == *before).then_some(name))
+    };
     let all_go_on = || {
         let now = cluster.progress();
-        now.iter().zip(&before).all(|(now, before)| now > before)
+        now.iter().zip(&before).all(|(now, before)| now > before) && stuck_workload().is_none()
     };
     if world.run(world.now() + bound, all_go_on) {
         return true;
@@ -168,6 +172,16 @@ fn goes_on(
         return false;
     }
     let now = cluster.progress();
+    if let Some(workload) = stuck_workload()
+        && now.iter().zip(&before).all(|(now, before)| now > before)
+    {
+        let why = format!(
+            "no step of {workload} ended well within {} {when}",
+            shown(bound)
+        );
+        world.fail(invariant, why);
+        return false;
+    }
     let stuck = now
         .iter()
         .zip(&before)

@@ -1,6 +1,6 @@
-//! What must hold, one file each, which says where it comes from. Three are no [`Invariant`]: "durable" needs what
-//! each server should hold, which `watch` knows, "liveness" goes on with the run, and "leases hold" is asked by anyone who
-//! is refused.
+//! What must hold, one file each, which says where it comes from. Four are no [`Invariant`]: "durable" needs what
+//! each server should hold, which `watch` knows, "liveness" goes on with the run, and "leases hold" and "errors are true" are
+//! asked by anyone who is refused.
 
 mod atomicity;
 mod bounded_memory;
@@ -10,7 +10,8 @@ mod commit_above_start;
 pub(crate) mod durable;
 mod durable_answers;
 mod durable_masters;
-mod exact_reads;
+pub(crate) mod errors;
+pub(crate) mod exact_reads;
 mod first_committer;
 mod granted_leases;
 mod isolation;
@@ -236,7 +237,13 @@ pub fn names() -> Vec<&'static str> {
     let workloads = workloads::all();
     let looked_at = workloads.iter().flat_map(|workload| workload.invariants());
     watched
-        .chain([DURABLE, leases_hold::NAME, NEW_CLUSTER, LOST_FOLDER])
+        .chain([
+            DURABLE,
+            errors::NAME,
+            leases_hold::NAME,
+            NEW_CLUSTER,
+            LOST_FOLDER,
+        ])
         .chain(liveness::NAMES)
         .chain(looked_at.copied())
         .collect()

@@ -67,12 +67,23 @@ pub(crate) fn exit(
     why: &str,
     boot: impl FnOnce(&Arc<World>) + Send + 'static,
 ) {
+    exit_after(world, node, why, Duration::ZERO, boot);
+}
+
+/// The same a while later: it goes on until then.
+pub(crate) fn exit_after(
+    world: &Arc<World>,
+    node: NodeId,
+    why: &str,
+    after: Duration,
+    boot: impl FnOnce(&Arc<World>) + Send + 'static,
+) {
     let name = world.name(node);
     world.note(|| format!("{name} stops: {why}"));
     let life = world.life(node);
     // Later, as it may be in the middle of something now.
     world.at(
-        Duration::ZERO,
+        after,
         Box::new(move |world| {
             // Or somebody has ended it meanwhile, who starts it again.
             if world.is_up(node) && world.life(node) == life {

@@ -1,11 +1,16 @@
-//! A disk that hangs: the shipped rule on how long a server waits for it (`server/src/stall.rs`).
+//! A disk that hangs: the shipped rule on how long a server waits for it (`server/src/stall.rs`). And one that fails.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use percolator_server::stall::{LOOK_EVERY, Stall};
 
+use super::exit_after;
 use super::tablet::{Shared, Tablet};
 use crate::world::World;
+
+/// How long a process that has failed is still connected, at most (`tablet/src/server.rs`).
+const GRACE_MS: u64 = 200;
 
 /// Ends the process where its disk says nothing any more.
 pub(super) async fn watch(world: Arc<World>, tablet: Arc<Tablet>, running: Shared) {
@@ -34,4 +39,23 @@ impl Tablet {
             running.lock().hangs = true;
         }
     }
+}
+
+/// The process has failed, and goes on for a while: what it has begun to answer is sent before it ends.
+pub(super) fn end_after_failure(tablet: &Arc<Tablet>, world: &Arc<World>, failure: &str) {
+    let after = tablet.dice.of("grace", |rng| {
+        if rng.below(2) == 0 {
+            0
+        } else {
+            rng.below(GRACE_MS)
+        }
+    });
+    let again = tablet.clone();
+    exit_after(
+        world,
+        tablet.node,
+        failure,
+        Duration::from_millis(after),
+        move |world| again.boot(world),
+    );
 }

@@ -424,7 +424,7 @@ impl Tablet {
             world.spawn(self.node, commit.boxed());
         }
         if let Some(failure) = failure {
-            self.exit(world, &failure);
+            stall::end_after_failure(self, world, &failure);
         }
         result
     }

@@ -12,6 +12,7 @@ use percolator_client::{ChangeEvent, ChangesOptions, Error, Timestamp, Version};
 
 use super::{TableSpec, Workload, tagged};
 use crate::history::{End, Record};
+use crate::invariants::leases_hold;
 use crate::recorder::Session;
 
 /// Its name.
@@ -86,7 +87,12 @@ impl Changes {
         let mut changes = session.client.changes(TABLE, options).await?;
         let (mut given, mut left) = (Vec::<Version>::new(), steps);
         while left > 0 {
-            match changes.next().await? {
+            let event = changes.next().await;
+            // What it goes on from is held as long as it is followed.
+            if let Err(error) = &event {
+                leases_hold::look(session, left < steps, error);
+            }
+            match event? {
                 None => return Ok(()),
                 Some(ChangeEvent::Version(version)) => {
                     let last = given.last().map_or(from.next(), |last| last.commit_ts);

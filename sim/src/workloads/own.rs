@@ -2,7 +2,10 @@
 //! write it again, and abort some of it: `invariants/exact_reads` and the checker of histories know what they should
 //! have seen (read your writes; Cerone and Gotsman's axiom INT).
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
+use futures_util::future::join;
 use percolator_client::Error;
 use percolator_client::transport::BoxFuture;
 
@@ -12,6 +15,8 @@ use crate::recorder::{Recorded, Session};
 const TABLE: &str = "own";
 const ROWS: u64 = 6;
 const COLUMNS: [&str; 2] = ["a", "b"];
+/// How long one waits before its first step, about, that waits.
+const AGES: Duration = Duration::from_millis(60);
 /// Steps of one transaction, at most.
 const STEPS: u64 = 8;
 
@@ -25,6 +30,11 @@ fn row(row: u64) -> String {
 impl Own {
     async fn some(&self, session: &Session) -> Result<(), Error> {
         let txn = session.begin().await?;
+        // What it finds may be much younger than its snapshot.
+        if session.below(6) == 0 {
+            let pause = session.rng.lock().about(AGES);
+            session.world.sleep(pause).await;
+        }
         for _ in 0..2 + session.below(STEPS - 1) {
             self.one(session, &txn).await?;
         }
@@ -40,7 +50,13 @@ impl Own {
         let near = txn.start_ts().as_u64() % if session.few_keys { 1 } else { ROWS };
         let row = row((near + session.below(2)) % ROWS);
         let column = COLUMNS[session.below(2) as usize];
-        match session.below(8) {
+        match session.below(9) {
+            // Two calls at a time.
+            8 => {
+                let get = txn.get(TABLE, &row, column);
+                let (got, scanned) = join(get, txn.scan(TABLE, &row, "", false)).await;
+                got.and(scanned.map(drop))
+            }
             0 | 1 => txn.put(TABLE, &row, column, tagged(1, session)),
             2 => txn.delete(TABLE, &row, column),
             3 => txn.get(TABLE, &row, column).await.map(drop),
