@@ -110,7 +110,7 @@ impl Flushing {
 async fn gone(result: &mut Option<oneshot::Sender<Result<Timestamp, Error>>>) {
     match result {
         Some(result) => result.closed().await,
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 

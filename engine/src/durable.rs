@@ -109,25 +109,21 @@ impl<B: Backend> Durable<B> {
         options: &Options,
         checkpoints: Checkpoints,
     ) -> Result<Durable<B>, Error> {
-        let since_checkpoint = Cell::new(0);
-        let apply = |group: &[Batch]| {
-            let bytes: usize = group.iter().map(Batch::size_bytes).sum();
-            since_checkpoint.set(since_checkpoint.get() + bytes as u64);
-            backend.apply(group)
-        };
         // What is replayed is in memory until a checkpoint: a log may have grown over many starts that were soon killed.
-        let may_go = |_| {
-            if since_checkpoint.get() < REPLAYED_SEGMENTS * options.segment_bytes {
+        let mut since_checkpoint = 0;
+        let may_go = |bytes| {
+            since_checkpoint += bytes;
+            if since_checkpoint < REPLAYED_SEGMENTS * options.segment_bytes {
                 return Ok(false);
             }
-            since_checkpoint.set(0);
+            since_checkpoint = 0;
             match backend.checkpoint(&|_| ControlFlow::Continue(())) {
                 Ok(made) => Ok(made == Checkpoint::Durable),
                 Err(Error::Full { .. }) => Ok(false),
                 Err(error) => Err(error),
             }
         };
-        let replayed = replay(&*disk, path, apply, may_go)?;
+        let replayed = replay(&*disk, path, |group| backend.apply(group), may_go)?;
         let next = replayed.next;
         // Without it the segment is as good, and slower.
         let _ = disk.prepare(options.segment_bytes, None);
@@ -186,7 +182,6 @@ impl<B: Backend> Durable<B> {
     }
 
     /// The same, which holds its folder.
-    #[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
     pub(crate) fn with_folder(mut self, folder: Folder) -> Self {
         self._folder = Some(folder);
         self

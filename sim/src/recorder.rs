@@ -32,7 +32,7 @@ impl Recorder {
         std::mem::take(&mut self.records.lock())
     }
 
-    /// With whom transactions were told that they are in conflict.
+    /// The conflicts by which transactions were refused.
     pub(crate) fn conflicts(&self) -> Vec<ConflictSeen> {
         self.conflicts.lock().clone()
     }
@@ -329,10 +329,10 @@ impl Recorded {
         let range = if reverse { range.reverse() } else { range };
         let cells = self.collect(table, range.clone()).await?;
         // A stream of its own: what the worker does next doesn't depend on it.
-        let calls = cells.len() as u64;
-        let mut rng = Rng::new(self.start_ts().as_u64() ^ calls, "limit");
+        let all = cells.len() as u64;
+        let mut rng = Rng::new(self.start_ts().as_u64() ^ all, "limit");
         if rng.below(4) == 0 {
-            let most = rng.below(calls + 2) as usize;
+            let most = rng.below(all + 2) as usize;
             let first = self.collect(table, range.limit(most as u64)).await?;
             if first != cells[..most.min(cells.len())] {
                 let why = format!(

@@ -416,13 +416,24 @@ pub(crate) fn find(
     Ok(found)
 }
 
-/// Rows of a tablet in which the cell of an observed column is locked, from the key `after` on, and behind which key the
+/// Some rows of a tablet in which the cell of an observed column is locked, from the key `after` on, and behind which key the
 /// next ones are; empty: from the tablet's first on.
 pub(crate) fn locked(
     state: &State,
     tablet: &Tablet,
     column: &[u8],
     after: &[u8],
+) -> Result<(Vec<Bytes>, Bytes), Error> {
+    locked_within(state, tablet, column, after, (LOOKED_AT_MAX, LOCKED_MAX))
+}
+
+/// The same, of so many locks, and so many of them at the most.
+fn locked_within(
+    state: &State,
+    tablet: &Tablet,
+    column: &[u8],
+    after: &[u8],
+    (looked_at_max, found_max): (usize, usize),
 ) -> Result<(Vec<Bytes>, Bytes), Error> {
     let mut found = Vec::new();
     if state.filter.len() == 0 {
@@ -435,7 +446,7 @@ pub(crate) fn locked(
         .scan(Column::Lock, start, &rows.end, Direction::Forward);
     for (looked_at, pair) in pairs?.enumerate() {
         let (cell_key, _) = pair?;
-        if looked_at >= LOOKED_AT_MAX || found.len() >= LOCKED_MAX {
+        if looked_at >= looked_at_max || found.len() >= found_max {
             return Ok((found, cell_key));
         }
         let cell = key::decode_cell(&cell_key)?;
@@ -457,7 +468,10 @@ pub(crate) fn count(
     let rows = Range::of(tablet);
     let start = match from {
         None => {
-            response.locked = count_locked(state, tablet, column)?;
+            let most = (COUNTED_MAX, COUNTED_MAX);
+            let (locked, next) = locked_within(state, tablet, column, &[], most)?;
+            // Where more are locked than are looked at, some may be of the column.
+            response.locked = locked.len().max(usize::from(!next.is_empty())) as u64;
             rows.start.clone()
         }
         Some(cell) => rows.start.clone().max(store::cell_key(cell)),
@@ -482,26 +496,6 @@ pub(crate) fn count(
         }
     }
     Ok(())
-}
-
-/// Locked cells of the column, of as many locks as are looked at; one at least if there are more.
-fn count_locked(state: &State, tablet: &Tablet, column: &[u8]) -> Result<u64, Error> {
-    if state.filter.len() == 0 {
-        return Ok(0);
-    }
-    let rows = Range::of(tablet);
-    let pairs = state
-        .engine
-        .scan(Column::Lock, &rows.start, &rows.end, Direction::Forward)?;
-    let mut found = 0;
-    for (looked_at, pair) in pairs.enumerate() {
-        let (cell_key, _) = pair?;
-        if looked_at >= COUNTED_MAX {
-            return Ok(found.max(1));
-        }
-        found += u64::from(key::decode_cell(&cell_key)?.column == column);
-    }
-    Ok(found)
 }
 
 /// How many notifications this server has, up to [`SHOWN_MAX`], and when the first change of these was made, zero if there is none;

@@ -1,6 +1,6 @@
 //! The server's core, without socket, clock or thread: requests in, groups and answers out.
 
-use crate::support::{INCARNATION, Server, cell, full, prewrite, refused};
+use crate::support::{INCARNATION, Server, cell, poisoned, prewrite, refused};
 use percolator_engine::{Batch, Column};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
@@ -100,8 +100,7 @@ fn nothing_is_written_or_locked_when_the_disk_is_full_and_later_all_goes_on() {
     let mut server = Server::new();
     let refused_one = server.send(prewrite("b", "1", 10));
     let waiting = server.send(prewrite("b", "1", 11));
-    server.core.take_group().expect("a group");
-    server.core.committed(Err(full()), &mut server.replies);
+    assert_eq!(server.refuse_group(), 1);
     assert!(matches!(
         refused(server.answer(refused_one)),
         Kind::Failed(failed) if !failed.unknown && failed.message.contains("no space")
@@ -118,11 +117,7 @@ fn nothing_is_written_or_locked_when_the_disk_is_full_and_later_all_goes_on() {
 fn a_lost_write_is_unknown_and_stops_the_server() {
     let mut server = Server::new();
     let lost = server.send(prewrite("b", "1", 10));
-    server.core.take_group().expect("a group");
-    let error = percolator_engine::Error::Poisoned {
-        cause: "fdatasync failed".into(),
-    };
-    server.core.committed(Err(error), &mut server.replies);
+    assert_eq!(server.fail_group(poisoned()), 1);
     assert!(matches!(
         refused(server.answer(lost)),
         Kind::Failed(failed) if failed.unknown

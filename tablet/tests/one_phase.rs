@@ -1,7 +1,7 @@
 //! Commits in one phase, as the server's core carries them out: what readers see while one is on its way
 //! to the disk, and what another incarnation of the server knows.
 
-use crate::support::{INCARNATION, Server, cell, prewrite, refused};
+use crate::support::{INCARNATION, Server, cell, poisoned, prewrite, refused};
 use percolator_engine::Column;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -111,30 +111,20 @@ fn what_fails_on_the_disk_lets_its_readers_go() {
     server.put("b", "old", 5, 6);
     let writing = server.send(one_phase("b", "new", 10, 12));
     let held = server.send(get("b", 12, false));
-    server.core.take_group().expect("a group");
-    let full = percolator_engine::Error::Full {
-        path: "data".into(),
-        needed_bytes: 1,
-        reserve_bytes: 1,
-    };
-    server.core.committed(Err(full), &mut server.replies);
+    assert_eq!(server.refuse_group(), 1);
     assert!(matches!(server.answer(writing), Some(Body::Error(_))));
     let answer = format!("{:?}", server.answer(held).expect("an answer"));
     assert!(answer.contains("old"), "{answer}");
 }
 
-/// The log may have the group, and then whoever starts next has it too.
+/// The log may have the group, and then the next process has it too.
 #[test]
 fn a_server_whose_disk_failed_answers_no_reads_from_its_cache() {
     let mut server = Server::new();
     server.put("b", "old", 5, 6);
     server.ask(get("b", 7, false));
     let writing = server.send(one_phase("b", "new", 10, 12));
-    server.core.take_group().expect("a group");
-    let failed = percolator_engine::Error::Poisoned {
-        cause: "fdatasync failed".into(),
-    };
-    server.core.committed(Err(failed), &mut server.replies);
+    assert_eq!(server.fail_group(poisoned()), 1);
     assert!(matches!(
         refused(server.answer(writing)),
         Kind::Failed(failed) if failed.unknown

@@ -49,13 +49,19 @@ fn locks_are_resolved_while_new_data_is_refused() {
     assert_eq!(server.value("d", 60).as_deref(), Some("later"));
 }
 
-#[test]
-fn rows_of_a_dropped_tablet_go_from_a_disk_that_is_full_for_new_data() {
+/// A server with a tablet that was dropped, and rows of it that are still there.
+fn dropped() -> Server {
     let mut server = Server::new();
     server.put("b", "1", 10, 20);
     server.create(2, "m", "z");
     server.drop_tablet(1);
     assert_eq!(server.commit_group(), 1, "the tablet is dropped");
+    server
+}
+
+#[test]
+fn rows_of_a_dropped_tablet_go_from_a_disk_that_is_full_for_new_data() {
+    let mut server = dropped();
     let new = server.send_to(2, 1, prewrite("n", "1", 10));
     while server.commit_group_short_of_room() > 0 {}
     assert!(matches!(refused(server.answer(new)), Kind::Failed(_)));
@@ -64,11 +70,7 @@ fn rows_of_a_dropped_tablet_go_from_a_disk_that_is_full_for_new_data() {
 
 #[test]
 fn rows_of_a_dropped_tablet_wait_for_room() {
-    let mut server = Server::new();
-    server.put("b", "1", 10, 20);
-    server.create(2, "m", "z");
-    server.drop_tablet(1);
-    assert_eq!(server.commit_group(), 1, "the tablet is dropped");
+    let mut server = dropped();
     // The clean-up is refused, and isn't tried again and again.
     assert_eq!(server.refuse_group(), 1);
     for _ in 0..3 {

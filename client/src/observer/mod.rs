@@ -76,8 +76,8 @@ pub type Handler =
 pub struct ObserverOptions {
     /// Runs at a time. Default: 16.
     pub concurrency: usize,
-    /// A change on whose value the handler has failed so often becomes a dead letter. Conflicts, and servers that don't answer, don't count.
-    /// Default: 5.
+    /// A change on whose value the handler has failed so often becomes a dead letter. Conflicts, and servers that don't answer,
+    /// don't count. Default: 5.
     pub attempts_max: u32,
     /// The pause after a handler's first failure; doubled each time. Default: 100 ms.
     pub backoff: Duration,

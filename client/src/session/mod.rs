@@ -64,8 +64,8 @@ struct State {
     begun: BTreeMap<Timestamp, Begun>,
     /// What began below is refused, and holds nothing any more.
     barrier: Timestamp,
-    /// What began at or above the floor is not refused before this time, on the transport's lease clock.
-    lease: Option<Lease>,
+    /// What began at or above the floor that was asked for is not refused before this time, on the transport's lease clock.
+    leased_until: Option<Duration>,
     /// The highest floor that the master was asked for, also while no lease was granted: such a request may still arrive.
     asked: Timestamp,
     /// The last attempt to renew failed.
@@ -130,16 +130,11 @@ impl Session {
     fn asks(&self, floor: Timestamp) {
         let mut state = self.state.lock();
         state.asked = state.asked.max(floor);
-        let asked = state.asked;
-        if let Some(lease) = &mut state.lease {
-            lease.floor = lease.floor.max(asked);
-        }
     }
 
     /// Whether nothing that began here is refused as too old now, by the lease clock.
     pub(crate) fn is_covered(&self, start_ts: Timestamp, now: Duration) -> bool {
-        let lease = self.state.lock().lease;
-        lease.is_some_and(|lease| start_ts >= lease.floor && now < lease.until)
+        self.state.lock().covers(start_ts, now)
     }
 
     /// The master has told where the barrier is. `lease`: what it has granted.
@@ -147,11 +142,7 @@ impl Session {
         let mut state = self.state.lock();
         state.barrier = state.barrier.max(barrier);
         state.asked = state.asked.max(lease.floor);
-        let lease = Lease {
-            floor: state.asked,
-            ..lease
-        };
-        state.lease = Some(lease).filter(|lease| state.barrier <= lease.floor);
+        state.leased_until = (state.barrier <= state.asked).then_some(lease.until);
         state.away = false;
         drop(state);
         self.attempted.notify_waiters();
@@ -171,8 +162,7 @@ impl Session {
             let barrier = state.barrier;
             return Some(Err(TooOld { start_ts, barrier }));
         }
-        let holds = |lease: Lease| lease.floor <= start_ts && now < lease.until;
-        if state.lease.is_some_and(holds) || state.away {
+        if state.covers(start_ts, now) || state.away {
             Some(Ok(()))
         } else {
             None
@@ -227,7 +217,7 @@ impl Session {
         let mut state = self.state.lock();
         if std::mem::take(&mut state.lets_go) && state.begun.is_empty() {
             state.rests = true;
-            state.lease = None;
+            state.leased_until = None;
             // The next one is another session's.
             state.asked = Timestamp::ZERO;
             return Next::LetGo;
@@ -283,6 +273,11 @@ impl Drop for Held {
 }
 
 impl State {
+    /// Whether the lease surely holds what began here, at this time of the lease clock.
+    fn covers(&self, start_ts: Timestamp, now: Duration) -> bool {
+        start_ts >= self.asked && self.leased_until.is_some_and(|until| now < until)
+    }
+
     /// Where those began that are not refused.
     fn living(&self) -> impl Iterator<Item = (Timestamp, &Begun)> {
         self.begun

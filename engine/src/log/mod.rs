@@ -264,7 +264,6 @@ pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<Begun> {
 }
 
 /// The oldest segment; the first of all is 0. `None`: there is no log.
-#[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
 pub(crate) fn oldest(disk: &dyn Disk) -> io::Result<Option<u64>> {
     Ok(replay::segments(&disk.list()?).first().copied())
 }

@@ -33,8 +33,8 @@ pub(super) fn segments(names: &[String]) -> Vec<u64> {
     segments
 }
 
-/// Gives every group of the log to `apply`, in order. `may_go`: whether the segments up to this one are not needed any more, asked
-/// behind each but the last. A torn record at the end of the last segment is
+/// Gives every group of the log to `apply`, in order. `may_go`: whether the segments up to one of so many bytes are not
+/// needed any more, asked behind each but the last. A torn record at the end of the last segment is
 /// cut off, durably; anything else that is not a record is [`Error::Corrupt`].
 pub(crate) fn replay(
     disk: &dyn Disk,
@@ -100,9 +100,10 @@ pub(crate) fn replay(
             disk.rewrite(&name, &whole)
                 .map_err(Error::io("write the end of the log anew", &file))?;
         }
-        replayed.segments.push_back((segment, whole.len() as u64));
+        let bytes = whole.len() as u64;
+        replayed.segments.push_back((segment, bytes));
         replayed.next = segment + 1;
-        if !is_last && may_go(segment)? {
+        if !is_last && may_go(bytes)? {
             super::remove_through(disk, segment).map_err(Error::io("remove segments of", path))?;
             replayed.segments.clear();
         }

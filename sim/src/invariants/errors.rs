@@ -30,7 +30,7 @@ const DELETING: [&str; 2] = ["again", "tables"];
 /// What a worker does at a time, with every pause that it makes.
 const STEP_MAX: Duration = Duration::from_secs(5);
 
-/// A transaction that was told that another one had committed first.
+/// The transaction that had committed first, as the error says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConflictSeen {
     with_start_ts: Timestamp,
@@ -120,7 +120,7 @@ pub(crate) fn conflict(
         session.world.fail(
             NAME,
             format!(
-                "transaction {start_ts} is told of a conflict in {cell} with {with_start_ts}, which committed at \
+                "transaction {start_ts} gets a conflict in {cell} with {with_start_ts}, which committed at \
                  {with_commit_ts}"
             ),
         );
@@ -145,7 +145,7 @@ pub(crate) fn wrong(conflicts: &[ConflictSeen], records: &[Record]) -> Option<St
         };
         (!is_true).then(|| {
             format!(
-                "somebody was told of a conflict with {}, committed at {}, which is {end}",
+                "a transaction got a conflict with {}, committed at {}, which is {end}",
                 seen.with_start_ts, seen.with_commit_ts
             )
         })

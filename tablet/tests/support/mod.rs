@@ -203,10 +203,15 @@ impl Server {
 
     /// Refuses one group, for want of any room.
     pub(crate) fn refuse_group(&mut self) -> usize {
+        self.fail_group(full())
+    }
+
+    /// One group ends in this error.
+    pub(crate) fn fail_group(&mut self, error: percolator_engine::Error) -> usize {
         let Some(group) = self.core.take_group() else {
             return 0;
         };
-        self.core.committed(Err(full()), &mut self.replies);
+        self.core.committed(Err(error), &mut self.replies);
         group.len()
     }
 
@@ -296,11 +301,18 @@ pub(crate) fn cell(row: &'static str) -> v1::CellRef {
     }
 }
 
-pub(crate) fn full() -> percolator_engine::Error {
+fn full() -> percolator_engine::Error {
     percolator_engine::Error::Full {
         path: "data".into(),
         needed_bytes: 1,
         reserve_bytes: 1,
+    }
+}
+
+/// The group may be in the log, or not.
+pub(crate) fn poisoned() -> percolator_engine::Error {
+    percolator_engine::Error::Poisoned {
+        cause: "fdatasync failed".into(),
     }
 }
 
