@@ -49,7 +49,7 @@ const FAULTS: [(&str, &str, &[&str]); 6] = [
 /// What is said of no cluster: the operator is scaled away.
 const OF_THE_OPERATOR: [&str; 1] = ["PercolatorOperatorIdle"];
 /// What may fire for a moment when a fault is made, because alerts wait for a sixtieth of the time here, and why.
-const FOR_A_MOMENT: [(&str, &str, &str); 3] = [
+const FOR_A_MOMENT: [(&str, &str, &str); 4] = [
     (
         "away",
         "PercolatorRoleDown",
@@ -64,6 +64,11 @@ const FOR_A_MOMENT: [(&str, &str, &str); 3] = [
         "",
         "PercolatorRoleDown",
         "the operator's pod that ends is a target for some seconds still",
+    ),
+    (
+        "hung",
+        "PercolatorSafePointStuck",
+        "collection waits for the oracle, until kubelet starts it again",
     ),
 ];
 /// Nothing fires for so long, beside what is meant, before a look at all that has fired.
