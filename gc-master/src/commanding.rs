@@ -1,5 +1,6 @@
 //! What tablet servers are asked to do: make, freeze and drop tablets; and what became of it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_protocol::types::{TableId, Tablet, TabletState};
@@ -7,6 +8,63 @@ use percolator_protocol::types::{TableId, Tablet, TabletState};
 use crate::core::Directory;
 use crate::events::{Action, Command, Done, Note};
 use crate::state::{DirectoryState, Table, TableState};
+
+/// What was asked, and what became of it.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    /// Tables with tablets that have to be made, frozen or dropped. None: to be found out, as the state has changed.
+    unsettled: Option<BTreeSet<u32>>,
+    /// Commands that were given and have not finished: server and tablet.
+    in_flight: BTreeSet<(String, u64)>,
+    /// Why a command was not carried out, where it was not the last time: tablet that is known, and server.
+    failures: BTreeMap<(u64, String), String>,
+}
+
+impl Commands {
+    /// The state has changed: other tables may have tablets that have to be made, frozen or dropped.
+    pub(crate) fn state_has_changed(&mut self) {
+        self.unsettled = None;
+    }
+
+    /// Whether the server has a command for this tablet that has not finished.
+    pub(crate) fn is_in_flight(&self, server: &str, tablet: u64) -> bool {
+        self.in_flight.contains(&(server.to_owned(), tablet))
+    }
+
+    /// How many commands have not finished.
+    pub(crate) fn in_flight_len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Why the server didn't carry out its last command for this tablet, if it didn't.
+    pub(crate) fn failure(&self, tablet: u64, server: &str) -> Option<&String> {
+        self.failures.get(&(tablet, server.to_owned()))
+    }
+
+    /// How many such causes are held.
+    pub(crate) fn failures_len(&self) -> usize {
+        self.failures.len()
+    }
+
+    /// It is asked again: what became of it before counts no more.
+    pub(crate) fn forget_failure(&mut self, tablet: u64, server: &str) {
+        self.failures.remove(&(tablet, server.to_owned()));
+    }
+
+    /// Nobody asks any more what became of this tablet's commands.
+    pub(crate) fn forget_failures_of_tablet(&mut self, tablet: u64) {
+        let failed = self.failures.range((tablet, String::new())..);
+        let failed = failed.take_while(|((id, _), _)| *id == tablet);
+        for failed in failed.map(|(failed, _)| failed.clone()).collect::<Vec<_>>() {
+            self.failures.remove(&failed);
+        }
+    }
+
+    /// Another process has the server's name.
+    pub(crate) fn forget_failures_of_server(&mut self, name: &str) {
+        self.failures.retain(|(_, server), _| server != name);
+    }
+}
 
 impl Directory {
     /// The outcome of a command: how many groups its server had when it was done, or why it was not. What was not done is asked again
@@ -16,24 +74,26 @@ impl Directory {
         self.effects.wakes |= command.action.is_awaited();
         let asked = (tablet_id, command.server.clone());
         for id in command.action.tablets() {
-            self.in_flight.remove(&(command.server.clone(), id));
+            self.commands
+                .in_flight
+                .remove(&(command.server.clone(), id));
         }
         let done = outcome.is_ok();
         let mut changed = Vec::new();
         match outcome {
             Ok(done) => {
-                self.failures.remove(&asked);
+                self.commands.failures.remove(&asked);
                 self.learn_groups(&command.server, command.incarnation, done.groups);
                 changed = done.tablets;
             }
-            Err(cause) if self.failures.get(&asked) != Some(&cause) => {
+            Err(cause) if self.commands.failures.get(&asked) != Some(&cause) => {
                 self.effects.notes.push(Note::Failed {
                     server: command.server.clone(),
                     tablet: tablet_id,
                     cause: cause.clone(),
                 });
                 if self.tablets.contains(tablet_id) {
-                    self.failures.insert(asked, cause);
+                    self.commands.failures.insert(asked, cause);
                 }
             }
             Err(_) => {}
@@ -78,8 +138,8 @@ impl Directory {
             // Else it waits for the safe point.
             TableState::Deleting => table.drop_at.is_none() || state.may_drop(id),
         };
-        if self.dirty || self.unsettled.is_none() {
-            self.unsettled = self.state.as_ref().map(|state| {
+        if self.dirty || self.commands.unsettled.is_none() {
+            self.commands.unsettled = self.state.as_ref().map(|state| {
                 let tables = state.tables.iter();
                 let unsettled = tables.filter(|(id, table)| has_work(state, **id, table));
                 unsettled.map(|(id, _)| *id).collect()
@@ -90,7 +150,7 @@ impl Directory {
     /// Asks the server for whatever it should do and has not been asked, if it is up.
     pub(crate) fn command(&mut self, now: Duration, server: &str) {
         self.find_unsettled();
-        let (Some(state), Some(unsettled)) = (&self.state, &self.unsettled) else {
+        let (Some(state), Some(unsettled)) = (&self.state, &self.commands.unsettled) else {
             return;
         };
         if unsettled.is_empty() || !self.is_alive(server, now) {
@@ -145,9 +205,10 @@ impl Directory {
         };
         let asked = action.tablets().map(|id| (server.to_owned(), id));
         let asked: Vec<_> = asked.collect();
-        let is_new = !asked.iter().any(|it| self.in_flight.contains(it));
+        let in_flight = &mut self.commands.in_flight;
+        let is_new = !asked.iter().any(|it| in_flight.contains(it));
         if is_new {
-            self.in_flight.extend(asked);
+            in_flight.extend(asked);
             self.effects.commands.push(Command {
                 cluster_id: state.cluster_id.clone(),
                 server: server.to_owned(),

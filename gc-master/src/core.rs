@@ -12,13 +12,14 @@ use percolator_protocol::types::Timestamp;
 
 use crate::balancer::{Balancer, SPLIT_BYTES, SPLIT_LOAD};
 use crate::collection::Collection;
+use crate::commanding::Commands;
 use crate::events::{Effects, Heartbeat, HeartbeatAnswer, Start};
 use crate::fencing::{LEASE, Leased, has_said_more};
 use crate::members::Live;
 use crate::merges::MERGE_AFTER;
 use crate::placements::Placements;
 use crate::proxies::Proxies;
-use crate::rebuild::Reports;
+use crate::rebuild::Lost;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
@@ -44,22 +45,15 @@ pub struct Directory {
     pub(crate) state: Option<DirectoryState>,
     /// Where tablets are, by what owners have reported since the start, and what the state says of those they can't report.
     pub(crate) tablets: Placements,
-    /// Tables with tablets that have to be made, frozen or dropped. None: to be found out, as the state has changed.
-    pub(crate) unsettled: Option<BTreeSet<u32>>,
     /// The servers that were heard since the start.
     pub(crate) live: BTreeMap<String, Live>,
-    /// Commands that were given and have not finished: server and tablet.
-    pub(crate) in_flight: BTreeSet<(String, u64)>,
-    /// Why a command was not carried out, where it was not the last time: tablet that is known, and server.
-    pub(crate) failures: BTreeMap<(u64, String), String>,
+    pub(crate) commands: Commands,
     /// Since when this master knows its cluster.
     pub(crate) known_since: Duration,
     /// Servers that are up may not have been heard for a while. Of a cluster that this master began nobody knows yet.
     awaits_others: bool,
-    /// What servers report while there is no state.
-    pub(crate) reports: Reports,
-    /// Of a directory without a state: the cluster that the master's folder belongs to.
-    pub(crate) lost_cluster: Option<String>,
+    /// What is known while there is no state.
+    pub(crate) lost: Lost,
     pub(crate) dirty: bool,
     pub(crate) effects: Effects,
     pub(crate) sessions: Sessions,
@@ -132,14 +126,11 @@ impl Directory {
         let mut directory = Self {
             state: None,
             tablets: Placements::default(),
-            unsettled: None,
             live: BTreeMap::new(),
-            in_flight: BTreeSet::new(),
-            failures: BTreeMap::new(),
+            commands: Commands::default(),
             known_since: Duration::ZERO,
             awaits_others: true,
-            reports: Reports::default(),
-            lost_cluster: None,
+            lost: Lost::default(),
             dirty: false,
             effects: Effects::default(),
             sessions: Sessions::default(),
@@ -172,7 +163,7 @@ impl Directory {
                 directory.awaits_others = false;
                 directory.dirty = true;
             }
-            Start::NoState { cluster_id } => directory.lost_cluster = cluster_id,
+            Start::NoState { cluster_id } => directory.lost = Lost::of(cluster_id),
         }
         directory.collection.granted_before = directory.longest_lease();
         Ok(directory)
@@ -187,7 +178,7 @@ impl Directory {
     pub fn held(&self) -> DirectoryStats {
         let state = self.state.as_ref();
         DirectoryStats {
-            failures: self.failures.len(),
+            failures: self.commands.failures_len(),
             heard: self.live.len(),
             tablets: self.tablets.len(),
             servers: state.map_or(0, |state| state.servers.len()),
@@ -206,7 +197,7 @@ impl Directory {
     /// The same without the state's bytes, for anyone who encodes it when it is written: changes that come meanwhile share that.
     pub(crate) fn take_effects_unencoded(&mut self) -> Effects {
         if std::mem::take(&mut self.dirty) {
-            self.unsettled = None;
+            self.commands.state_has_changed();
             self.effects.has_changed = true;
         }
         std::mem::take(&mut self.effects)
@@ -256,8 +247,7 @@ impl Directory {
         let live = self.live.entry(beat.server.clone());
         let live = live.or_insert_with(|| Live::new(beat.incarnation, now));
         if live.incarnation != beat.incarnation {
-            self.failures
-                .retain(|(_, server), _| *server != beat.server);
+            self.commands.forget_failures_of_server(&beat.server);
             live.forget_lists();
             self.tablets.forget_list(&beat.server);
         }
@@ -420,11 +410,7 @@ impl Directory {
 
     /// This tablet is not among the placements any more: nobody asks what became of its commands.
     pub(crate) fn forget_about(&mut self, id: u64) {
-        let failed = self.failures.range((id, String::new())..);
-        let failed = failed.take_while(|((tablet, _), _)| *tablet == id);
-        for failed in failed.map(|(failed, _)| failed.clone()).collect::<Vec<_>>() {
-            self.failures.remove(&failed);
-        }
+        self.commands.forget_failures_of_tablet(id);
         self.forget_unreported(id);
     }
 

@@ -55,7 +55,7 @@ impl Asked {
         let owner = || tablet.owner.clone();
         let is_asked = self.at.get(&id) == Some(&tablet.epoch);
         // Also for somebody else: this goes on when that is finished.
-        if is_asked || directory.in_flight.contains(&(owner(), id)) {
+        if is_asked || directory.commands.is_in_flight(&tablet.owner, id) {
             return Ok(());
         }
         if !directory.is_alive(&tablet.owner, now) {
@@ -63,7 +63,7 @@ impl Asked {
             return Err(Refusal::OwnerAway { tablet: id, server });
         }
         // Of the time before.
-        directory.failures.remove(&(id, owner()));
+        directory.commands.forget_failure(id, &tablet.owner);
         let action = action(directory)?;
         if directory.ask(&tablet.owner, action) {
             self.at.insert(id, tablet.epoch);
@@ -81,7 +81,7 @@ impl Asked {
     ) -> Result<Pending<R>, Refusal> {
         let until = *self.until.get_or_insert(now + WAIT_MAX);
         let asked = self.at.get(&id) == Some(&tablet.epoch);
-        let failed = directory.failures.get(&(id, tablet.owner.clone()));
+        let failed = directory.commands.failure(id, &tablet.owner);
         if let Some(cause) = failed.filter(|_| asked) {
             return Err(Refusal::NotCut {
                 tablet: id,

@@ -64,7 +64,7 @@ impl Directory {
         let oracle = self.collection.time(now);
         let mut facts = Facts {
             has_state: self.state.is_some(),
-            in_flight: self.in_flight.len(),
+            in_flight: self.commands.in_flight_len(),
             now: self.collection.now,
             oldest_floor_age: self.oldest_floor_age(now),
             retention: self.retention(),

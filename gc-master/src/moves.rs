@@ -96,7 +96,7 @@ impl Moving {
             return Ok(Pending::Done(()));
         }
         let until = *self.until.get_or_insert(now + WAIT_MAX);
-        let in_flight = directory.in_flight.contains(&(to.clone(), id));
+        let in_flight = directory.commands.is_in_flight(to, id);
         if tablet.owner != *to && !in_flight {
             let attempt = Attempt {
                 epoch: tablet.epoch,
@@ -108,7 +108,7 @@ impl Moving {
                 directory.check_arrival(to, id, tablet.epoch, self.since)?;
             } else {
                 let action = directory.import(now, id, &tablet, to)?;
-                directory.failures.remove(&(id, to.clone()));
+                directory.commands.forget_failure(id, to);
                 if directory.ask(to, action) {
                     self.attempt = Some(attempt);
                     self.since = None;
@@ -185,7 +185,7 @@ impl Directory {
         epoch: u64,
         since: Option<Duration>,
     ) -> Result<(), Refusal> {
-        let refused = self.failures.get(&(id, to.to_owned())).cloned();
+        let refused = self.commands.failure(id, to).cloned();
         let live = self.live.get(to);
         let heard = live.filter(|live| since.is_some_and(|since| live.heard_at > since));
         let said = heard.and_then(|live| live.arrival(id));

@@ -29,9 +29,26 @@ const FRESH: Duration = Duration::from_secs(10);
 /// So many names are listed in one message.
 const NAMES_MAX: usize = 20;
 
-/// What servers have reported to a master without a state.
+/// What a master without a state knows.
 #[derive(Debug, Default)]
-pub(crate) struct Reports {
+pub(crate) struct Lost {
+    /// The cluster that its folder belongs to.
+    cluster: Option<String>,
+    reports: Reports,
+}
+
+impl Lost {
+    pub(crate) fn of(cluster: Option<String>) -> Self {
+        Self {
+            cluster,
+            ..Self::default()
+        }
+    }
+}
+
+/// What servers have reported to it.
+#[derive(Debug, Default)]
+struct Reports {
     /// By name and incarnation.
     by_start: BTreeMap<(String, u64), Report>,
 }
@@ -94,7 +111,7 @@ impl Directory {
     /// Takes in what a server reports while there is no state. Why it is refused.
     pub(crate) fn report_without_state(&mut self, now: Duration, beat: Heartbeat) -> Refusal {
         let server = beat.server.clone();
-        let refusal = match (&beat.cluster_id, &self.lost_cluster) {
+        let refusal = match (&beat.cluster_id, &self.lost.cluster) {
             (Some(theirs), Some(ours)) if theirs != ours => {
                 return Refusal::OtherCluster {
                     server,
@@ -108,7 +125,7 @@ impl Directory {
             },
             (None, _) => Refusal::NoState,
         };
-        self.reports.take(now, beat);
+        self.lost.reports.take(now, beat);
         refusal
     }
 
@@ -124,7 +141,7 @@ impl Directory {
             });
         }
         let named: BTreeSet<&str> = request.tablet_servers.iter().map(String::as_str).collect();
-        let mut plan = Plan::new(&self.reports, now, &named, self.lost_cluster.as_ref());
+        let mut plan = Plan::new(&self.lost, now, &named);
         let (mut state, mut rebuilt) = plan.state();
         state.unknown_are_gone = request.give_up_lost;
         let may_write =
@@ -149,7 +166,7 @@ impl Directory {
             self.tablets.place(*id, tablet.clone());
         }
         self.state = Some(state);
-        self.reports = Reports::default();
+        self.lost = Lost::default();
         // From here on it is as any start with a state.
         self.known_since = now;
         self.distrust_leases();
@@ -158,18 +175,13 @@ impl Directory {
 }
 
 impl<'a> Plan<'a> {
-    fn new(
-        reports: &'a Reports,
-        now: Duration,
-        named: &BTreeSet<&'a str>,
-        lost_cluster: Option<&String>,
-    ) -> Self {
+    fn new(lost: &'a Lost, now: Duration, named: &BTreeSet<&'a str>) -> Self {
         let mut plan = Self {
-            cluster_id: lost_cluster.cloned(),
+            cluster_id: lost.cluster.clone(),
             ..Self::default()
         };
         let mut by_name: BTreeMap<&str, Vec<&Heartbeat>> = BTreeMap::new();
-        for beat in reports.fresh(now) {
+        for beat in lost.reports.fresh(now) {
             by_name.entry(&beat.server).or_default().push(beat);
         }
         let with_cluster = named.iter().filter_map(|name| by_name.get(name)).flatten();

@@ -249,7 +249,7 @@ impl Directory {
         }
         let mut described = self.describe(waits_for, now);
         let failed = |(tablet_id, tablet): &(u64, &Placement)| {
-            let cause = self.failures.get(&(*tablet_id, tablet.owner.clone()))?;
+            let cause = self.commands.failure(*tablet_id, &tablet.owner)?;
             Some(format!(
                 "; the last command to {} failed: {cause}",
                 tablet.owner
