@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"percolator.dev/percolator/internal/proxypb"
 )
@@ -44,14 +45,19 @@ const (
 	// Between two attempts of a transaction: the first pause and the longest.
 	pauseFirst = 2 * time.Millisecond
 	pauseMax   = 200 * time.Millisecond
-	// How long a transaction is tried again, and a commit asked for whose answer was lost, if the context has no deadline.
-	retryFor = 30 * time.Second
+	// When a connection on which nothing comes is asked whether there is anybody, and how long that may take.
+	keepaliveAfter   = 10 * time.Second
+	keepaliveTimeout = 10 * time.Second
 	// How long a proxy is tried at its own address, and for how long it is remembered that it can't be reached there.
 	reachTimeout     = time.Second
 	unreachableAgain = 30 * time.Second
 	// When a proxy is forgotten at which no session has begun.
 	forgetAfter = 2 * time.Hour
 )
+
+// How long an answer is awaited, a transaction tried again, and a commit asked for whose answer was lost, if the context has no
+// deadline.
+var retryFor = 30 * time.Second
 
 // named is the connection to a proxy at its own address.
 type named struct {
@@ -77,6 +83,9 @@ type Client struct {
 // PERCOLATOR_PROXY has, or that of percolator up. Nothing is sent before the first transaction.
 //
 // Options are those of gRPC, for example credentials; without any the connection isn't encrypted.
+//
+// A call whose context has no deadline is given up after 30 s, with ErrUnavailable; of Commit and Finish it is ErrOutcomeUnknown where
+// that isn't known.
 func Connect(address string, options ...grpc.DialOption) (*Client, error) {
 	if address == "" {
 		address = os.Getenv(AddressVariable)
@@ -89,6 +98,8 @@ func Connect(address string, options ...grpc.DialOption) (*Client, error) {
 	options = append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout}),
+		grpc.WithChainUnaryInterceptor(bounded),
 	}, options...)
 	conn, err := grpc.NewClient(address, options...)
 	if err != nil {
@@ -101,6 +112,26 @@ func Connect(address string, options ...grpc.DialOption) (*Client, error) {
 		proxies:     map[string]*named{},
 		unreachable: map[string]time.Time{},
 	}, nil
+}
+
+// bounded gives a call a deadline that has none: a proxy may be there and not answer. Any other ends as its context says.
+func bounded(
+	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption,
+) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, retryFor)
+		defer cancel()
+	}
+	return invoke(ctx, method, request, reply, conn, options...)
+}
+
+// giveUpAt is the context's deadline, or when what begins now is given up without one.
+func giveUpAt(ctx context.Context) time.Time {
+	if deadline, ok := ctx.Deadline(); ok {
+		return deadline
+	}
+	return time.Now().Add(retryFor)
 }
 
 // Close closes the connections. Transactions that are open are rolled back by their proxies after a while.
@@ -197,10 +228,7 @@ func (c *Client) join(ctx context.Context, at *grpc.ClientConn, token string, ce
 func (c *Client) Transact(
 	ctx context.Context, f func(ctx context.Context, tx *Tx) error, options ...BeginOption,
 ) error {
-	giveUp := time.Now().Add(retryFor)
-	if deadline, ok := ctx.Deadline(); ok {
-		giveUp = deadline
-	}
+	giveUp := giveUpAt(ctx)
 	for pause := pauseFirst; ; pause = min(2*pause, pauseMax) {
 		err := c.transactOnce(ctx, f, options)
 		if !errors.Is(err, ErrAborted) && !errors.Is(err, ErrUnavailable) {

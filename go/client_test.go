@@ -296,6 +296,19 @@ func TestManyWritesAreSentTogether(t *testing.T) {
 	}))
 }
 
+func TestAMessageThatIsTooLargeIsRefused(t *testing.T) {
+	client, ctx := connect(t), t.Context()
+	tx, err := client.Begin(ctx)
+	must(t, err)
+	// The proxy doesn't read it, and gives no reason.
+	if _, err = tx.Get(ctx, "t", strings.Repeat("a", 6<<20), "c"); !errors.Is(err, percolator.ErrInvalidArgument) {
+		t.Errorf("%v", err)
+	}
+	must(t, tx.Put(ctx, "t", row(), "c", bytes.Repeat([]byte("x"), 4<<20)))
+	_, err = tx.Commit(ctx)
+	must(t, err)
+}
+
 func TestATransactionThatHasEndedSaysSo(t *testing.T) {
 	client, ctx, a := connect(t), t.Context(), row()
 	tx, err := client.Begin(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -35,13 +36,14 @@ const (
 	reasonSessionUnknown = "SESSION_UNKNOWN"
 	reasonCommitting     = "COMMITTING"
 	reasonOtherProxy     = "OTHER_PROXY"
+	reasonInvalid        = "INVALID"
 )
 
 // Error is a call that failed.
 type Error struct {
 	// Code says what to do. It is that of gRPC.
 	Code codes.Code
-	// Reason says why: one of those in docs/proxy.md. It is empty if the proxy hasn't answered.
+	// Reason says why: one of those in docs/proxy.md. It is empty if the proxy hasn't answered, INVALID also if it was never asked.
 	Reason string
 	// Message is for people.
 	Message string
@@ -93,10 +95,42 @@ func errorOf(ctx context.Context, err error) *Error {
 			made.Reason, made.Metadata = info.Reason, info.Metadata
 		}
 	}
-	if made.Reason == "" {
-		made.cause = ctx.Err()
+	if made.Reason != "" {
+		return made
+	}
+	if isTooLarge(known) {
+		made.Code, made.Reason = codes.InvalidArgument, reasonInvalid
+		return made
+	}
+	made.cause = ctx.Err()
+	_, hasDeadline := ctx.Deadline()
+	if made.cause == nil && !hasDeadline && (made.Code == codes.DeadlineExceeded || made.Code == codes.Canceled) {
+		// The caller has ended nothing: it was given up here, or by something between.
+		made.Code, made.Message = codes.Unavailable, "the proxy doesn't answer: "+made.Message
 	}
 	return made
+}
+
+// isTooLarge says whether a call without an answer was refused for its size, so that nothing of it was carried out.
+func isTooLarge(known *status.Status) bool {
+	switch known.Code() {
+	case codes.OutOfRange:
+		// By the proxy, which reads no message that is so large.
+		return true
+	case codes.ResourceExhausted:
+		// By gRPC here, if an option of Connect sets a limit. Of others without a reason nothing is known.
+		return strings.HasPrefix(known.Message(), "trying to send message larger than max")
+	}
+	return false
+}
+
+// tooLarge is the error of a row, a column or a value beyond its limit; nil if it isn't.
+func tooLarge(name string, bytes, most int) *Error {
+	if bytes <= most {
+		return nil
+	}
+	message := fmt.Sprintf("the %s is %d bytes long, the limit is %d", name, bytes, most)
+	return &Error{Code: codes.InvalidArgument, Reason: reasonInvalid, Message: message}
 }
 
 // outcomeUnknown is the error of a commit that was sent and not answered.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -27,6 +30,19 @@ type fake struct {
 	refuses error
 	// Of rollbacks, as many as are to fail.
 	rollbacks []error
+	// How many writes came with each commit.
+	written []int
+	// It takes calls, and answers none but Begin and Rollback.
+	silent bool
+}
+
+// silence is the end of a call that isn't answered.
+func (f *fake) silence(ctx context.Context) error {
+	if !f.silent {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (f *fake) note(call string) {
@@ -44,9 +60,14 @@ func (f *fake) Write(context.Context, *proxypb.WriteRequest) (*proxypb.WriteResp
 	return &proxypb.WriteResponse{}, f.refuses
 }
 
-func (f *fake) Get(context.Context, *proxypb.GetRequest) (*proxypb.GetResponse, error) {
+func (f *fake) Get(ctx context.Context, _ *proxypb.GetRequest) (*proxypb.GetResponse, error) {
 	f.note("get")
-	return &proxypb.GetResponse{}, nil
+	return &proxypb.GetResponse{}, f.silence(ctx)
+}
+
+func (f *fake) Scan(_ *proxypb.ScanRequest, stream grpc.ServerStreamingServer[proxypb.ScanResponse]) error {
+	f.note("scan")
+	return f.silence(stream.Context())
 }
 
 func (f *fake) Rollback(context.Context, *proxypb.RollbackRequest) (*proxypb.RollbackResponse, error) {
@@ -61,10 +82,14 @@ func (f *fake) Rollback(context.Context, *proxypb.RollbackRequest) (*proxypb.Rol
 	return nil, next
 }
 
-func (f *fake) Commit(context.Context, *proxypb.CommitRequest) (*proxypb.CommitResponse, error) {
+func (f *fake) Commit(ctx context.Context, request *proxypb.CommitRequest) (*proxypb.CommitResponse, error) {
 	f.note("commit")
+	if err := f.silence(ctx); err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.written = append(f.written, len(request.Writes))
 	if len(f.commits) == 0 {
 		return &proxypb.CommitResponse{CommitTs: 9}, nil
 	}
@@ -96,9 +121,12 @@ func serve(t *testing.T, proxy *fake) string {
 	return listener.Addr().String()
 }
 
-func begin(t *testing.T, proxy *fake) *percolator.Tx {
+// tooLarge is what a proxy says of a message that it doesn't read.
+var tooLarge = status.Error(codes.OutOfRange, "Error, decoded message length too large")
+
+func begin(t *testing.T, proxy *fake, options ...grpc.DialOption) *percolator.Tx {
 	t.Helper()
-	client, err := percolator.Connect(serve(t, proxy))
+	client, err := percolator.Connect(serve(t, proxy), options...)
 	must(t, err)
 	t.Cleanup(func() { client.Close() })
 	tx, err := client.Begin(t.Context())
@@ -120,6 +148,9 @@ func TestACommitWhoseAnswerIsLost(t *testing.T) {
 		"says nothing if the proxy is full then":    {[]error{lost, full}, nil},
 		"is an answer if the cluster is away":       {[]error{lost, answered(codes.Unavailable, "UNAVAILABLE")}, percolator.ErrUnavailable},
 		"is unknown if the proxy says so":           {[]error{answered(codes.Unknown, "OUTCOME_UNKNOWN")}, percolator.ErrOutcomeUnknown},
+		"is refused if it is too large":             {[]error{tooLarge}, percolator.ErrInvalidArgument},
+		// It isn't said by the proxy.
+		"is asked for again if something between is full": {[]error{status.Error(codes.ResourceExhausted, "full")}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			commitTS, err := begin(t, &fake{session: "session", commits: each.answers}).Commit(t.Context())
@@ -183,6 +214,106 @@ func TestWhatMayBeCommittedIsNotSaidToBeAbortedLater(t *testing.T) {
 	}
 }
 
+func TestACommitThatIsAskedForAgainHasItsWrites(t *testing.T) {
+	proxy := &fake{
+		session:   "session",
+		commits:   []error{answered(codes.Unknown, "OUTCOME_UNKNOWN")},
+		rollbacks: []error{lost},
+	}
+	tx := begin(t, proxy)
+	must(t, tx.Put(t.Context(), "t", "a", "c", nil))
+	if _, err := tx.Commit(t.Context()); !errors.Is(err, percolator.ErrOutcomeUnknown) {
+		t.Error(err)
+	}
+	if err := tx.Rollback(t.Context()); !errors.Is(err, percolator.ErrUnavailable) {
+		t.Error(err)
+	}
+	if commitTS, err := tx.Commit(t.Context()); err != nil || commitTS != 9 {
+		t.Errorf("%d, %v", commitTS, err)
+	}
+	if !slices.Equal(proxy.written, []int{1, 1}) {
+		t.Error(proxy.written)
+	}
+}
+
+func TestACommitWhoseContextWasDoneIsNotSentWithoutItsWrites(t *testing.T) {
+	proxy := &fake{session: "session", rollbacks: []error{lost}}
+	tx := begin(t, proxy)
+	must(t, tx.Put(t.Context(), "t", "a", "c", nil))
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, ctx := range []context.Context{done, t.Context()} {
+		if _, err := tx.Commit(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, percolator.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(proxy.calls, []string{"rollback"}) {
+		t.Error(proxy.calls)
+	}
+}
+
+func TestAProxyThatDoesNotAnswerIsGivenUp(t *testing.T) {
+	for name, each := range map[string]struct {
+		call func(tx *percolator.Tx) error
+		kind error
+	}{
+		"at a read": {func(tx *percolator.Tx) error {
+			_, err := tx.Get(t.Context(), "t", "a", "c")
+			return err
+		}, percolator.ErrUnavailable},
+		"at a scan": {func(tx *percolator.Tx) error {
+			for _, err := range tx.Scan(t.Context(), "t", percolator.Range{}) {
+				return err
+			}
+			return nil
+		}, percolator.ErrUnavailable},
+		"at a commit": {func(tx *percolator.Tx) error {
+			_, err := tx.Commit(t.Context())
+			return err
+		}, percolator.ErrOutcomeUnknown},
+		// It can be rolled back.
+		"at the end of a participant": {func(tx *percolator.Tx) error { return tx.Finish(t.Context()) }, percolator.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tx := begin(t, &fake{session: "session", silent: true})
+			percolator.GiveUpAfter(t, 100*time.Millisecond)
+			if err := each.call(tx); !errors.Is(err, each.kind) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestWhatIsTooLargeIsRefusedAtOnce(t *testing.T) {
+	for name, put := range map[string]func(tx *percolator.Tx) error{
+		"row":    func(tx *percolator.Tx) error { return tx.Delete(t.Context(), "t", strings.Repeat("a", 4097), "c") },
+		"column": func(tx *percolator.Tx) error { return tx.Put(t.Context(), "t", "a", strings.Repeat("c", 1025), nil) },
+		"value":  func(tx *percolator.Tx) error { return tx.Put(t.Context(), "t", "a", "c", make([]byte, 4<<20+1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := &fake{session: "session"}
+			tx := begin(t, proxy)
+			must(t, tx.Put(t.Context(), "t", strings.Repeat("a", 4096), strings.Repeat("c", 1024), make([]byte, 4<<20)))
+			if err := put(tx); !errors.Is(err, percolator.ErrInvalidArgument) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%v", err)
+			}
+			// A program that goes on all the same doesn't commit without it.
+			if _, err := tx.Commit(t.Context()); !errors.Is(err, percolator.ErrInvalidArgument) {
+				t.Errorf("%v", err)
+			}
+			if !slices.Equal(proxy.calls, []string{"rollback"}) {
+				t.Error(proxy.calls)
+			}
+		})
+	}
+	// By a limit that the program has set itself.
+	tx := begin(t, &fake{session: "session"}, grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(1024)))
+	must(t, tx.Put(t.Context(), "t", "a", "c", make([]byte, 2048)))
+	if _, err := tx.Commit(t.Context()); !errors.Is(err, percolator.ErrInvalidArgument) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestWritesWhoseAnswerIsLostAreNotSentAgain(t *testing.T) {
 	proxy := &fake{session: "session", refuses: lost}
 	tx := begin(t, proxy)
@@ -198,8 +329,11 @@ func TestWritesWhoseAnswerIsLostAreNotSentAgain(t *testing.T) {
 	}
 }
 
-func (f *fake) Finish(context.Context, *proxypb.FinishRequest) (*proxypb.FinishResponse, error) {
+func (f *fake) Finish(ctx context.Context, _ *proxypb.FinishRequest) (*proxypb.FinishResponse, error) {
 	f.note("finish")
+	if err := f.silence(ctx); err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.commits) == 0 {
@@ -220,6 +354,7 @@ func TestAParticipantWhoseAnswerIsLost(t *testing.T) {
 		"may be handed over":                    {[]error{lost, unknown}, percolator.ErrOutcomeUnknown},
 		"was never sent to a proxy of before":   {[]error{unknown}, percolator.ErrAborted},
 		"is refused":                            {[]error{answered(codes.ResourceExhausted, "SESSION_BYTES")}, percolator.ErrResourceExhausted},
+		"is refused if it is too large":         {[]error{tooLarge}, percolator.ErrInvalidArgument},
 		"is aborted with the whole transaction": {[]error{lost, answered(codes.Aborted, "MANAGER_GONE")}, percolator.ErrAborted},
 	} {
 		t.Run(name, func(t *testing.T) {

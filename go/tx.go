@@ -1,6 +1,7 @@
 package percolator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -20,6 +21,10 @@ const (
 	// Writes are sent together: so many, or so many bytes of them, at the most. A larger one is sent alone.
 	writesMax      = 256
 	writesBytesMax = 1 << 20
+	// What a cell may have, by proxy.proto.
+	rowBytesMax    = 4096
+	columnBytesMax = 1024
+	valueBytesMax  = 4 << 20
 	// Between two requests for a commit whose answer was lost.
 	commitPause = 50 * time.Millisecond
 	// How long a transaction is rolled back whose context is done.
@@ -164,16 +169,16 @@ func (tx *Tx) Scan(ctx context.Context, table string, rows Range) iter.Seq2[Cell
 			return
 		}
 		// Ends the call if the loop is left.
-		ctx, cancel := context.WithCancel(ctx)
+		call, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stream, err := tx.rpc.Scan(ctx, &proxypb.ScanRequest{
+		stream, err := tx.rpc.Scan(call, &proxypb.ScanRequest{
 			Session: tx.session, Table: table,
 			Start: []byte(rows.Start), End: []byte(rows.End), Prefix: []byte(rows.Prefix),
 			Reverse: rows.Reverse, Limit: rows.Limit, LimitRows: rows.LimitRows,
 		})
 		for err == nil {
 			var page *proxypb.ScanResponse
-			if page, err = stream.Recv(); err != nil {
+			if page, err = nextPage(call, cancel, stream); err != nil {
 				break
 			}
 			for _, cell := range page.Cells {
@@ -188,7 +193,18 @@ func (tx *Tx) Scan(ctx context.Context, table string, rows Range) iter.Seq2[Cell
 	}
 }
 
-// Put sets a cell at the commit.
+// nextPage is what a scan answers next. Without a deadline it is awaited as any answer is, and the call is ended then.
+func nextPage(
+	ctx context.Context, end context.CancelFunc, stream grpc.ServerStreamingClient[proxypb.ScanResponse],
+) (*proxypb.ScanResponse, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		late := time.AfterFunc(retryFor, end)
+		defer late.Stop()
+	}
+	return stream.Recv()
+}
+
+// Put sets a cell at the commit. A row has 4,096 bytes at the most, a column 1,024, and a value 4 MiB.
 func (tx *Tx) Put(ctx context.Context, table, row, column string, value []byte) error {
 	// The caller may go on to use its own.
 	change := &proxypb.CellWrite_Put{Put: append([]byte{}, value...)}
@@ -204,6 +220,18 @@ func (tx *Tx) Delete(ctx context.Context, table, row, column string) error {
 func (tx *Tx) write(ctx context.Context, write *proxypb.CellWrite) error {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
+	refused := cmp.Or(
+		tooLarge("row", len(write.Row), rowBytesMax),
+		tooLarge("column", len(write.Column), columnBytesMax),
+		tooLarge("value", len(write.GetPut()), valueBytesMax),
+	)
+	if refused != nil {
+		if tx.ended {
+			return refused
+		}
+		// As any write that is refused.
+		return tx.failLocked(ctx, refused)
+	}
 	if tx.ended {
 		// The proxy says how.
 		request := &proxypb.WriteRequest{Session: tx.session, Writes: []*proxypb.CellWrite{write}}
@@ -283,14 +311,17 @@ func (tx *Tx) isOfWrite(failed *Error) bool {
 func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
 	// A commit that was sent before may be done, whatever the context is now.
 	if err := ctx.Err(); err != nil && !tx.ended {
-		tx.endLocked(ctx)
-		return 0, &Error{Code: status.FromContextError(err).Code(), Message: "nothing is committed: " + err.Error(), cause: err}
+		// It stays so: if the rollback is lost, a commit that is asked for once more could still be done.
+		failed := &Error{Code: status.FromContextError(err).Code(), Message: "nothing is committed: " + err.Error(), cause: err}
+		return 0, tx.failLocked(ctx, failed)
 	}
 	tx.ended = true
-	giveUp := time.Now().Add(retryFor)
+	giveUp := giveUpAt(ctx)
+	call, cancel := context.WithDeadline(ctx, giveUp)
+	defer cancel()
 	isLost := tx.mayBeCommitted
 	for {
-		done, err := tx.rpc.Commit(ctx, &proxypb.CommitRequest{Session: tx.session, Writes: tx.writes})
+		done, err := tx.rpc.Commit(call, &proxypb.CommitRequest{Session: tx.session, Writes: tx.writes})
 		if err == nil {
 			return done.CommitTs, nil
 		}
@@ -300,6 +331,9 @@ func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
 			return 0, outcomeUnknown(tx.startTS, failed)
 		case failed.Reason == reasonSessionUnknown:
 			return 0, restarted(failed)
+		case failed.Reason == reasonCommitting || failed.Reason == "":
+			// An answer of the proxy has a reason; without one it was lost, and the commit may go on.
+			isLost = true
 		case failed.Code == codes.ResourceExhausted:
 			// Of a commit that was sent before, this says nothing, unless that can be rolled back still.
 			if !isLost || (len(tx.writes) > 0 && tx.rollback(ctx) == nil) {
@@ -307,9 +341,6 @@ func (tx *Tx) commitLocked(ctx context.Context) (uint64, *Error) {
 			}
 		case failed.Reason == reasonOtherProxy && isLost:
 			// The connection leads to another one now.
-		case failed.Reason == reasonCommitting || failed.Reason == "":
-			// An answer of the proxy has a reason; without one it was lost, and the commit may go on.
-			isLost = true
 		case isLost && tx.isOfWrite(failed):
 			// The same of any write that was refused.
 			if tx.rollback(ctx) == nil {
@@ -344,10 +375,12 @@ func (tx *Tx) Finish(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return tx.failLocked(ctx, &Error{Code: status.FromContextError(err).Code(), Message: err.Error(), cause: err})
 	}
-	giveUp := time.Now().Add(retryFor)
+	giveUp := giveUpAt(ctx)
+	call, cancel := context.WithDeadline(ctx, giveUp)
+	defer cancel()
 	isLost := false
 	for {
-		_, err := tx.rpc.Finish(ctx, &proxypb.FinishRequest{Session: tx.session, Writes: tx.writes})
+		_, err := tx.rpc.Finish(call, &proxypb.FinishRequest{Session: tx.session, Writes: tx.writes})
 		if err == nil {
 			tx.ended, tx.finished, tx.writes = true, true, nil
 			return nil
@@ -385,10 +418,12 @@ func (tx *Tx) Finish(ctx context.Context) error {
 func (tx *Tx) Rollback(ctx context.Context) error {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
-	tx.ended, tx.failed, tx.writes = true, nil, nil
+	tx.ended = true
 	if err := tx.rollback(ctx); err != nil {
+		// It may be open still: a commit that is asked for says why not, or has all that was written.
 		return tx.errorOfLocked(ctx, err)
 	}
+	tx.failed, tx.writes = nil, nil
 	return nil
 }
 
@@ -425,8 +460,10 @@ func (tx *Tx) failLocked(ctx context.Context, failed *Error) *Error {
 
 // endLocked rolls back, though the context may be done. If it can't be, the proxy does it after a while.
 func (tx *Tx) endLocked(ctx context.Context) {
-	tx.ended, tx.writes = true, nil
-	_ = tx.rollback(ctx)
+	tx.ended = true
+	if tx.rollback(ctx) == nil {
+		tx.writes = nil
+	}
 }
 
 func (tx *Tx) rollback(ctx context.Context) error {

@@ -39,6 +39,8 @@ ADDRESS_VARIABLE = "PERCOLATOR_PROXY"
 _PAUSE_FIRST, _PAUSE_MAX = 0.002, 0.2
 # Writes are sent together: so many, or so many bytes of them, at the most. A larger one is sent alone.
 _WRITES_MAX, _WRITES_BYTES = 256, 1 << 20
+# What a cell may have, in bytes. The proxy may close the connection of a request that is too large, and its answer is lost then.
+_CELL_BYTES = {"row": 4096, "column": 1024, "value": 4 << 20}
 # How long a proxy is tried at its own address, and for how long it is remembered that it isn't reached there, in seconds.
 _REACH, _REACH_AGAIN = 1.0, 30.0
 # When a proxy is forgotten at which no session has begun, in seconds.
@@ -406,14 +408,12 @@ class Transaction:
             yield Cell(_bytes(line, "row"), _bytes(line, "column"), _bytes(line, "value"))
 
     def put(self, table: str, row: BytesLike, column: BytesLike, value: BytesLike) -> None:
-        """Sets a cell at the commit."""
-        fields = _cell(table, row, column)
-        _insert(fields, "value", value)
-        self._write(fields)
+        """Sets a cell at the commit. A row has 4,096 bytes at the most, a column 1,024, and a value 4 MiB."""
+        self._write(table, row, column, value)
 
     def delete(self, table: str, row: BytesLike, column: BytesLike) -> None:
         """Deletes a cell at the commit."""
-        self._write({**_cell(table, row, column), "delete": True})
+        self._write(table, row, column, delete=True)
 
     def commit(self) -> int:
         """Commits, and returns the commit_ts.
@@ -484,8 +484,10 @@ class Transaction:
 
     def rollback(self) -> None:
         """Ends the transaction without writing anything."""
-        self._ended, self._failed, self._writes = True, None, []
+        self._ended = True
+        # If that isn't answered, it may be open still: a commit that is asked for again says why not, or has all that was written.
         self._call("rollback", {})
+        self._failed, self._writes = None, []
 
     def outcome(self) -> Outcome:
         """How the transaction ended, as far as that is known."""
@@ -493,7 +495,18 @@ class Transaction:
         commit_ts = answer.get("commit_ts")
         return Outcome(answer["outcome"], None if commit_ts is None else int(commit_ts))
 
-    def _write(self, write: Dict[str, Any]) -> None:
+    def _write(self, table: str, row: BytesLike, column: BytesLike, value: BytesLike = b"", *, delete: bool = False) -> None:
+        try:
+            write = _cell(table, row, column)
+            if delete:
+                write["delete"] = True
+            else:
+                _insert(write, "value", value)
+        except InvalidArgument as failed:
+            # As any write that is refused.
+            if not self._ended:
+                self._fail(failed)
+            raise
         if self._ended:
             # The proxy says how.
             self._call("write", {"writes": [write]})
@@ -626,8 +639,8 @@ def _restarted(gone: Error) -> Aborted:
     return Aborted("the proxy was started again: nothing of the transaction is committed", gone.reason, gone.metadata)
 
 
-def _json(fields: Dict[str, Any]) -> bytes:
-    return json.dumps(fields, ensure_ascii=False).encode()
+def _json(value: Union[Dict[str, Any], str]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def _cell(table: str, row: BytesLike, column: BytesLike) -> Dict[str, Any]:
@@ -639,11 +652,20 @@ def _cell(table: str, row: BytesLike, column: BytesLike) -> Dict[str, Any]:
 
 def _insert(fields: Dict[str, Any], name: str, value: BytesLike) -> None:
     if isinstance(value, str):
-        fields[name] = value
+        raw = value.encode()
     elif isinstance(value, (bytes, bytearray, memoryview)):
-        fields[f"{name}_base64"] = base64.b64encode(value).decode()
+        raw = bytes(value)
     else:
         raise TypeError(f"{name} is {type(value).__name__}: bytes or str are expected")
+    most = _CELL_BYTES.get(name, len(raw))
+    if len(raw) > most:
+        raise InvalidArgument(f"the {name} is {len(raw)} bytes long, the limit is {most}", "INVALID")
+    encoded = base64.b64encode(raw).decode()
+    # Escapes may make a text longer than that, and than a request may be.
+    if isinstance(value, str) and len(_json(value)) <= len(encoded) + len('""'):
+        fields[name] = value
+    else:
+        fields[f"{name}_base64"] = encoded
 
 
 def _bytes(answer: Dict[str, Any], name: str) -> bytes:

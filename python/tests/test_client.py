@@ -186,7 +186,7 @@ class ClientTest(unittest.TestCase):
 
     def test_long_texts_are_counted_as_they_are_sent(self) -> None:
         prefix = row()
-        texts = ["\u4e2d" * 9_000] * 120 + ["\U0001f600" * 500_000, "\x00" * 200_000, "\"" * 700_000]
+        texts = ["\u4e2d" * 9_000] * 120 + ["\U0001f600" * 500_000, "\x00" * 200_000, "\"" * 700_000, "\n" * (3 << 20)]
         with self.client.transaction() as tx:
             for number, text in enumerate(texts):
                 tx.put("t", f"{prefix}-{number:03}", "c", text)
@@ -211,6 +211,13 @@ class ClientTest(unittest.TestCase):
                 tx.commit()
             self.assertEqual(tx.outcome().outcome, "rolled back")
             self.assertEqual([self.value(a), self.value(b)], [None, None])
+
+    def test_a_value_may_have_all_of_its_bytes(self) -> None:
+        a, texts = row(), ["x" * (4 << 20), "\\" * (4 << 20)]
+        for text in texts:
+            with self.client.transaction() as tx:
+                tx.put("t", a, "c", text)
+            self.assertTrue(self.value(a) == text.encode())
 
     def test_errors_have_classes(self) -> None:
         with self.client.transaction() as tx:

@@ -1,12 +1,15 @@
 """The client against something in the place of a proxy, whose answers are lost, or cut."""
 
+import base64
 import json
 import socket
 import threading
 import unittest
-from typing import List
+import unittest.mock
+from typing import Any, List
 
 import percolator
+from percolator import _client
 from percolator._client import Participant, Transaction
 
 LINE = b'{"row":"a","column":"c","value":"1"}\n'
@@ -24,7 +27,24 @@ def failed(status: int, name: str, reason: str) -> bytes:
     return answer(status, {"error": {"status": name, "message": "it says so", "details": details}})
 
 
+class Clock:
+    """Time of which a second passes at each pause, and none else."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, _seconds: float) -> None:
+        self._now += 1
+
+
 class LostTest(unittest.TestCase):
+    def setUp(self) -> None:
+        # What the proxies were asked, each with its path.
+        self.asked: List[Any] = []
+
     def serve(self, answers: List[bytes]) -> str:
         """Where there is a proxy that gives these answers, each to a connection, and closes it."""
         listener = socket.create_server(("127.0.0.1", 0))
@@ -43,6 +63,8 @@ class LostTest(unittest.TestCase):
                                 break
                             request += more
                         if request:
+                            head, _, body = request.partition(b"\r\n\r\n")
+                            self.asked.append((head.split()[1].decode(), body))
                             connection.sendall(each)
 
         threading.Thread(target=serve, daemon=True).start()
@@ -129,6 +151,69 @@ class LostTest(unittest.TestCase):
         lost = self.transaction([b"", failed(503, "UNAVAILABLE", "COMMITTING"), answer(200, {"commit_ts": "9"})])
         lost.put("t", "a", "c", "1")
         self.assertEqual(lost.commit(), 9)
+
+    def test_a_commit_that_is_asked_for_again_has_its_writes(self) -> None:
+        away = failed(503, "UNAVAILABLE", "UNAVAILABLE")
+        # The rollback is sent twice. Beyond the time of one call the commit is given up.
+        lost = self.transaction([b"", away, b"", b"", *[b""] * 40, answer(200, {"commit_ts": "9"})])
+        lost.put("t", "a", "c", "1")
+        with unittest.mock.patch.object(_client, "time", Clock()):
+            with self.assertRaises(percolator.OutcomeUnknown):
+                lost.commit()
+            self.assertEqual(lost.commit(), 9)
+        self.assertEqual(self.asked[2][0], "/v1/rollback")
+        writes = [{"table": "t", "row": "a", "column": "c", "value": "1"}]
+        commits = [json.loads(body) for path, body in self.asked if path == "/v1/commit"]
+        self.assertEqual([each["writes"] for each in commits], [writes] * len(commits))
+
+    def test_a_transaction_whose_rollback_is_lost_does_not_commit_without_its_writes(self) -> None:
+        lost = self.transaction([b"", b"", answer(200, {"commit_ts": "9"})])
+        lost.put("t", "a", "c", "1")
+        with self.assertRaises(percolator.Unavailable):
+            lost.rollback()
+        self.assertEqual(lost.commit(), 9)
+        self.assertEqual(len(json.loads(self.asked[-1][1])["writes"]), 1)
+        # Of writes that may be there or not there is nothing to commit.
+        lost = self.transaction([b""] * 5)
+        lost.put("t", "a", "c", "1")
+        with self.assertRaises(percolator.Unavailable):
+            lost.get("t", "a", "c")
+        with self.assertRaises(percolator.Unavailable):
+            lost.rollback()
+        with self.assertRaises(percolator.Unavailable):
+            lost.commit()
+
+    def test_what_is_too_large_is_refused_at_once(self) -> None:
+        value = 4 << 20
+        for name, write in (
+            ("row", lambda tx: tx.delete("t", "\u00e4" * 2049, "c")),
+            ("column", lambda tx: tx.put("t", "a", b"c" * 1025, "1")),
+            ("value", lambda tx: tx.put("t", "a", "c", "x" * (value + 1))),
+            ("value", lambda tx: tx.put("t", "a", "c", memoryview(bytes(value + 8)).cast("Q"))),
+        ):
+            with self.subTest(name=name):
+                self.asked.clear()
+                refused = self.transaction([answer(200, {})])
+                refused.put("t", "\u00e4" * 2048, b"c" * 1024, "x" * value)
+                with self.assertRaisesRegex(percolator.InvalidArgument, name):
+                    write(refused)
+                # A program that goes on all the same doesn't commit without it.
+                with self.assertRaises(percolator.InvalidArgument):
+                    refused.commit()
+                self.assertEqual([path for path, _ in self.asked], ["/v1/rollback"])
+
+    def test_a_text_with_many_escapes_is_sent_as_bytes(self) -> None:
+        for text in ("\n" * (3 << 20), "\x00" * (4 << 20), '"' * (4 << 20)):
+            self.asked.clear()
+            tx = self.transaction([answer(200, {}), answer(200, {"value": text})])
+            tx.put("t", "a", "c", text)
+            self.assertTrue(tx.get("t", "a", "c") == text.encode())
+            body = self.asked[0][1]
+            # BODY_BYTES_MAX of proxy/src/json.rs.
+            self.assertLessEqual(len(body), (4 << 20) // 3 * 4 + (64 << 10))
+            sent = json.loads(body)["writes"][0]
+            self.assertEqual(sent["row"], "a")
+            self.assertTrue(base64.b64decode(sent["value_base64"]) == text.encode())
 
     def test_what_may_be_committed_is_not_said_to_be_aborted_later(self) -> None:
         unknown = failed(500, "UNKNOWN", "OUTCOME_UNKNOWN")
