@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use percolator_api::PercolatorCluster;
+use percolator_api::{PercolatorCluster, Spec};
 use percolator_local::{
     Cluster, EphemeralFolder, Layout, LiveSettings, ProxyPorts, RunOptions, Running,
     check_programs, earlier_ended, masters, ready,
@@ -13,9 +13,6 @@ use percolator_local::{
 
 use crate::errors::{CannotRun, Usage};
 use crate::output::{Format, Output, columns};
-
-/// The proxy's port lies so far above the first master's: there is room for servers between them.
-const PROXY_ABOVE: u16 = 90;
 
 /// How often the manifest is read for what counts without a restart.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -53,7 +50,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// Port of the proxy, for applications in any language (gRPC, and HTTP with JSON); the next one shows its metrics. 0: any
-    /// that is free. Default: 90 above --port, 7490, and any that is free with --port 0 or --ephemeral.
+    /// that is free. Default: 90 above --port, 7490, or behind the servers' ports if these are more than 90; any that is free with --port 0 or
+    /// --ephemeral.
     #[arg(long, value_name = "PORT")]
     proxy_port: Option<u16>,
     /// Run no proxy.
@@ -93,7 +91,7 @@ pub(crate) async fn run(args: Args, output: Output) -> anyhow::Result<ExitCode> 
         Some(folder) => (folder.data_dir(), args.port.unwrap_or(0)),
         None => (args.data_dir.clone(), args.port.unwrap_or(7400)),
     };
-    let how = args.run_options(port)?;
+    let how = args.run_options(port, &manifest.cluster.spec)?;
     let mut layout = Layout::open(&data_dir, &manifest.cluster, how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
     tokio::select! {
@@ -105,25 +103,10 @@ pub(crate) async fn run(args: Args, output: Output) -> anyhow::Result<ExitCode> 
     let followed = manifest.followed(&layout);
     followed.store(&layout.data_dir)?;
     let kept = layout.clone();
-    let mut cluster = Cluster::start(layout, args.processes).await?;
+    let Some(mut cluster) = start(layout, &args, &mut stop, &say).await? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     let running = cluster.running();
-    tokio::select! {
-        biased;
-        () = &mut stop => {
-            cluster.stop().await?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        failed = cluster.failed() => {
-            let _ = cluster.stop().await;
-            return Err(failed);
-        }
-        ready = ready(&running, &kept, !args.command.is_empty(), &say) => {
-            if let Err(error) = ready {
-                let _ = cluster.stop().await;
-                return Err(error);
-            }
-        }
-    }
     kept.remember()?;
     let took = started.elapsed();
     say_ready(&running, &args.command, took, output)?;
@@ -153,6 +136,39 @@ pub(crate) async fn run(args: Args, output: Output) -> anyhow::Result<ExitCode> 
     stopped?;
     drop(ephemeral);
     Ok(code)
+}
+
+/// Starts a cluster, and waits until it is ready. None if `stop` ends before that: it is stopped.
+async fn start(
+    layout: Layout,
+    args: &Args,
+    stop: &mut (impl Future<Output = ()> + Unpin),
+    say: &(dyn Fn(&str) + Sync),
+) -> anyhow::Result<Option<Cluster>> {
+    let has_command = !args.command.is_empty();
+    // Connections to servers that are threads are this process'. A command would have its limit, and programs of servers ask themselves.
+    if !has_command {
+        percolator_server::many_connections();
+    }
+    let kept = layout.clone();
+    let Some(mut cluster) = Cluster::start(layout, args.processes, &mut *stop).await? else {
+        return Ok(None);
+    };
+    let running = cluster.running();
+    let failed = tokio::select! {
+        biased;
+        () = stop => {
+            cluster.stop().await?;
+            return Ok(None);
+        }
+        failed = cluster.failed() => failed,
+        ready = ready(&running, &kept, has_command, say) => match ready {
+            Ok(()) => return Ok(Some(cluster)),
+            Err(error) => error,
+        },
+    };
+    let _ = cluster.stop().await;
+    Err(failed)
 }
 
 fn say_ready(
@@ -292,30 +308,15 @@ fn table(running: &[Running]) -> String {
 
 impl Args {
     /// With the first master at this port.
-    fn run_options(&self, port: u16) -> anyhow::Result<RunOptions> {
-        let proxy_ports = (!self.no_proxy).then(|| proxy_ports(self.proxy_port, port));
+    fn run_options(&self, port: u16, spec: &Spec) -> anyhow::Result<RunOptions> {
+        let beside = || ProxyPorts::beside(spec, port, self.proxy_port);
+        let proxy_ports = (!self.no_proxy).then(beside);
         Ok(RunOptions {
             port,
             proxy_ports: proxy_ports.transpose()?,
             raw: self.raw,
             stopped_max: self.stopped_max,
         })
-    }
-}
-
-/// Where the proxy listens, by its flag and the first master's port.
-fn proxy_ports(asked: Option<u16>, port: u16) -> anyhow::Result<ProxyPorts> {
-    match (asked, port) {
-        (Some(asked), _) => ProxyPorts::from(asked),
-        (None, 0) => ProxyPorts::from(0),
-        (None, port) => {
-            let proxy = port.checked_add(PROXY_ABOVE).with_context(|| {
-                format!(
-                    "there are not enough ports above {port} for the proxy; choose a lower --port, or a --proxy-port"
-                )
-            })?;
-            ProxyPorts::from(proxy)
-        }
     }
 }
 

@@ -52,4 +52,5 @@ mod support;
 mod tablets;
 mod top;
 mod traces;
+mod up;
 mod webhooks;

@@ -17,20 +17,27 @@ enum Kind {
 }
 
 impl Cluster {
-    /// Starts all servers, as processes of their own or as threads of this one, whose log then goes to standard error.
+    /// Starts all servers, as processes of their own or as threads of this one, whose log then goes to standard error. None if
+    /// `stop` ends before that is done: those that were started are stopped.
     ///
     /// # Errors
     /// One of them could not be started; those before it are stopped.
-    pub async fn start(layout: Layout, processes: bool) -> anyhow::Result<Self> {
+    pub async fn start(
+        layout: Layout,
+        processes: bool,
+        stop: impl Future<Output = ()>,
+    ) -> anyhow::Result<Option<Self>> {
         if processes {
-            return Ok(Self(Kind::Processes(processes::start(layout).await?)));
+            let started = processes::start(layout, stop).await?;
+            return Ok(started.map(|it| Self(Kind::Processes(it))));
         }
         // The servers' usual events are no news to a person at a terminal.
         logs::init_with(logs::Settings {
             level_file: Some(followed::log_level_file(&layout.data_dir)),
             ..logs::Settings::from("warn")
         });
-        Ok(Self(Kind::Threads(threads::start(layout).await?)))
+        let started = threads::start(layout, stop).await?;
+        Ok(started.map(|it| Self(Kind::Threads(it))))
     }
 
     /// What runs where at the moment.

@@ -12,6 +12,7 @@ use percolator_engine::EngineKind;
 use percolator_server::{DurableValue as _, SmallFile, folder};
 use serde::{Deserialize, Serialize};
 
+use crate::ports::ProxyPorts;
 use crate::{followed, leftovers, lost_state};
 
 /// A local cluster.
@@ -41,39 +42,6 @@ pub struct RunOptions {
     pub raw: bool,
     /// How far the clock may be beyond the oracle's last limit.
     pub stopped_max: Duration,
-}
-
-/// The ports of a proxy; 0: any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxyPorts {
-    /// For its clients.
-    port: u16,
-    /// For metrics and health.
-    metrics_port: u16,
-}
-
-impl ProxyPorts {
-    /// This one, and the next one for metrics.
-    ///
-    /// # Errors
-    /// There is no next one.
-    pub fn from(port: u16) -> anyhow::Result<Self> {
-        let metrics_port = match port {
-            0 => 0,
-            port => port.checked_add(1).with_context(|| {
-                format!("there is no port above {port} for the proxy's metrics; choose a lower --proxy-port")
-            })?,
-        };
-        Ok(Self { port, metrics_port })
-    }
-
-    pub(crate) fn listen(self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
-    }
-
-    pub(crate) fn listen_metrics(self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.metrics_port).into()
-    }
 }
 
 /// What a folder remembers of the cluster in it, once that has been ready.
@@ -473,7 +441,7 @@ fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
 }
 
 /// The masters, the oracles and the tablet servers.
-fn servers(spec: &Spec) -> u16 {
+pub(crate) fn servers(spec: &Spec) -> u16 {
     let replicas = [
         spec.gc_master.replicas,
         spec.oracle.replicas,

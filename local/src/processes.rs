@@ -112,12 +112,16 @@ pub fn check_programs(with_proxy: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) async fn start(layout: Layout) -> anyhow::Result<Processes> {
+/// Starts all; none if `stop` ends before they listen: then those that do are stopped.
+pub(crate) async fn start(
+    layout: Layout,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<Option<Processes>> {
     let logs = layout.data_dir.join(LOGS);
     std::fs::create_dir_all(&logs)
         .with_context(|| format!("cannot make the folder {}", logs.display()))?;
     let (failed, failures) = mpsc::unbounded_channel();
-    let (stop, _) = watch::channel(false);
+    let (ends, _) = watch::channel(false);
     let mut processes = Processes {
         servers: Servers {
             list: Arc::default(),
@@ -125,13 +129,19 @@ pub(crate) async fn start(layout: Layout) -> anyhow::Result<Processes> {
         },
         supervisors: Vec::new(),
         failures,
-        stop,
+        stop: ends,
     };
-    if let Err(error) = processes.start_each(&layout, &logs, &failed).await {
-        processes.stop().await?;
-        return Err(error);
+    let started = tokio::select! {
+        biased;
+        // The one that doesn't listen yet is killed. It serves nobody.
+        () = stop => Ok(false),
+        started = processes.start_each(&layout, &logs, &failed) => started.map(|()| true),
+    };
+    if matches!(started, Ok(true)) {
+        return Ok(Some(processes));
     }
-    Ok(processes)
+    processes.stop().await?;
+    started.map(|_| None)
 }
 
 impl Processes {
@@ -344,11 +354,16 @@ impl Supervisor {
 
 impl Recipe {
     fn gave_up(&self, status: ExitStatus) -> String {
+        self.with_end_of_log(&format!("ended ({status})"))
+    }
+
+    /// What a server did, with the last lines that it has logged.
+    fn with_end_of_log(&self, what: &str) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(5).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();
         format!(
-            "{} {} ended ({status}); the end of its log {}:\n  {}",
+            "{} {} {what}; the end of its log {}:\n  {}",
             self.role,
             self.server,
             self.log.display(),
@@ -393,10 +408,11 @@ async fn launch(recipe: &Recipe, listen: &Addresses) -> anyhow::Result<(Process,
         let serves = said(&mut lines, "listening on ").await?;
         anyhow::Ok(metrics.zip(serves))
     };
-    let said = tokio::time::timeout(LISTENS_WITHIN, said)
-        .await
-        .with_context(|| format!("{} did not listen within {LISTENS_WITHIN:?}", recipe.server))??;
-    match said {
+    let Ok(said) = tokio::time::timeout(LISTENS_WITHIN, said).await else {
+        let what = format!("did not listen within {LISTENS_WITHIN:?}");
+        bail!("{}", recipe.with_end_of_log(&what));
+    };
+    match said? {
         Some((metrics, serves)) => {
             let process = Process {
                 child,
@@ -438,4 +454,38 @@ fn beside_us(name: &str) -> anyhow::Result<PathBuf> {
 fn say(message: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "{message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_server_that_does_not_listen_the_end_of_its_log_is_shown() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("tso-0.log");
+        std::fs::write(&log, "the register can't be read\n").expect("a log");
+        let recipe = Recipe {
+            role: "oracle",
+            server: "tso-0".to_owned(),
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), "exec sleep 600".into()],
+            data: None,
+            log: log.clone(),
+            log_level: folder.path().join("log-level"),
+        };
+        let anywhere = Addresses {
+            serves: "127.0.0.1:0".to_owned(),
+            metrics: "127.0.0.1:0".to_owned(),
+        };
+        let launched = launch(&recipe, &anywhere).await.map(drop);
+        let error = launched.expect_err("it doesn't listen").to_string();
+        for words in [
+            "oracle tso-0 did not listen within 60s",
+            &log.display().to_string(),
+            "the register can't be read",
+        ] {
+            assert!(error.contains(words), "no {words:?} in {error}");
+        }
+    }
 }

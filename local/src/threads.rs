@@ -1,7 +1,9 @@
 //! Every server as a thread of this process, each with a runtime of its own.
 
+use std::any::Any;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
@@ -26,23 +28,34 @@ struct Thread {
     thread: JoinHandle<()>,
 }
 
-pub(crate) async fn start(layout: Layout) -> anyhow::Result<Threads> {
+/// Starts all; none if `stop` ends before they listen: then those that do are stopped.
+pub(crate) async fn start(
+    layout: Layout,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<Option<Threads>> {
     let (failed, failures) = mpsc::unbounded_channel();
     let mut threads = Threads {
         servers: Vec::new(),
         data_dir: layout.data_dir.clone(),
         failures,
     };
-    let started = start_each(&layout, &mut threads.servers, &failed).await;
-    let told = match started {
-        Ok(()) => running::tell(&layout.data_dir, &threads.running()),
-        Err(error) => Err(error),
+    let started = tokio::select! {
+        biased;
+        // The one that doesn't listen yet, as it waits for a register, ends with this process.
+        () = stop => Ok(false),
+        started = start_each(&layout, &mut threads.servers, &failed) => started.map(|()| true),
     };
-    if let Err(error) = told {
-        threads.stop().await?;
-        return Err(error);
+    let runs = started.and_then(|all| {
+        if all {
+            running::tell(&layout.data_dir, &threads.running())?;
+        }
+        Ok(all)
+    });
+    if matches!(runs, Ok(true)) {
+        return Ok(Some(threads));
     }
-    Ok(threads)
+    threads.stop().await?;
+    runs.map(|_| None)
 }
 
 async fn start_each(
@@ -117,7 +130,8 @@ where
 {
     let (bound, address) = oneshot::channel();
     let (stop, mut stopped) = watch::channel(false);
-    let (could_not, why) = oneshot::channel();
+    let asked = stopped.clone();
+    let (could_not, mut why) = oneshot::channel();
     let (server, failed) = (planned.server.clone(), failed.clone());
     let role = planned.role.name();
     let who = ServerIdentity {
@@ -133,16 +147,18 @@ where
                 let _ = stopped.wait_for(|stop| *stop).await;
             });
             who.is_thread();
-            let result = percolator_server::run_on_current_thread(&server, async {
-                serve(bound, stop).await
-            })
-            .map_err(anyhow::Error::from)
-            .and_then(|result| result)
-            .with_context(|| format!("{role} {server}"));
-            if let Err(error) = result
+            let run = || -> anyhow::Result<()> {
+                let serving = async { serve(bound, stop).await };
+                percolator_server::run_on_current_thread(&server, serving)?
+            };
+            let (result, panic) = run_to_end(run, &asked);
+            if let Err(error) = result.with_context(|| format!("{role} {server}"))
                 && let Err(error) = could_not.send(error)
             {
                 let _ = failed.send(error);
+            }
+            if let Some(panic) = panic {
+                resume_unwind(panic);
             }
         })
         .with_context(|| format!("cannot start a thread for {}", planned.server))?;
@@ -154,7 +170,11 @@ where
             }));
         }
     };
-    drop(why);
+    // It may have ended since. What happens from now on is a failure of the cluster.
+    why.close();
+    if let Ok(error) = why.try_recv() {
+        return Err(error);
+    }
     Ok(Thread {
         running: Running {
             role,
@@ -168,6 +188,21 @@ where
         thread,
     })
 }
+
+/// Runs a server: what came of it, and its panic if there was one. It may end well only if it was asked to.
+fn run_to_end(
+    run: impl FnOnce() -> anyhow::Result<()>,
+    asked: &watch::Receiver<bool>,
+) -> (anyhow::Result<()>, Option<Panic>) {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) if !*asked.borrow() => (Err(anyhow!("it ended by itself")), None),
+        Ok(result) => (result, None),
+        Err(panic) => (Err(anyhow!("it ended in a panic")), Some(panic)),
+    }
+}
+
+/// What a thread panicked with.
+type Panic = Box<dyn Any + Send>;
 
 /// Where a server serves, and where it shows its metrics.
 type Addresses = (SocketAddr, Option<SocketAddr>);
@@ -195,16 +230,84 @@ impl Threads {
             for server in self.servers.iter().filter(|it| !it.running.is_master()) {
                 let _ = server.stop.send(true);
             }
+            let mut ended = Ok(());
             for server in self.servers.into_iter().rev() {
                 let _ = server.stop.send(true);
-                let name = server.running.server;
-                server
-                    .thread
-                    .join()
-                    .map_err(|_| anyhow!("{name} ended in a panic"))?;
+                if server.thread.join().is_err() {
+                    ended = Err(anyhow!("{} ended in a panic", server.running.server));
+                }
             }
-            Ok(running::forget(&self.data_dir)?)
+            running::forget(&self.data_dir)?;
+            ended
         })
         .await?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::path::Path;
+    use std::time::Duration;
+
+    use percolator_api::PercolatorCluster;
+
+    use super::*;
+    use crate::layout::RunOptions;
+
+    const MANIFEST: &str =
+        "{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {name: local}}";
+    const ANYWHERE: Addresses = (SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), None);
+
+    fn master(folder: &Path) -> PlannedServer {
+        let manifest = PercolatorCluster::from_yaml(MANIFEST).expect("a manifest");
+        let how = RunOptions {
+            port: 0,
+            proxy_ports: None,
+            raw: false,
+            stopped_max: Duration::ZERO,
+        };
+        let layout = Layout::open(folder, &manifest, how).expect("a layout");
+        layout.servers().expect("servers").remove(0)
+    }
+
+    #[tokio::test]
+    async fn an_end_that_nobody_asked_for_is_a_failure() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (panics, why) in [
+            (true, "master gc-master-0: it ended in a panic"),
+            (false, "master gc-master-0: it ended by itself"),
+        ] {
+            let (failed, mut failures) = mpsc::unbounded_channel();
+            let (end, ends) = oneshot::channel::<()>();
+            let server = spawn(master(folder.path()), &failed, move |bound, _| async move {
+                bound.send(ANYWHERE).expect("it is waited for");
+                let _ = ends.await;
+                assert!(!panics, "as a defect does");
+                Ok(())
+            });
+            let server = server.await.expect("it listens");
+            drop((failed, end));
+            let failure = failures.recv().await.expect("a failure");
+            assert_eq!(format!("{failure:#}"), why);
+            assert_eq!(server.thread.join().is_err(), panics);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_end_that_was_asked_for_is_none() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (failed, mut failures) = mpsc::unbounded_channel();
+        let server = spawn(master(folder.path()), &failed, |bound, stop| async move {
+            bound.send(ANYWHERE).expect("it is waited for");
+            stop.await;
+            Ok(())
+        });
+        let server = server.await.expect("it listens");
+        drop(failed);
+        server.stop.send(true).expect("it runs");
+        let failure = failures.recv().await;
+        assert!(failure.is_none(), "{failure:?}");
+        server.thread.join().expect("no panic");
     }
 }

@@ -40,6 +40,11 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(1);
 /// A connection to one of several masters must be made within this: the address of a pod that is gone answers nothing at all.
 const CONNECT_TO_SEVERAL: Duration = Duration::from_millis(500);
+/// A connection to the master is tried so often,
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// and given up if there is no answer for so long: the network was cut, or the machine is gone. Where there is one address, no
+/// other connection would be made.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// A server that stops waits so long for the master.
 const LEAVING_MAX: Duration = Duration::from_millis(500);
 /// Another reason for no answer is logged so long after the last one.
@@ -107,9 +112,7 @@ async fn beat<E: Into<BoxError>>(
         };
         let pause = match master.heartbeat(request).await {
             Ok(response) => {
-                if !options.life.is_accepted() {
-                    options.life.accepted();
-                }
+                options.life.accepted();
                 let learned = &response.cluster_id;
                 let is_new = !learned.is_empty() && cluster_id.as_ref() != Some(learned);
                 if is_new {
@@ -326,6 +329,9 @@ fn connect(master: &str, may_pass: bool) -> Result<MasterClient<Channel>, Error>
         })
         .timeout(TIMEOUT)
         .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .keep_alive_while_idle(true)
         .connect_lazy();
     Ok(MasterClient::new(channel))
 }

@@ -29,6 +29,16 @@ struct Processes {
     accepted: bool,
 }
 
+impl Processes {
+    /// Leaves out the oldest ones that are too many, but not the one that a master has accepted. The master may know any of those
+    /// that came later, above all the last one.
+    fn forget_some(&mut self) {
+        let first = usize::from(self.accepted);
+        let too_many = self.incarnations.len().saturating_sub(STARTS_MAX);
+        self.incarnations.drain(first..first + too_many);
+    }
+}
+
 /// One start of a server.
 #[derive(Clone, Debug)]
 pub struct Incarnation {
@@ -68,7 +78,7 @@ impl Incarnation {
             now.incarnations = before.incarnations;
             now.accepted = before.accepted;
         }
-        now.incarnations.truncate(STARTS_MAX);
+        now.forget_some();
         let (replaces, replaces_accepted) = (now.incarnations.clone(), now.accepted);
         now.incarnations.push(incarnation);
         write(&file, &now);
@@ -92,9 +102,19 @@ impl Incarnation {
         }
     }
 
-    /// The master knows this one now: earlier ones don't matter any more.
+    /// The master knows this one now: earlier ones don't matter any more. To be called in a tokio runtime.
+    ///
+    /// The folder has it later, as nobody waits for the disk: one that hangs would stop a master that leads. Nothing depends on
+    /// when. Until it is written, or if it never is, the file has this one behind those before it, since [`Self::begin`].
     pub fn accepted(&self) {
-        self.is_accepted.store(true, Ordering::Relaxed);
+        let was_accepted = self.is_accepted.swap(true, Ordering::Relaxed);
+        if !was_accepted && self.file.is_some() {
+            let start = self.clone();
+            tokio::task::spawn_blocking(move || start.keep_accepted());
+        }
+    }
+
+    fn keep_accepted(&self) {
         let read = |file: &PathBuf| -> Option<Processes> {
             serde_json::from_slice(&fs::read(file).ok()?).ok()
         };
@@ -142,6 +162,9 @@ fn write(file: &Path, processes: &Processes) {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
     use super::*;
 
     fn folder() -> tempfile::TempDir {
@@ -161,16 +184,61 @@ mod tests {
         let third = begin();
         assert_eq!(third.replaces, [first.incarnation, second.incarnation]);
         assert!(!third.replaces_accepted);
-        third.accepted();
+        third.keep_accepted();
         let fourth = begin();
         assert_eq!(fourth.replaces, [third.incarnation]);
         assert!(fourth.replaces_accepted && begin().replaces_accepted);
     }
 
     #[test]
+    fn of_many_starts_the_last_ones_are_known_and_the_accepted_one() {
+        for is_accepted in [false, true] {
+            let folder = folder();
+            let begin = || Incarnation::begin(folder.path(), "LOCK");
+            let first = begin();
+            if is_accepted {
+                first.keep_accepted();
+            }
+            let mut before = first.clone();
+            for _ in 0..70 {
+                let next = begin();
+                assert_eq!(next.replaces.last(), Some(&before.incarnation));
+                assert!(next.replaces.len() <= STARTS_MAX);
+                before = next;
+            }
+            let last = begin();
+            assert_eq!(last.replaces.len(), STARTS_MAX);
+            assert_eq!(last.replaces_accepted, is_accepted);
+            assert_eq!(last.replaces[0] == first.incarnation, is_accepted);
+        }
+    }
+
+    /// A file that nobody reads from takes no write, as a disk that hangs.
+    #[tokio::test]
+    async fn a_disk_that_hangs_keeps_nobody_who_was_accepted() {
+        const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
+        let folder = folder();
+        let start = Incarnation::begin(folder.path(), "LOCK");
+        let pipe = folder.path().join(PROCESSES).with_extension("tmp");
+        let made = Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo runs").success());
+        let (go_on, goes_on) = std::sync::mpsc::channel();
+        // The disk goes on in the end, so that the test does.
+        let disk = std::thread::spawn(move || {
+            let is_free = goes_on.recv_timeout(GIVEN_UP_AFTER).is_ok();
+            fs::read(pipe).expect("what is kept");
+            is_free
+        });
+        start.accepted();
+        assert!(start.is_accepted());
+        go_on.send(()).expect("it waits");
+        assert!(disk.join().expect("no panic"), "it has waited for the disk");
+    }
+
+    #[test]
     fn a_copy_of_the_folder_proves_nothing() {
         let (folder, copy) = (folder(), folder());
-        Incarnation::begin(folder.path(), "LOCK").accepted();
+        Incarnation::begin(folder.path(), "LOCK").keep_accepted();
         let file = |of: &tempfile::TempDir| of.path().join(PROCESSES);
         fs::copy(file(&folder), file(&copy)).unwrap();
         assert!(Incarnation::begin(copy.path(), "LOCK").replaces.is_empty());
@@ -179,7 +247,7 @@ mod tests {
     #[test]
     fn another_start_of_the_machine_proves_nothing() {
         let folder = folder();
-        Incarnation::begin(folder.path(), "LOCK").accepted();
+        Incarnation::begin(folder.path(), "LOCK").keep_accepted();
         let file = folder.path().join(PROCESSES);
         let mut processes: Processes = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         processes.boot_id = "another".into();

@@ -34,7 +34,8 @@ pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Outp
 }
 
 /// Has the system let this process have as many connections as it may. It has 1,024 open files where it doesn't ask for
-/// more, for the sake of programs that need it so: anyone who starts others doesn't ask.
+/// more, for the sake of programs that need it so, and those that it starts have what it has: one that starts others than ours doesn't
+/// ask.
 pub fn many_connections() {
     let limits = getrlimit(Resource::Nofile);
     let all = Rlimit {

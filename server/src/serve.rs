@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use percolator_telemetry::Limited;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -32,8 +33,14 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection on which something is to be sent, and whose peer takes none of it, is closed after so long: what is kept for
 /// it is freed. One of HTTP/2 is closed before, for want of a sign of life.
 const UNTAKEN_MAX: Duration = Duration::from_secs(60);
+/// Where no connection can be accepted, it is tried again after this: what the system lacks, open files as a rule, is free again
+/// when other connections end.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// After connections were cut, how long their tasks may take to notice.
 const CUT: Duration = Duration::from_secs(5);
+
+/// Of connections that could not be accepted: it is tried again and again.
+static NOT_ACCEPTED: Limited = Limited::new();
 
 /// A service that can be served: a generated gRPC server, or one in front of such.
 pub trait GrpcService:
@@ -175,12 +182,30 @@ where
     }
 }
 
+/// What was accepted, or why not. Without a pause for what is no fault of one connection, the listener would fail at once again, and
+/// take a whole processor.
+async fn paced(accepted: io::Result<TcpStream>) -> io::Result<TcpStream> {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    if let Err(error) = &accepted
+        && !matches!(
+            error.kind(),
+            ConnectionAborted | ConnectionReset | Interrupted
+        )
+    {
+        if let Some(left_out) = NOT_ACCEPTED.admit() {
+            tracing::warn!(%error, left_out, "no connection can be accepted; trying again");
+        }
+        sleep(ACCEPT_AGAIN).await;
+    }
+    accepted
+}
+
 fn cuttable<A>(
-    incoming: TcpIncoming,
+    incoming: impl Stream<Item = io::Result<TcpStream>>,
     admit: impl Fn(SocketAddr) -> Option<A>,
     cut: watch::Receiver<bool>,
 ) -> impl Stream<Item = io::Result<Cuttable<A>>> {
-    incoming.filter_map(move |stream| {
+    incoming.then(paced).filter_map(move |stream| {
         let stream = match stream {
             Ok(stream) => stream,
             Err(error) => return Some(Err(error)),
@@ -283,5 +308,33 @@ impl<A: Unpin> AsyncWrite for Cuttable<A> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+    use tonic::codegen::tokio_stream;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_system_lacks_is_waited_for() {
+        const TIMES: u32 = 50;
+        let pauses = async |error: Errno| {
+            let fails = (0..TIMES).map(|_| Err(io::Error::from(error)));
+            let (_cut, is_cut) = watch::channel(false);
+            let mut incoming = pin!(cuttable(tokio_stream::iter(fails), Some, is_cut));
+            let began = tokio::time::Instant::now();
+            while let Some(accepted) = incoming.next().await {
+                assert!(accepted.is_err());
+            }
+            began.elapsed()
+        };
+        for lacks in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            assert!(pauses(lacks).await >= TIMES * ACCEPT_AGAIN, "{lacks}");
+        }
+        // Another connection may be waiting behind it.
+        assert_eq!(pauses(Errno::CONNABORTED).await, Duration::ZERO);
     }
 }

@@ -17,7 +17,8 @@ use percolator_wire::v1::{
     ReleaseGcLockResponse, Role, SessionRequest, SessionResponse, SetGcRequest, SetGcResponse,
     SplitTableRequest, SplitTableResponse, TabletInfo, TransactionsRequest, TransactionsResponse,
 };
-use tokio::sync::mpsc;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
 use tonic::{Request, Response, Status};
 
 /// Answers beats with cluster "c1", or refuses those of other clusters; passes on what came.
@@ -243,4 +244,57 @@ async fn a_cluster_that_cannot_be_made_durable_ends_the_beats() {
     let run = heartbeat::run(options(master, None), report, refuse, |_| {}, never);
     let error = run.await.unwrap_err();
     assert!(error.to_string().contains("the disk is full"), "{error}");
+}
+
+/// Forwards connections, and says when one has come. The first one is forwarded until `cut` says so, and stays open then.
+async fn relay(
+    listener: TcpListener,
+    to: SocketAddr,
+    connected: mpsc::UnboundedSender<()>,
+    cut: watch::Receiver<bool>,
+) {
+    let mut is_first = true;
+    while let Ok((mut from, _)) = listener.accept().await {
+        let mut cut = cut.clone();
+        let may_be_cut = std::mem::take(&mut is_first);
+        let _ = connected.send(());
+        tokio::spawn(async move {
+            let mut to = TcpStream::connect(to).await.unwrap();
+            let is_cut = async {
+                let _ = cut.wait_for(|cut| *cut).await;
+            };
+            tokio::select! {
+                _ = tokio::io::copy_bidirectional(&mut from, &mut to) => {}
+                () = is_cut, if may_be_cut => std::future::pending().await,
+            }
+        });
+    }
+}
+
+/// As when the network was cut: nothing ends the connection, and there is no other address to ask.
+#[tokio::test]
+async fn a_connection_that_has_gone_silent_is_given_up() {
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    let (master, mut beats) = start_master(any_port());
+    let (listener, address) = listen(any_port()).unwrap();
+    let (connected, mut connections) = mpsc::unbounded_channel();
+    let (cut, is_cut) = watch::channel(false);
+    tokio::spawn(relay(listener, master, connected, is_cut));
+    let beating = tokio::spawn(heartbeat::run(
+        options(address, Some("c1")),
+        HeartbeatRequest::default,
+        |_: &str| Ok::<(), Error>(()),
+        |_| {},
+        std::future::pending(),
+    ));
+    connections.recv().await.unwrap();
+    beats.recv().await.unwrap();
+    cut.send(true).unwrap();
+    let again = tokio::time::timeout(TIMEOUT, connections.recv()).await;
+    again.expect("another connection").unwrap();
+    // What came by the first one.
+    while beats.try_recv().is_ok() {}
+    let beat = tokio::time::timeout(TIMEOUT, beats.recv()).await;
+    beat.expect("a beat by the other one").unwrap();
+    beating.abort();
 }

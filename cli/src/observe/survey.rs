@@ -248,6 +248,9 @@ impl Survey {
                 "its log says why".clone_into(&mut failed.why);
             }
         }
+        if let Err(why) = &mut self.given_up {
+            "their table could not be read, and `percolator status` says why".clone_into(why);
+        }
         for table in &mut self.tables {
             for tablet in &mut table.tablets {
                 tablet.start_row.clear();
