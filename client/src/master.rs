@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use percolator_wire::v1;
 use percolator_wire::v1::master_client::MasterClient;
-use percolator_wire::{MasterAddresses, NoMasterAddress, leader_of};
-use tonic::Code;
+use percolator_wire::{MasterAddresses, NoMasterAddress, leader_of, name_cluster, named_cluster};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
 
 use crate::connection::{Why, failed, is_of_the_way, why_status};
 use crate::ticker::STANDS_STILL;
@@ -44,10 +46,24 @@ pub(crate) struct Master {
     addresses: Mutex<MasterAddresses>,
     pub(crate) cluster: OneCluster,
     /// Those who ask at a time share one, to this address.
-    shared: Mutex<(String, Weak<MasterClient<Channel>>)>,
+    shared: Mutex<(String, Weak<Channel>)>,
     /// How long one of several is waited for: twice as long after each silence, as the directory of a large cluster takes
     /// its time.
     timeout_of_several: Mutex<Duration>,
+}
+
+/// Sends requests to a master. Each names the client's cluster.
+pub(crate) type MasterStub = MasterClient<InterceptedService<Channel, NamesCluster>>;
+
+/// Names this cluster in each request; empty: it isn't known yet.
+#[derive(Clone)]
+pub(crate) struct NamesCluster(String);
+
+impl Interceptor for NamesCluster {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        name_cluster(request.metadata_mut(), &self.0);
+        Ok(request)
+    }
 }
 
 /// What a request does that is sent again.
@@ -88,12 +104,12 @@ impl Master {
         self.addresses.lock().to_string()
     }
 
-    fn client(&self, address: &str) -> Result<Arc<MasterClient<Channel>>, MasterError> {
+    fn channel(&self, address: &str) -> Result<Arc<Channel>, MasterError> {
         let mut shared = self.shared.lock();
         if shared.0 == address
-            && let Some(client) = shared.1.upgrade()
+            && let Some(channel) = shared.1.upgrade()
         {
-            return Ok(client);
+            return Ok(channel);
         }
         let connect = if self.addresses.lock().may_pass(address) {
             CONNECT_TO_SEVERAL
@@ -101,10 +117,36 @@ impl Master {
             CONNECT
         };
         let endpoint = endpoint(address)?.connect_timeout(connect);
-        let client = MasterClient::new(endpoint.connect_lazy());
-        let client = Arc::new(client.max_decoding_message_size(DIRECTORY_BYTES_MAX));
-        *shared = (address.to_owned(), Arc::downgrade(&client));
-        Ok(client)
+        let channel = Arc::new(endpoint.connect_lazy());
+        *shared = (address.to_owned(), Arc::downgrade(&channel));
+        Ok(channel)
+    }
+
+    fn stub(&self, channel: &Channel) -> MasterStub {
+        let cluster_id = self.cluster.id().unwrap_or_default().to_owned();
+        let stub = MasterClient::with_interceptor(channel.clone(), NamesCluster(cluster_id));
+        stub.max_decoding_message_size(DIRECTORY_BYTES_MAX)
+    }
+
+    /// This answer comes from the client's cluster: that of the first answer.
+    fn check_cluster<T>(
+        &self,
+        address: &str,
+        answer: &Result<tonic::Response<T>, Status>,
+    ) -> Result<(), NoAnswer> {
+        let metadata = match answer {
+            Ok(answer) => answer.metadata(),
+            Err(status) => status.metadata(),
+        };
+        let Some(theirs) = named_cluster(metadata) else {
+            return Ok(());
+        };
+        if self.cluster.is_another(theirs) && self.addresses.lock().forget(address) {
+            let why = Why::Said(format!("it is one of cluster {theirs} by now"));
+            let error = MasterError::Unavailable(failed("master", address, &why));
+            return Err(NoAnswer::AskAgain(error));
+        }
+        self.cluster.check(theirs).map_err(NoAnswer::Final)
     }
 
     /// Asks it; the connection ends with the last of those who ask. While no master leads, those that are known are asked
@@ -112,7 +154,7 @@ impl Master {
     pub(crate) async fn ask<T, F>(
         &self,
         repetition: Repetition,
-        ask: impl Fn(MasterClient<Channel>) -> F,
+        ask: impl Fn(MasterStub) -> F,
     ) -> Result<T, MasterError>
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
@@ -127,16 +169,19 @@ impl Master {
                 Err(NoAnswer::AskAgain(error)) => error,
             };
             // A standby's answer shows that there are several.
-            let (masters, has_standbys) = {
+            let (masters, has_standbys, has_next) = {
                 let addresses = self.addresses.lock();
-                (addresses.count(), addresses.have_standbys())
+                let (masters, has_standbys) = (addresses.count(), addresses.have_standbys());
+                // The last one besides may just have been forgotten.
+                let has_next = masters > 1 || addresses.current() != address;
+                (masters, has_standbys, has_next)
             };
             let limit = if has_standbys {
                 TAKES_OVER
             } else {
                 MASTER_TIMEOUT
             };
-            if masters == 1 || began.elapsed() >= limit {
+            if !has_next || began.elapsed() >= limit {
                 return Err(error);
             }
             asked += 1;
@@ -152,7 +197,7 @@ impl Master {
         &self,
         address: &str,
         repetition: Repetition,
-        ask: impl Fn(MasterClient<Channel>) -> F,
+        ask: impl Fn(MasterStub) -> F,
     ) -> Result<T, NoAnswer>
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
@@ -164,8 +209,8 @@ impl Master {
             // The connection's own timer is one of the runtime that made it, which may stand still.
             Repetition::Harmless | Repetition::Matters => 2 * MASTER_TIMEOUT,
         };
-        let client = match self.client(address) {
-            Ok(client) => client,
+        let channel = match self.channel(address) {
+            Ok(channel) => channel,
             // A master has named something else.
             Err(error) if !is_alone => {
                 self.addresses.lock().no_answer(address, began, began);
@@ -178,8 +223,11 @@ impl Master {
             address,
             began,
         };
-        let asked = tokio::time::timeout(timeout, ask((*client).clone())).await;
+        let asked = tokio::time::timeout(timeout, ask(self.stub(&channel))).await;
         given_up.answered();
+        if let Ok(answer) = &asked {
+            self.check_cluster(address, answer)?;
+        }
         let silent = |error, was_sent| {
             let now = Instant::now();
             self.addresses.lock().no_answer(address, began, now);

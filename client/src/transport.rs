@@ -83,17 +83,20 @@ impl OneCluster {
     }
 
     fn check_id(&self, theirs: &str) -> Result<(), MasterError> {
-        let Some(ours) = self.id.get().filter(|ours| *ours != theirs) else {
+        let Some(ours) = self.id.get().filter(|_| self.is_another(theirs)) else {
             return Ok(());
         };
-        if mutants::on(Mutant::ReplacedClusterTaken) {
-            return Ok(());
-        }
         let replaced = self.replaced.get_or_init(|| Replaced {
             ours: ours.clone(),
             theirs: theirs.to_owned(),
         });
         Err(MasterError::Replaced(replaced.clone()))
+    }
+
+    /// Whether this is not the client's cluster, as far as that is known.
+    pub(crate) fn is_another(&self, cluster_id: &str) -> bool {
+        let is_another = self.id().is_some_and(|ours| ours != cluster_id);
+        is_another && !mutants::on(Mutant::ReplacedClusterTaken)
     }
 
     /// The cluster's id, once it is known.

@@ -263,6 +263,57 @@ async fn an_oracle_that_does_not_answer_is_an_error_and_its_late_answer_nobodys(
     assert_eq!(timestamp.unwrap().as_u64(), 2);
 }
 
+/// Of those who wait for the next request, each waits for as long as a call may.
+#[tokio::test]
+async fn a_caller_that_came_later_gives_up_later() {
+    let deadline = Duration::from_secs(3);
+    let (mut requests, client) = held_with(deadline);
+    let mut first = Box::pin(client.timestamp());
+    assert!(poll_once(&mut first).await.is_pending());
+    let _never_answered = requests.recv().await.unwrap();
+    let mut second = Box::pin(client.timestamp());
+    assert!(poll_once(&mut second).await.is_pending());
+    let late = async {
+        tokio::time::sleep(deadline * 5 / 6).await;
+        client.timestamp().await
+    };
+    let answer = async { requests.recv().await.unwrap().answer(7, 2) };
+    let all = futures_util::future::join4(first, second, late, answer);
+    let (first, second, late, ()) = tokio::time::timeout(20 * deadline, all).await.unwrap();
+    let error = first.unwrap_err();
+    assert!(error.waited() >= deadline, "{error}");
+    assert_eq!(late.unwrap().as_u64(), 8);
+    // Its time is over with the first one's, or the answer was there a moment before.
+    match second {
+        Ok(timestamp) => assert_eq!(timestamp.as_u64(), 7),
+        Err(error) => assert!(error.waited() >= deadline, "{error}"),
+    }
+}
+
+/// The answer is still somebody's.
+#[tokio::test]
+async fn callers_give_up_one_by_one_while_the_request_goes_on() {
+    let deadline = Duration::from_secs(4);
+    let (mut requests, client) = held_with(deadline);
+    let mut first = Box::pin(client.timestamp());
+    assert!(poll_once(&mut first).await.is_pending());
+    let asked = requests.recv().await.unwrap();
+    let mut second = Box::pin(client.timestamp());
+    assert!(poll_once(&mut second).await.is_pending());
+    tokio::time::sleep(deadline / 2).await;
+    let mut late = Box::pin(client.timestamp());
+    assert!(poll_once(&mut late).await.is_pending());
+    asked.answer(1, 1);
+    assert_eq!(first.await.unwrap().as_u64(), 1);
+    let asked = requests.recv().await.unwrap();
+    assert_eq!(asked.count, 2);
+    let error = second.await.unwrap_err();
+    assert!(error.to_string().contains("did not answer"), "{error}");
+    assert!(poll_once(&mut late).await.is_pending());
+    asked.answer(2, 2);
+    assert_eq!(late.await.unwrap().as_u64(), 3);
+}
+
 #[tokio::test]
 async fn counts_that_make_no_sense_are_refused() {
     let (_requests, client) = held();

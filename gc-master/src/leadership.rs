@@ -10,8 +10,8 @@ use percolator_protocol::election::{
 };
 use percolator_server::leadership::RegisterOutage;
 use percolator_server::promises::{IntroducedReplica, PromiseRefusal, send_copy};
-use percolator_server::{GrpcService, boot_time};
-use percolator_wire::{MASTERS, v1};
+use percolator_server::{Folder, GrpcService, boot_time};
+use percolator_wire::{CLUSTER, MASTERS, v1};
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
@@ -186,9 +186,17 @@ impl Serving {
     }
 }
 
-/// The same service, whose answers say where all masters are.
-pub(crate) fn names_masters(service: impl GrpcService, serving: Arc<Serving>) -> impl GrpcService {
+/// The same service, whose answers say which cluster this folder's is, and where all masters are.
+pub(crate) fn names_cluster(
+    service: impl GrpcService,
+    folder: Arc<Folder>,
+    serving: Arc<Serving>,
+) -> impl GrpcService {
     MapResponse::new(service, move |mut response: http::Response<Body>| {
+        let cluster_id = folder.cluster_id().map(HeaderValue::try_from);
+        if let Some(Ok(cluster_id)) = cluster_id {
+            response.headers_mut().insert(CLUSTER, cluster_id);
+        }
         if let Some(masters) = serving.masters() {
             response.headers_mut().insert(MASTERS, masters);
         }

@@ -25,7 +25,7 @@ use crate::driver::drive;
 use crate::error::Error;
 use crate::facts::Facts;
 use crate::joining::JoinedMaster;
-use crate::leadership::{Replica, Serving, names_masters};
+use crate::leadership::{Replica, Serving, names_cluster};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
@@ -169,7 +169,12 @@ impl Server {
         let pages = pages(&metrics, &serving, folder.path().to_owned(), file);
         let _endpoint = endpoint.map(|listener| listener.serve(pages)).transpose()?;
         let measured = Measured {
-            service: Service::new(serving.clone(), options.server.clone(), metrics_address),
+            service: Service::new(
+                serving.clone(),
+                folder.clone(),
+                options.server.clone(),
+                metrics_address,
+            ),
             metrics: metrics.clone(),
             tracer: exporter.as_ref().map(Exporter::tracer),
         };
@@ -183,7 +188,7 @@ impl Server {
         let promises = joined.as_ref().map(|joined| joined.promises.clone());
         let replica = serving.candidate().cloned().zip(promises);
         let service = Beside::new(service, PromiseService::server(replica, folder.clone()));
-        let service = names_masters(service, serving.clone());
+        let service = names_cluster(service, folder.clone(), serving.clone());
         let terms = Terms {
             options,
             address,

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use percolator_wire::v1;
+use percolator_server::Folder;
 use percolator_wire::v1::master_server::Master;
+use percolator_wire::{check_cluster, v1};
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use crate::convert::{self, millis};
@@ -20,6 +22,7 @@ const NAMED_MAX: usize = 10_000;
 
 pub(crate) struct Service {
     serving: Arc<Serving>,
+    folder: Arc<Folder>,
     /// This process' name.
     server: String,
     metrics_address: Option<SocketAddr>,
@@ -28,24 +31,38 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(
         serving: Arc<Serving>,
+        folder: Arc<Folder>,
         server: String,
         metrics_address: Option<SocketAddr>,
     ) -> Self {
         Self {
             serving,
+            folder,
             server,
             metrics_address,
         }
     }
 
-    /// The directory to ask, for a request that was read.
-    fn runner(&self) -> Result<Arc<Runner>, Status> {
+    /// The directory to ask, for a request with this metadata that was read.
+    fn runner(&self, metadata: &MetadataMap) -> Result<Arc<Runner>, Status> {
+        self.check_cluster(metadata)?;
         self.serving.runner()
+    }
+
+    /// The folder is the cluster's before anybody is answered.
+    fn check_cluster(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        check_cluster(metadata, self.folder.cluster_id().as_deref())
     }
 
     /// Goes on with a request until it is done. It stays with the directory that it began with: another one is of another
     /// term.
-    async fn finish<R>(&self, mut go_on: impl Awaited<R>) -> Result<Response<R>, Status> {
+    async fn finish<Q, R, A: Awaited<R>>(
+        &self,
+        request: Request<Q>,
+        go_on: impl FnOnce(Q) -> A,
+    ) -> Result<Response<R>, Status> {
+        self.check_cluster(request.metadata())?;
+        let mut go_on = go_on(request.into_inner());
         let (runner, _waiting) = self.serving.runner_to_wait()?;
         loop {
             let progressed = runner.progressed();
@@ -69,8 +86,8 @@ impl Master for Service {
         &self,
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         let beat = Heartbeat::try_from(request.into_inner())?;
-        let runner = self.runner()?;
         let heard = runner.step(|directory, now| directory.heartbeat(now, beat));
         let heard = heard.await??;
         Ok(Response::new(heard.into()))
@@ -80,8 +97,8 @@ impl Master for Service {
         &self,
         request: Request<v1::LocateRequest>,
     ) -> Result<Response<v1::LocateResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         let request = request.into_inner();
-        let runner = self.runner()?;
         let located = runner.look(|directory, _| locate(directory, &request));
         Ok(Response::new(located.await??))
     }
@@ -90,11 +107,11 @@ impl Master for Service {
         &self,
         request: Request<v1::DirectoryRequest>,
     ) -> Result<Response<v1::DirectoryResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         if request.into_inner().oracles_only {
-            let oracles = self.runner()?.look(convert::oracles).await??;
+            let oracles = runner.look(convert::oracles).await??;
             return Ok(Response::new(oracles));
         }
-        let runner = self.runner()?;
         let mut response = v1::DirectoryResponse {
             master: self.server.clone(),
             master_metrics_address: convert::text(self.metrics_address),
@@ -113,27 +130,26 @@ impl Master for Service {
         &self,
         request: Request<v1::SessionRequest>,
     ) -> Result<Response<v1::SessionResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         let request = request.into_inner();
-        let runner = self.runner()?;
         let renewed = runner.step(|directory, now| requests::session(directory, now, request));
         Ok(Response::new(renewed.await??))
     }
 
     async fn gc_status(
         &self,
-        _: Request<v1::GcStatusRequest>,
+        request: Request<v1::GcStatusRequest>,
     ) -> Result<Response<v1::GcStatusResponse>, Status> {
-        Ok(Response::new(
-            self.runner()?.look(convert::gc_status).await??,
-        ))
+        let runner = self.runner(request.metadata())?;
+        Ok(Response::new(runner.look(convert::gc_status).await??))
     }
 
     async fn set_gc(
         &self,
         request: Request<v1::SetGcRequest>,
     ) -> Result<Response<v1::SetGcResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         let request = request.into_inner();
-        let runner = self.runner()?;
         let set = runner.step(|directory, _| requests::set_gc(directory, &request));
         Ok(Response::new(set.await??))
     }
@@ -142,8 +158,8 @@ impl Master for Service {
         &self,
         request: Request<v1::IntroduceProxyRequest>,
     ) -> Result<Response<v1::IntroduceProxyResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         let request = request.into_inner();
-        let runner = self.runner()?;
         let introduced =
             runner.step(|directory, now| requests::introduce_proxy(directory, now, request));
         Ok(Response::new(introduced.await??))
@@ -153,8 +169,8 @@ impl Master for Service {
         &self,
         request: Request<v1::RebuildRequest>,
     ) -> Result<Response<v1::RebuildResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         let request = request.into_inner();
-        let runner = self.runner()?;
         let rebuilt = runner.step(|directory, now| requests::rebuild(directory, now, request));
         Ok(Response::new(rebuilt.await??))
     }
@@ -163,8 +179,8 @@ impl Master for Service {
         &self,
         request: Request<v1::TransactionsRequest>,
     ) -> Result<Response<v1::TransactionsResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         let most = usize::try_from(request.into_inner().limit).unwrap_or(usize::MAX);
-        let runner = self.runner()?;
         let named = runner
             .look(|directory, now| requests::transactions(directory, now, most.min(NAMED_MAX)));
         Ok(Response::new(named.await??))
@@ -174,8 +190,8 @@ impl Master for Service {
         &self,
         request: Request<v1::ReleaseGcLockRequest>,
     ) -> Result<Response<v1::ReleaseGcLockResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         let request = request.into_inner();
-        let runner = self.runner()?;
         let released =
             runner.step(|directory, now| requests::release_gc_lock(directory, now, &request));
         Ok(Response::new(released.await??))
@@ -185,40 +201,36 @@ impl Master for Service {
         &self,
         request: Request<v1::CreateTableRequest>,
     ) -> Result<Response<v1::CreateTableResponse>, Status> {
-        self.finish(requests::create_table(request.into_inner()))
-            .await
+        self.finish(request, requests::create_table).await
     }
 
     async fn split_table(
         &self,
         request: Request<v1::SplitTableRequest>,
     ) -> Result<Response<v1::SplitTableResponse>, Status> {
-        self.finish(requests::split_table(request.into_inner()))
-            .await
+        self.finish(request, requests::split_table).await
     }
 
     async fn merge_table(
         &self,
         request: Request<v1::MergeTableRequest>,
     ) -> Result<Response<v1::MergeTableResponse>, Status> {
-        self.finish(requests::merge_table(request.into_inner()))
-            .await
+        self.finish(request, requests::merge_table).await
     }
 
     async fn move_tablet(
         &self,
         request: Request<v1::MoveTabletRequest>,
     ) -> Result<Response<v1::MoveTabletResponse>, Status> {
-        self.finish(requests::move_tablet(request.into_inner()))
-            .await
+        self.finish(request, requests::move_tablet).await
     }
 
     async fn drain_servers(
         &self,
         request: Request<v1::DrainServersRequest>,
     ) -> Result<Response<v1::DrainServersResponse>, Status> {
+        let runner = self.runner(request.metadata())?;
         let request = request.into_inner();
-        let runner = self.runner()?;
         let drained =
             runner.step(|directory, now| requests::drain_servers(directory, now, &request));
         Ok(Response::new(drained.await??))
@@ -228,7 +240,6 @@ impl Master for Service {
         &self,
         request: Request<v1::DeleteTableRequest>,
     ) -> Result<Response<v1::DeleteTableResponse>, Status> {
-        self.finish(requests::delete_table(request.into_inner()))
-            .await
+        self.finish(request, requests::delete_table).await
     }
 }

@@ -1,6 +1,7 @@
 //! The master, by what it answers and what it keeps.
 
 mod balance;
+mod clusters;
 mod deletion;
 mod drains;
 mod failover;

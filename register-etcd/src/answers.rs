@@ -9,6 +9,10 @@ use crate::mvccpb::KeyValue;
 use crate::pb::TxnResponse;
 use crate::pb::response_op::Response;
 
+/// What etcd says of a request that it has not proposed, because it is behind with those before. Its other reason for the same
+/// code, that there is no space, also comes behind a transaction that was carried out: the one that reaches the quota.
+const TOO_MANY_REQUESTS: &str = "etcdserver: too many requests";
+
 /// Why there is no answer to a request, by what that says about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -38,8 +42,9 @@ impl Failure {
             | Code::Unauthenticated
             | Code::FailedPrecondition
             | Code::Unimplemented => Self::Refused(reason),
-            // Too many requests, or no space: both before the request is proposed.
-            Code::ResourceExhausted => Self::Unavailable(reason),
+            Code::ResourceExhausted if status.message() == TOO_MANY_REQUESTS => {
+                Self::Unavailable(reason)
+            }
             // Also etcd's own time-outs and changes of leader: the proposal may be in the log.
             _ => Self::Unknown(reason),
         }
@@ -108,11 +113,14 @@ mod tests {
         let of = |code| Failure::of(&Status::new(code, "etcdserver: as it says"));
         assert!(matches!(of(Code::PermissionDenied), Failure::Refused(_)));
         assert!(matches!(of(Code::InvalidArgument), Failure::Refused(_)));
-        assert!(matches!(
-            of(Code::ResourceExhausted),
-            Failure::Unavailable(_)
-        ));
+        let exhausted = |message| Failure::of(&Status::resource_exhausted(message));
+        let too_many = exhausted("etcdserver: too many requests");
+        assert!(matches!(too_many, Failure::Unavailable(_)));
+        // The transaction that reaches the quota is carried out, and answered so.
+        let no_space = exhausted("etcdserver: mvcc: database space exceeded");
+        assert!(matches!(no_space, Failure::Unknown(_)));
         for code in [
+            Code::ResourceExhausted,
             Code::Unavailable,
             Code::Unknown,
             Code::Cancelled,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::blocking;
+use crate::blocking::Blocking;
 use crate::files::{FileError, Files, StdFiles, beside};
 use crate::{
     BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedFile, VersionedValue,
@@ -26,7 +26,7 @@ use crate::{
 pub struct FileRegister {
     file: VersionedFile,
     lock: PathBuf,
-    timeout: Duration,
+    blocking: Blocking,
 }
 
 impl FileRegister {
@@ -45,14 +45,17 @@ impl FileRegister {
         Self {
             file,
             lock,
-            timeout: Self::TIMEOUT,
+            blocking: Blocking::new(Self::TIMEOUT),
         }
     }
 
     /// The same, which waits for so long in place of [`Self::TIMEOUT`].
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+        Self {
+            blocking: self.blocking.with_timeout(timeout),
+            ..self
+        }
     }
 
     /// The same, which takes values of this size in place of [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX): a register that
@@ -75,7 +78,7 @@ impl Register for FileRegister {
     fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
         Box::pin(async move {
             let file = self.file.clone();
-            blocking::load(self.path(), self.timeout, move || file.load()).await
+            self.blocking.load(self.path(), move || file.load()).await
         })
     }
 
@@ -87,14 +90,14 @@ impl Register for FileRegister {
         Box::pin(async move {
             let write = WriteId::random();
             let (file, lock) = (self.file.clone(), self.lock.clone());
-            let deadline = Instant::now() + self.timeout;
-            blocking::swap(self.path(), self.timeout, write, move || {
+            let deadline = Instant::now() + self.blocking.timeout();
+            let swap = move || {
                 let locked = || lock_until(deadline, &lock);
                 let version = file.swap_under(expected, &value, write, locked)?;
                 remove_leftovers(&file, version);
                 Ok(version)
-            })
-            .await
+            };
+            self.blocking.swap(self.path(), write, swap).await
         })
     }
 
@@ -103,8 +106,7 @@ impl Register for FileRegister {
     }
 }
 
-/// Removes what swaps have left that can't succeed any more since the register has this version: their processes were killed, or
-/// others were first.
+/// Removes what swaps have left that can't succeed any more since the register has this version: their processes were killed.
 fn remove_leftovers(file: &VersionedFile, version: RegisterVersion) {
     let Some(folder) = file.path().parent() else {
         return;
@@ -220,6 +222,10 @@ mod tests {
 
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
             StdFiles.rename(from, to)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            StdFiles.remove(path)
         }
 
         fn sync_folder_of(&self, path: &Path) -> io::Result<()> {

@@ -24,11 +24,13 @@ pub trait Files: Send + Sync {
     fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
     /// Gives a file another name, in place of what may be there.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Takes a name away.
+    fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes durable which files are in the folder of `path`.
     fn sync_folder_of(&self, path: &Path) -> io::Result<()>;
 }
 
-/// What it takes beside [`Files`] when each value is a file of its own. A link and a removal are changes of names, as a rename is.
+/// What it takes beside [`Files`] when each value is a file of its own. A link is a change of names, as a rename is.
 #[allow(
     clippy::missing_errors_doc,
     reason = "those of the device, for all of them"
@@ -40,8 +42,6 @@ pub trait FolderFiles: Files {
     fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
     /// Gives a file a second name; [`io::ErrorKind::AlreadyExists`] if something has it.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Takes a name away.
-    fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
 /// A file that is being written.
@@ -80,6 +80,10 @@ impl Files for StdFiles {
         fs::rename(from, to)
     }
 
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
     fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
         File::open(folder_of(path))?.sync_all()
     }
@@ -101,10 +105,6 @@ impl FolderFiles for StdFiles {
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::hard_link(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
     }
 }
 
@@ -172,12 +172,16 @@ pub fn replace_durably(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<(
     sync_folder_of(files, path).map_err(FileError::late)
 }
 
-/// Makes a file with this content, which is durable when this returns; its name is not.
+/// Makes a file with this content, which is durable when this returns; its name is not. After an error it is gone, as far as
+/// the device lets it go.
 pub(crate) fn write_synced(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut file = files.create(path).map_err(FileError::of("create", path))?;
-    file.write_all(bytes)
-        .and_then(|()| file.sync())
-        .map_err(FileError::of("write", path))
+    let written = file.write_all(bytes).and_then(|()| file.sync());
+    written.map_err(|error| {
+        // What is there of it takes room that the next try needs.
+        let _ = files.remove(path);
+        FileError::of("write", path)(error)
+    })
 }
 
 /// Gives the temporary file the name of the one that it replaces.
@@ -209,5 +213,63 @@ fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
+    }
+}
+
+/// Files for tests.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// Files of a device that has room for the first bytes of a file alone.
+    pub(crate) struct FullDevice;
+
+    struct HalfAFile(Box<dyn NewFile>);
+
+    impl NewFile for HalfAFile {
+        fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.0.write_all(&bytes[..bytes.len() / 2])?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            self.0.sync()
+        }
+    }
+
+    impl Files for FullDevice {
+        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+            StdFiles.read(path)
+        }
+
+        fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+            Ok(Box::new(HalfAFile(StdFiles.create(path)?)))
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            StdFiles.rename(from, to)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            StdFiles.remove(path)
+        }
+
+        fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
+            StdFiles.sync_folder_of(path)
+        }
+    }
+
+    impl FolderFiles for FullDevice {
+        fn make_folder(&self, path: &Path) -> io::Result<()> {
+            StdFiles.make_folder(path)
+        }
+
+        fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
+            StdFiles.names(folder)
+        }
+
+        fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+            StdFiles.link(from, to)
+        }
     }
 }

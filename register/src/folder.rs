@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::blocking;
+use crate::blocking::Blocking;
 use crate::error::check_size_up_to;
 use crate::files::{FileError, FolderFiles, StdFiles, sync_folder_of, write_synced};
 use crate::versioned_file::{SeenVersions, damaged, decode, encode, not_swapped};
@@ -129,11 +129,7 @@ impl VersionedFolder {
         let name = format!("{next}.{:032x}{TEMPORARY}", u128::from_le_bytes(write.0));
         let temporary = self.path.join(name);
         let written = write_synced(&*self.files, &temporary, &encode(write, version, value));
-        written.map_err(|error| {
-            // What is there of it takes room that the next try needs.
-            drop(self.files.remove(&temporary));
-            certain(error)
-        })?;
+        written.map_err(certain)?;
         Ok(Prepared { version, temporary })
     }
 
@@ -290,7 +286,7 @@ fn version_of_temporary(name: &str) -> Option<RegisterVersion> {
 #[derive(Clone, Debug)]
 pub struct FolderRegister {
     folder: VersionedFolder,
-    timeout: Duration,
+    blocking: Blocking,
 }
 
 impl FolderRegister {
@@ -306,14 +302,17 @@ impl FolderRegister {
     pub fn on(files: Arc<dyn FolderFiles>, path: impl Into<PathBuf>) -> Self {
         Self {
             folder: VersionedFolder::on(files, path),
-            timeout: Self::TIMEOUT,
+            blocking: Blocking::new(Self::TIMEOUT),
         }
     }
 
     /// The same, which waits for so long in place of [`Self::TIMEOUT`].
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+        Self {
+            blocking: self.blocking.with_timeout(timeout),
+            ..self
+        }
     }
 
     /// The same, which takes values of this size in place of [`VALUE_BYTES_MAX`]: a register that is never moved to another store.
@@ -331,7 +330,8 @@ impl Register for FolderRegister {
     fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
         Box::pin(async move {
             let folder = self.folder.clone();
-            blocking::load(self.folder.path(), self.timeout, move || folder.load()).await
+            let load = move || folder.load();
+            self.blocking.load(self.folder.path(), load).await
         })
     }
 
@@ -343,7 +343,7 @@ impl Register for FolderRegister {
         Box::pin(async move {
             let (folder, write) = (self.folder.clone(), WriteId::random());
             let swap = move || folder.swap(expected, &value, write);
-            blocking::swap(self.folder.path(), self.timeout, write, swap).await
+            self.blocking.swap(self.folder.path(), write, swap).await
         })
     }
 
@@ -357,7 +357,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::files::{Files, NewFile};
+    use crate::files::testing::FullDevice;
 
     const ONE: WriteId = WriteId([1; 16]);
     const SLOW: WriteId = WriteId([9; 16]);
@@ -469,58 +469,6 @@ mod tests {
         let error = register.swap(None, Vec::new()).await.unwrap_err();
         assert!(matches!(error, SwapError::Unavailable { .. }), "{error}");
         assert!(error.to_string().contains("missing"), "{error}");
-    }
-
-    /// Files of a device that has room for the first bytes of a file alone.
-    struct FullDevice;
-
-    struct HalfAFile(Box<dyn NewFile>);
-
-    impl NewFile for HalfAFile {
-        fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-            self.0.write_all(&bytes[..bytes.len() / 2])?;
-            Err(io::Error::from(io::ErrorKind::StorageFull))
-        }
-
-        fn sync(&mut self) -> io::Result<()> {
-            self.0.sync()
-        }
-    }
-
-    impl Files for FullDevice {
-        fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-            StdFiles.read(path)
-        }
-
-        fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
-            Ok(Box::new(HalfAFile(StdFiles.create(path)?)))
-        }
-
-        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            StdFiles.rename(from, to)
-        }
-
-        fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
-            StdFiles.sync_folder_of(path)
-        }
-    }
-
-    impl FolderFiles for FullDevice {
-        fn make_folder(&self, path: &Path) -> io::Result<()> {
-            StdFiles.make_folder(path)
-        }
-
-        fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
-            StdFiles.names(folder)
-        }
-
-        fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-            StdFiles.link(from, to)
-        }
-
-        fn remove(&self, path: &Path) -> io::Result<()> {
-            StdFiles.remove(path)
-        }
     }
 
     /// Otherwise each try would take a part of the room that the next one needs.

@@ -210,14 +210,18 @@ impl VersionedFile {
         let temporary = self.temporary(RegisterVersion(next), write);
         let not_swapped = |error: FileError| not_swapped(self.register(), &error, write);
         write_synced(&*self.files, &temporary, &bytes).map_err(not_swapped)?;
-        {
+        let put = || {
             let _lock = lock()?;
             if !self.is_still(found)? {
                 let found = self.read()?.map(|found| found.version);
                 return Err(self.conflict(expected, found));
             }
-            replace(&*self.files, &temporary, &self.path).map_err(not_swapped)?;
-        }
+            replace(&*self.files, &temporary, &self.path).map_err(not_swapped)
+        };
+        put().inspect_err(|_| {
+            // It takes room that the next try needs.
+            let _ = self.files.remove(&temporary);
+        })?;
         // Others may read the new value before: they see to it themselves that it is durable.
         let synced = sync_folder_of(&*self.files, &self.path);
         synced.map_err(|error| not_swapped(error.late()))?;
@@ -295,6 +299,7 @@ mod tests {
     use std::{fs, io};
 
     use super::*;
+    use crate::files::testing::FullDevice;
     use crate::files::{NewFile, StdFiles};
 
     /// The system's files, but that no folder can be synced while this says so.
@@ -312,6 +317,10 @@ mod tests {
 
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
             StdFiles.rename(from, to)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            StdFiles.remove(path)
         }
 
         fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
@@ -374,6 +383,40 @@ mod tests {
         assert!(matches!(file.load(), Err(LoadError::Damaged { .. })));
         let other = VersionedFile::new(file.path());
         assert_eq!(other.load(), Ok(None));
+    }
+
+    /// Otherwise each try would take a part of the room that the next one needs.
+    #[test]
+    fn what_finds_no_room_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("limit");
+        let file = VersionedFile::new(&path);
+        let first = file.swap(None, b"one", WriteId([1; 16])).unwrap();
+        let full = VersionedFile::on(Arc::new(FullDevice), &path);
+        for number in 0..3 {
+            let refused = full.swap(Some(first), b"two", WriteId([number; 16]));
+            assert!(refused.is_err());
+            // Nor does one that is written, and doesn't get the lock, or comes too late.
+            let locked = || {
+                Err::<(), _>(LoadError::Unavailable {
+                    register: "limit".to_owned(),
+                    reason: "another process holds the lock".to_owned(),
+                })
+            };
+            let refused = file.swap_under(Some(first), b"two", WriteId([number; 16]), locked);
+            assert!(refused.is_err());
+        }
+        let late = file.swap_under(Some(first), b"late", WriteId([2; 16]), || {
+            let other = VersionedFile::new(&path).swap(Some(first), b"two", WriteId([3; 16]));
+            other.expect("it is first");
+            Ok(())
+        });
+        assert!(matches!(late, Err(SwapError::Conflict { .. })), "{late:?}");
+        let names: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["limit"]);
     }
 
     #[test]

@@ -189,6 +189,16 @@ impl Files for Device {
         })
     }
 
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.with(|state| {
+            if !state.names.contains_key(&name(path)) {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            Self::change(state, NameChange::Removed(name(path)));
+            Ok(())
+        })
+    }
+
     fn sync_folder_of(&self, _: &Path) -> io::Result<()> {
         self.with(|state| {
             state.durable = state.names.clone();
@@ -220,16 +230,6 @@ impl FolderFiles for Device {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
             Self::change(state, NameChange::Made(name(to), file));
-            Ok(())
-        })
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.with(|state| {
-            if !state.names.contains_key(&name(path)) {
-                return Err(io::ErrorKind::NotFound.into());
-            }
-            Self::change(state, NameChange::Removed(name(path)));
             Ok(())
         })
     }

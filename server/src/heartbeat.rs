@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use percolator_wire::v1::master_client::MasterClient;
 use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
-use percolator_wire::{MasterAddresses, NoMasterAddress, leader_of};
+use percolator_wire::{MasterAddresses, NoMasterAddress, leader_of, named_cluster};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -267,6 +267,7 @@ impl MasterLink {
             self.connected = address;
         }
         let address = self.connected.clone();
+        let ours = beat.cluster_id.clone();
         let beaten = tokio::time::timeout(self.timeout, self.client.heartbeat(beat)).await;
         let status = match beaten {
             Ok(Ok(response)) => {
@@ -278,6 +279,11 @@ impl MasterLink {
                 return Ok(response.into_inner());
             }
             Ok(Err(status)) => {
+                let theirs = named_cluster(status.metadata());
+                let is_another = theirs.is_some_and(|theirs| !ours.is_empty() && theirs != ours);
+                if is_another && self.addresses.forget(&address) {
+                    return Err(NoHeartbeat::AskAnother);
+                }
                 self.addresses.learn(status.metadata());
                 status
             }

@@ -24,7 +24,7 @@ mod leader;
 mod masters;
 mod trace;
 
-pub use cluster::{check_cluster, of_cluster};
+pub use cluster::{CLUSTER, check_cluster, name_cluster, named_cluster, of_cluster};
 pub use convert::{Malformed, commit_response, commit_result, met_lock, prewrite_rejection};
 pub use leader::{leader_of, not_leader, right_ended};
 pub use masters::{MASTERS, MasterAddresses, NoMasterAddress, is_address};

@@ -223,6 +223,21 @@ impl MasterAddresses {
         self.advance();
     }
 
+    /// Another cluster's master is at the one that was asked. Whether it is forgotten: at an address that was given the client's
+    /// cluster was replaced; one that only a master has named was a master's that is elsewhere by now.
+    pub fn forget(&mut self, asked: &str) -> bool {
+        if self.all.iter().any(|it| it == asked) {
+            return false;
+        }
+        self.learned.retain(|it| it != asked);
+        self.others.retain(|it| it != asked);
+        self.answered_by.take_if(|it| it == asked);
+        if self.current == asked {
+            self.advance();
+        }
+        true
+    }
+
     fn advance(&mut self) {
         if self.others.is_empty() {
             self.others = self.rest();
@@ -337,6 +352,25 @@ mod tests {
         masters.learn(&MetadataMap::new());
         masters.learn(&names("c:1,nowhere"));
         silent(&mut masters, "c:1");
+    }
+
+    #[test]
+    fn what_was_named_and_is_another_clusters_by_now_is_forgotten() {
+        let now = Instant::now();
+        let mut masters: MasterAddresses = "service:1".parse().unwrap();
+        masters.answered(&names("a:1,b:1"));
+        masters.no_answer("service:1", now, now);
+        assert_eq!(masters.current(), "b:1");
+        assert!(masters.forget("b:1"));
+        assert_eq!(masters.current(), "a:1");
+        assert!(masters.forget("a:1"));
+        assert_eq!((masters.current(), masters.count()), ("service:1", 1));
+        // A standby may name one that has gone.
+        assert!(masters.not_leading("service:1", Some(&named("b:1")), now));
+        assert!(masters.forget("b:1"));
+        assert_eq!(masters.current(), "service:1");
+        assert!(!masters.forget("service:1"), "it was given");
+        assert_eq!(masters.current(), "service:1");
     }
 
     #[test]

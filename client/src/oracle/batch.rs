@@ -4,13 +4,14 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1::{TimestampsRequest, TraceContext};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::{COUNT_MAX, OracleError};
 use crate::ticker::{Pulse, Ticked};
@@ -44,6 +45,8 @@ struct State {
     taken: Option<Arc<Batch>>,
     /// The driver's.
     pulse: Pulse,
+    /// When that came last.
+    pulsed: Option<Instant>,
     closed: bool,
 }
 
@@ -55,31 +58,37 @@ pub(super) struct Joined {
 }
 
 impl Queue {
-    /// Adds a caller to a batch that is not asked for yet.
+    /// Adds a caller to a batch that is not asked for yet. `since`: when it came, if it was in another batch before.
     pub(super) fn join(
         &self,
         waker: &Waker,
         count: u32,
         traces: &[TraceContext],
+        since: Option<Instant>,
     ) -> Result<Joined, OracleError> {
         let mut state = self.state.lock();
         let State {
             batches,
             waiting,
             callers,
+            pulsed,
             ..
         } = &mut *state;
+        let came = Came {
+            since,
+            pulsed: *pulsed,
+        };
         if *waiting + count > WAITING_MAX {
             return Err(OracleError::Overloaded { waiting: *waiting });
         }
         let joined = batches
             .back()
-            .and_then(|batch| Ticket::in_batch(batch, waker, count));
+            .and_then(|batch| Ticket::in_batch(batch, waker, count, came));
         let ticket = match joined {
             Some(ticket) => ticket,
             None => {
                 let batch = Arc::new(Batch::new(*callers));
-                let Some(ticket) = Ticket::in_batch(&batch, waker, count) else {
+                let Some(ticket) = Ticket::in_batch(&batch, waker, count, came) else {
                     return Err(OracleError::Count { count });
                 };
                 batches.push_back(batch);
@@ -126,7 +135,9 @@ impl Queue {
 
     /// The driver's runtime comes to it.
     pub(super) fn pulse(&self) {
-        self.state.lock().pulse.beat();
+        let mut state = self.state.lock();
+        state.pulse.beat();
+        state.pulsed = Some(Instant::now());
     }
 
     /// Every client is gone.
@@ -170,10 +181,26 @@ impl Ticked for Queue {
     }
 }
 
+/// When a caller came, as far as that is known.
+#[derive(Clone, Copy)]
+struct Came {
+    since: Option<Instant>,
+    /// Not before this.
+    pulsed: Option<Instant>,
+}
+
+impl Came {
+    /// The time of a caller that joins a batch which was made then. To read the clock for each caller would cost too much: one that
+    /// joins a batch which has waited for long is taken to have come with the last pulse.
+    fn to(self, made: Instant) -> Instant {
+        let lately = || self.pulsed.map_or(made, |pulsed| pulsed.max(made));
+        self.since.unwrap_or_else(lately)
+    }
+}
+
 /// Callers that get their timestamps from one request.
 pub(super) struct Batch {
-    /// When its first caller came.
-    pub(super) since: Instant,
+    made: Instant,
     callers: Mutex<Callers>,
     result: OnceLock<Result<Granted, OracleError>>,
 }
@@ -181,6 +208,8 @@ pub(super) struct Batch {
 struct Callers {
     count: u32,
     wakers: Vec<Waker>,
+    /// When they came: those in a row that came at one time have one entry.
+    came: Vec<Instant>,
     traces: Vec<TraceContext>,
 }
 
@@ -194,10 +223,11 @@ impl Callers {
 impl Batch {
     fn new(callers: usize) -> Self {
         Self {
-            since: Instant::now(),
+            made: Instant::now(),
             callers: Mutex::new(Callers {
                 count: 0,
                 wakers: Vec::with_capacity(callers),
+                came: Vec::with_capacity(1),
                 traces: Vec::new(),
             }),
             result: OnceLock::new(),
@@ -223,6 +253,25 @@ impl Batch {
         }
     }
 
+    /// Whether nobody waits for it any more who gives up after so long.
+    pub(super) fn is_over(&self, deadline: Duration) -> bool {
+        let last = self.callers.lock().came.iter().max().copied();
+        last.is_none_or(|came| came.elapsed() >= deadline)
+    }
+
+    /// Wakes callers when they have waited for so long; ends with the last of them. To be called when nobody joins any more.
+    pub(super) async fn time_out(&self, deadline: Duration) {
+        let mut came = self.callers.lock().came.clone();
+        came.sort_unstable();
+        for came in came {
+            sleep_until(came + deadline).await;
+            let wakers = self.callers.lock().wakers.clone();
+            for waker in wakers {
+                waker.wake();
+            }
+        }
+    }
+
     /// Tells the callers what came of it; the first result stays.
     pub(super) fn finish(&self, result: Result<Granted, OracleError>) {
         // The result comes first: a caller that changes its waker looks for it under the lock.
@@ -242,11 +291,13 @@ pub(super) struct Ticket {
     /// Which of the batch's timestamps is this caller's first.
     offset: u32,
     count: u32,
+    /// When it came.
+    pub(super) since: Instant,
 }
 
 impl Ticket {
     /// A place in the batch; none if it's full.
-    fn in_batch(batch: &Arc<Batch>, waker: &Waker, count: u32) -> Option<Self> {
+    fn in_batch(batch: &Arc<Batch>, waker: &Waker, count: u32, came: Came) -> Option<Self> {
         let mut callers = batch.callers.lock();
         let offset = callers.count;
         if offset + count > COUNT_MAX {
@@ -254,11 +305,16 @@ impl Ticket {
         }
         callers.count += count;
         callers.wakers.push(waker.clone());
+        let since = came.to(batch.made);
+        if callers.came.last() != Some(&since) {
+            callers.came.push(since);
+        }
         Some(Self {
             batch: batch.clone(),
             caller: callers.wakers.len() - 1,
             offset,
             count,
+            since,
         })
     }
 
@@ -302,7 +358,9 @@ mod tests {
     fn what_was_dropped_with_a_driver_is_waited_for_no_more() {
         let queue = Queue::default();
         for _ in 0..3 * WAITING_MAX / COUNT_MAX {
-            let joined = queue.join(Waker::noop(), COUNT_MAX, &[]).expect("room");
+            let joined = queue
+                .join(Waker::noop(), COUNT_MAX, &[], None)
+                .expect("room");
             queue.driver_ended(joined.new_driver.expect("one more"));
         }
     }

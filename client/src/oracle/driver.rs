@@ -1,5 +1,6 @@
 //! The one task that talks to the oracle: takes a batch, asks, hands over, takes the next.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
 use percolator_wire::{leader_of, of_cluster};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
@@ -38,8 +39,6 @@ pub(super) fn start(shared: Arc<Shared>, number: u64) -> Result<(), OracleError>
         batch: None,
         stream: None,
         places: KnownPlaces::default(),
-        address: "(address unknown)".to_owned(),
-        cause: "it was not asked yet".to_owned(),
         last: Timestamp::ZERO,
         retry: RETRY_FIRST,
     };
@@ -64,10 +63,6 @@ struct Driver {
     stream: Option<Stream>,
     /// Where to ask next.
     places: KnownPlaces,
-    /// Where the oracle was asked last.
-    address: String,
-    /// What went wrong last.
-    cause: String,
     /// The highest timestamp that was granted.
     last: Timestamp,
     retry: Duration,
@@ -86,27 +81,27 @@ impl Driver {
     async fn run(mut self) {
         while let Some(batch) = self.shared.clone().queue.take(self.number).await {
             self.batch = Some(batch.clone());
-            let deadline = batch.since + self.shared.deadline;
-            let result = match timeout_at(deadline, self.ask(batch.request())).await {
-                Ok(granted) => Ok(granted),
-                Err(_) => {
-                    // Whatever the stream still answers belongs to nobody: it must not be read as
-                    // the answer to a later request.
-                    if self.stream.take().is_some() {
-                        self.cause = "it did not answer".to_owned();
-                    }
-                    self.places.failed(None);
-                    let waited_ms = batch.since.elapsed().as_millis();
-                    Err(OracleError::Unavailable {
-                        address: self.address.clone(),
-                        cause: self.cause.clone(),
-                        waited_ms: u64::try_from(waited_ms).unwrap_or(u64::MAX),
-                    })
-                }
-            };
+            let granted = self.ask_for(&batch).await;
             self.batch = None;
-            batch.finish(result);
+            let deadline = self.shared.deadline;
+            batch.finish(granted.ok_or_else(|| self.shared.unavailable(deadline)));
         }
+    }
+
+    /// Asks for as long as one of the batch's callers waits; the others give up before.
+    async fn ask_for(&mut self, batch: &Batch) -> Option<Granted> {
+        let deadline = self.shared.deadline;
+        if batch.is_over(deadline) {
+            return None;
+        }
+        tokio::select! {
+            granted = self.ask(batch.request()) => return Some(granted),
+            () = batch.time_out(deadline) => {}
+        }
+        // Whatever the stream still answers belongs to nobody: it must not be read as the answer to a later request.
+        self.stream = None;
+        self.places.failed(None);
+        None
     }
 
     /// Asks until there is an answer. To ask again is harmless: the timestamps of an answer that
@@ -120,9 +115,10 @@ impl Driver {
                 }
                 Err(cause) => {
                     if self.retry == RETRY_FIRST {
-                        tracing::debug!(address = self.address, cause, "asking the oracle again");
+                        let address = self.shared.last_asked.lock().address.clone();
+                        tracing::debug!(address, cause, "asking the oracle again");
                     }
-                    self.cause = cause;
+                    self.shared.last_asked.lock().cause = cause.into();
                     self.stream = None;
                     let pause = self.retry;
                     self.retry = (pause * 2).min(RETRY_MAX);
@@ -189,10 +185,15 @@ impl Driver {
                     .places
                     .current()
                     .ok_or("no oracle is known".to_owned())?;
-                self.address.clone_from(&place.address);
+                self.shared
+                    .last_asked
+                    .lock()
+                    .address
+                    .clone_from(&place.address);
                 self.stream.insert(Stream::open(&place).await?)
             }
         };
+        self.shared.last_asked.lock().cause = Cow::Borrowed("it did not answer");
         stream.ask(request.clone()).await
     }
 }

@@ -6,11 +6,15 @@
 //! **A timestamp is always requested after the call for it began.** Reads at a snapshot rely on it:
 //! whatever was committed before the call has a lower timestamp. A batch is therefore closed before
 //! its request is sent, and nobody joins it later.
+//!
+//! While the oracle is away, each caller gives up when it has waited for as long as a call may; the request goes on for those who
+//! came later.
 
 mod batch;
 mod driver;
 mod places;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Weak};
@@ -18,6 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1::TraceContext;
@@ -128,6 +133,25 @@ struct Shared {
     queue: Arc<Queue>,
     place: Box<FindPlace>,
     deadline: Duration,
+    last_asked: Mutex<LastAsked>,
+}
+
+impl Shared {
+    /// The error of a caller that has waited for so long.
+    fn unavailable(&self, waited: Duration) -> OracleError {
+        let last = self.last_asked.lock();
+        OracleError::Unavailable {
+            address: last.address.clone(),
+            cause: last.cause.clone().into_owned(),
+            waited_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Where the oracle was asked last, and what went wrong last.
+struct LastAsked {
+    address: String,
+    cause: Cow<'static, str>,
 }
 
 impl OracleClient {
@@ -152,6 +176,10 @@ impl OracleClient {
             queue,
             place: Box::new(place),
             deadline,
+            last_asked: Mutex::new(LastAsked {
+                address: "(address unknown)".to_owned(),
+                cause: "it was not asked yet".into(),
+            }),
         });
         Self {
             handle: Arc::new(Handle { shared }),
@@ -210,16 +238,22 @@ impl OracleClient {
         ticket: &mut Option<Ticket>,
     ) -> Poll<Result<Granted, OracleError>> {
         let shared = &self.handle.shared;
+        let mut since = None;
         if let Some(waiting) = ticket {
             match waiting.poll(cx) {
-                Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(Some(granted))) => return Poll::Ready(Ok(granted)),
+                Poll::Pending if waiting.since.elapsed() < shared.deadline => return Poll::Pending,
+                // The batch goes on for those who came later.
+                Poll::Pending | Poll::Ready(Err(OracleError::Unavailable { .. })) => {
+                    let waited = waiting.since.elapsed();
+                    return Poll::Ready(Err(shared.unavailable(waited)));
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 // The oracle granted fewer than the batch asked for: this caller asks again.
-                Poll::Ready(Ok(None)) => {}
+                Poll::Ready(Ok(None)) => since = Some(waiting.since),
             }
         }
-        let joined = match shared.queue.join(cx.waker(), count, traces) {
+        let joined = match shared.queue.join(cx.waker(), count, traces, since) {
             Ok(joined) => joined,
             Err(error) => return Poll::Ready(Err(error)),
         };

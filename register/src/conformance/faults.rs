@@ -164,6 +164,10 @@ impl Files for FaultyFiles {
         StdFiles.rename(from, to)
     }
 
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        StdFiles.remove(path)
+    }
+
     fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
         // A connection that has ended behind the request takes the answer with it.
         self.fail(&[Fault::AnswersLost, Fault::Disconnected])?;
@@ -182,9 +186,5 @@ impl FolderFiles for FaultyFiles {
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         StdFiles.link(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        StdFiles.remove(path)
     }
 }

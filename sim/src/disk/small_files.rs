@@ -42,6 +42,15 @@ impl Files for SimDisk {
         Ok(())
     }
 
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        self.begin(&mut state)?;
+        let name = name_of(path);
+        state.number(&name)?;
+        state.rename(Renamed::Removed(name));
+        Ok(())
+    }
+
     fn sync_folder_of(&self, _: &Path) -> io::Result<()> {
         self.sync_folder()
     }
