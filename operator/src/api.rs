@@ -1,7 +1,7 @@
 //! The API server: reading what is there of a cluster, and carrying out what was decided.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::{join_all, try_join, try_join_all};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -14,6 +14,7 @@ use kube::{Client, Resource as _};
 use percolator_api::{ClusterObject, Status};
 use percolator_telemetry::endpoint;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::cluster::{
     self, FAILED_WEBHOOK, Kind, Lack, MANAGER, Object, Observed, Plan, Refusal, Settings,
@@ -22,8 +23,8 @@ use crate::masters;
 
 /// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";
-/// What is refused may take as long each time, as a webhook that nobody answers for: the rest is tried with the next reconcile.
-const REFUSALS_TAKE: Duration = Duration::from_secs(20);
+/// A write may take as long as a webhook that nobody answers for: behind this the rest is left to the next reconcile.
+const WRITES_TAKE: Duration = Duration::from_secs(20);
 /// Claims of a thousand servers may be asked for.
 const ASKED_AT_A_TIME: usize = 16;
 /// How long a server may take to say why it isn't ready: it may be nowhere near.
@@ -51,6 +52,15 @@ fn claims_api() -> ApiResource {
     ApiResource::erase::<PersistentVolumeClaim>(&())
 }
 
+/// What was carried out of a plan.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct CarriedOut {
+    /// What the API server refused.
+    pub(crate) refused: Vec<Refusal>,
+    /// There was no time for the rest.
+    pub(crate) is_cut_off: bool,
+}
+
 /// What the API server said to what was asked of it.
 #[derive(Default)]
 struct Answers {
@@ -58,6 +68,20 @@ struct Answers {
 }
 
 impl Answers {
+    fn carried_out(self) -> CarriedOut {
+        CarriedOut {
+            refused: self.refused,
+            is_cut_off: false,
+        }
+    }
+
+    fn cut_off(self) -> CarriedOut {
+        CarriedOut {
+            refused: self.refused,
+            is_cut_off: true,
+        }
+    }
+
     /// Another failure than a refusal ends the reconcile.
     fn add(
         &mut self,
@@ -253,7 +277,7 @@ impl Objects {
         Ok(list.items.into_iter().map(|event| json!(event)).collect())
     }
 
-    /// Does what was planned, and notes in `observed` what is there then. What is refused keeps nothing else from being
+    /// Does what was planned, or as much of it as there is time for, and notes in `observed` what is there then. What is refused keeps nothing else from being
     /// done, but StatefulSets where that is something that their pods need; what is for the Prometheus operator comes last.
     ///
     /// # Errors
@@ -262,18 +286,17 @@ impl Objects {
         &self,
         plan: &Plan,
         observed: &mut Observed,
-    ) -> kube::Result<Vec<Refusal>> {
+    ) -> kube::Result<CarriedOut> {
         let mut answers = Answers::default();
         let (of_monitoring, objects): (Vec<&Object>, Vec<_>) = plan
             .apply
             .iter()
             .partition(|object| object.kind.is_of_monitoring());
         let began = Instant::now();
-        let is_long =
-            |answers: &Answers| !answers.refused.is_empty() && began.elapsed() > REFUSALS_TAKE;
+        let is_over = || began.elapsed() > WRITES_TAKE;
         for object in objects {
-            if is_long(&answers) {
-                return Ok(answers.refused);
+            if is_over() {
+                return Ok(answers.cut_off());
             }
             if object.kind == Kind::StatefulSet && !answers.refused.is_empty() {
                 continue;
@@ -281,13 +304,16 @@ impl Objects {
             answers.add(self.apply(object, observed).await, Refusal::of_servers)?;
         }
         for (name, change) in &plan.claims {
-            if is_long(&answers) {
-                return Ok(answers.refused);
+            if is_over() {
+                return Ok(answers.cut_off());
             }
             let changed = self.change_claim(name, change, observed).await;
             answers.add(changed, Refusal::of_servers)?;
         }
         for (kind, name) in &plan.remove {
+            if is_over() {
+                return Ok(answers.cut_off());
+            }
             let live = &observed.objects[&(*kind, name.clone())];
             let only = Preconditions {
                 uid: text(live, "/metadata/uid"),
@@ -305,6 +331,9 @@ impl Objects {
             answers.add(removed, of_kind)?;
         }
         for name in &plan.release {
+            if is_over() {
+                return Ok(answers.cut_off());
+            }
             let claims = observed.claims.iter();
             let live = claims.clone().find(|claim| cluster::name(claim) == name);
             // As it was looked at: it may have a volume by now.
@@ -319,18 +348,25 @@ impl Objects {
             answers.add(removed, Refusal::of_servers)?;
         }
         for object in of_monitoring {
+            if is_over() {
+                return Ok(answers.cut_off());
+            }
             answers.add(self.apply(object, observed).await, Refusal::of_monitoring)?;
         }
-        Ok(answers.refused)
+        Ok(answers.carried_out())
     }
 
     /// Applies an object, and notes what the API server made of it.
     async fn apply(&self, object: &Object, observed: &mut Observed) -> kube::Result<()> {
         let mut value = object.value.clone();
         let mut parameters = PatchParams::apply(MANAGER);
-        // The very object that was looked at; and where there was none, somebody else may have made one since.
+        // The very object that was looked at; and where there was none, somebody else may have made one since. As it was then: a
+        // deletion that leaves everything (`--cascade=orphan`) may have taken its owner off, and one that got the owner back
+        // would go with it.
         if let Some(live) = observed.get(object.kind, &object.name) {
-            value["metadata"]["uid"] = live["metadata"]["uid"].clone();
+            for field in ["uid", "resourceVersion"] {
+                value["metadata"][field] = live["metadata"][field].clone();
+            }
             parameters = parameters.force();
         }
         let applied = self
@@ -417,134 +453,4 @@ impl Objects {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use super::*;
-
-    /// An API server that answers everything like this.
-    fn that_says(code: u16, text: &'static str) -> Objects {
-        let answer = move |_: hyper::Request<kube::client::Body>| {
-            let body = kube::client::Body::from(text.as_bytes().to_vec());
-            std::future::ready(hyper::Response::builder().status(code).body(body))
-        };
-        Objects::new(Client::new(tower::service_fn(answer), "n"), "n")
-    }
-
-    #[tokio::test]
-    async fn what_is_gone_with_its_definition_is_removed() {
-        let rule = Kind::PrometheusRule.api();
-        let removed = |objects: Objects| {
-            let rule = rule.clone();
-            async move { objects.remove(&rule, "a", Preconditions::default()).await }
-        };
-        // In words, and not as a Status.
-        let gone = that_says(404, "404 page not found\n");
-        removed(gone).await.expect("it is gone");
-        let refused = that_says(403, "forbidden\n");
-        removed(refused).await.expect_err("a refusal");
-    }
-
-    #[test]
-    fn what_goes_by_itself_is_no_refusal() {
-        let of = |code, message: &str| {
-            let status = KubeStatus::failure(message, "why");
-            is_refusal(&status.with_code(code))
-        };
-        assert!([403, 422, 400].into_iter().all(|code| of(code, "")));
-        assert!(
-            ![401, 404, 409, 429, 500, 503]
-                .into_iter()
-                .any(|code| of(code, ""))
-        );
-        assert!(of(
-            500,
-            "Internal error occurred: failed calling webhook \"policies\": no endpoints"
-        ));
-        assert!(of(
-            500,
-            "failed to create typed patch object (n/demo; apps/v1, Kind=StatefulSet): duplicate entries"
-        ));
-    }
-
-    /// What is refused hides nothing else, and what is for the Prometheus operator is done last.
-    #[tokio::test]
-    async fn what_is_refused_keeps_nothing_else_from_being_done() {
-        let asked = Arc::<Mutex<Vec<String>>>::default();
-        let noted = asked.clone();
-        let answer = move |request: hyper::Request<kube::client::Body>| {
-            let path = request.uri().path();
-            let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-            noted.lock().unwrap().push(name.clone());
-            async move {
-                let asked = request.into_body().collect_bytes().await.expect("a body");
-                let asked = String::from_utf8_lossy(&asked).into_owned();
-                let (code, text) = match &*name {
-                    "bad" => {
-                        let refusal = r#"{"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-                            "message": "failed calling webhook \"w\": it is 8:15", "reason": "InternalError", "code": 500}"#;
-                        (500, refusal.to_owned())
-                    }
-                    "altered" => (200, asked.replace("image-a", "image-b")),
-                    "claim" | "unused" | "gone" => {
-                        let empty = r#"{"apiVersion": "v1", "kind": "X", "metadata": {}}"#;
-                        (200, empty.to_owned())
-                    }
-                    _ => (200, asked),
-                };
-                let body = kube::client::Body::from(text.into_bytes());
-                hyper::Response::builder().status(code).body(body)
-            }
-        };
-        let objects = Objects::new(Client::new(tower::service_fn(answer), "n"), "n");
-        let object = |kind, name: &str| {
-            let body = json!({"spec": {"image": "image-a"}});
-            Object::new(kind, name, json!({}), &json!({}), body)
-        };
-        let plan = Plan {
-            apply: vec![
-                object(Kind::Service, "bad"),
-                object(Kind::Service, "good"),
-                object(Kind::Service, "altered"),
-                object(Kind::StatefulSet, "waits"),
-                object(Kind::PrometheusRule, "bad"),
-                object(Kind::PodMonitor, "monitor"),
-            ],
-            claims: ["bad", "claim"]
-                .map(|name| (name.to_owned(), json!({"spec": {}})))
-                .into(),
-            remove: vec![(Kind::Service, "gone".to_owned())],
-            release: vec!["unused".to_owned()],
-            ..Plan::default()
-        };
-        let named = |name: &str| json!({"metadata": {"name": name}});
-        let gone = (Kind::Service, "gone".to_owned());
-        let mut observed = Observed {
-            objects: [(gone.clone(), named("gone"))].into(),
-            claims: vec![named("unused")],
-            ..Observed::default()
-        };
-        let refused = objects.carry_out(&plan, &mut observed).await;
-        let why = || "failed calling webhook \"w\"".to_owned();
-        let refused = refused.expect("no other failure");
-        let altered: Vec<&(Kind, String)> = observed.altered.keys().collect();
-        assert_eq!(altered, [&(Kind::Service, "altered".to_owned())]);
-        // So that it isn't planned once more by what was seen before.
-        for removed in [&observed.objects[&gone], &observed.claims[0]] {
-            assert!(removed["metadata"]["deletionTimestamp"].is_string());
-        }
-        assert_eq!(
-            refused,
-            [
-                Refusal::of_servers(why()),
-                Refusal::of_servers(why()),
-                Refusal::of_monitoring(why()),
-            ]
-        );
-        let asked = asked.lock().unwrap();
-        let expected = [
-            "bad", "good", "altered", "bad", "claim", "gone", "unused", "bad", "monitor",
-        ];
-        assert_eq!(*asked, expected);
-    }
-}
+mod tests;

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
-use crate::api::{Objects, is_of_ending_namespace, scopes};
+use crate::api::{CarriedOut, Objects, is_of_ending_namespace, scopes};
 use crate::cluster::{
     self, Altered, CLUSTER_LABEL, Decision, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal,
     Settings, full_name,
@@ -451,13 +451,14 @@ async fn run_steps(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     if cluster::is_changing(&cluster, &observed) {
         shared.rolls().note(&full_name);
     }
-    let refused = carry_out(shared, &objects, &mut cluster, &mut observed).await?;
+    let done = carry_out(shared, &objects, &mut cluster, &mut observed).await?;
     if let Some(status) = &cluster.status {
         shared.conditions.note(namespace, name, status);
     }
     let is_newly_altered = note_altered(shared, &full_name, &observed);
-    match refused.into_iter().next() {
+    match done.refused.into_iter().next() {
         Some(refusal) => Err(Error::Refused(refusal.why)),
+        None if done.is_cut_off => Ok(Action::requeue(GO_ON)),
         // Nothing more is to be done, ever; what goes meanwhile is told by watches.
         None if observed.namespace_ends => Ok(Action::requeue(RESYNC_INTERVAL)),
         // What was applied may have been so already, and no watch brings anything then.
@@ -502,13 +503,13 @@ fn decide(shared: &Shared, cluster: &ClusterObject, observed: &mut Observed) -> 
     }
 }
 
-/// Decides, carries that out, and writes the status. What the API server refused of it.
+/// Decides, carries that out, and writes the status.
 async fn carry_out(
     shared: &Shared,
     objects: &Objects,
     cluster: &mut ClusterObject,
     observed: &mut Observed,
-) -> Result<Vec<Refusal>, Error> {
+) -> Result<CarriedOut, Error> {
     let settings = &shared.settings;
     let decision = decide(shared, cluster, observed);
     let status = |cluster: &ClusterObject, observed: &Observed, refused: &[Refusal]| {
@@ -520,7 +521,7 @@ async fn carry_out(
         let first = status(cluster, observed, &[]);
         write_status(shared, objects, cluster, first).await?;
     }
-    let mut refused = Vec::new();
+    let mut carried_out = CarriedOut::default();
     if !plan.is_idle() && !cluster.spec.paused {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
         if let Some(addresses) = cluster::masters_to_ask(cluster, observed) {
@@ -529,7 +530,7 @@ async fn carry_out(
         let done = objects.carry_out(plan, observed).await;
         shared.metrics.writes.inc();
         match done {
-            Ok(by_the_api_server) => refused = by_the_api_server,
+            Ok(done) => carried_out = done,
             Err(kube::Error::Api(why)) if is_of_ending_namespace(&why) => {
                 tracing::debug!(why.message, "the namespace is being deleted");
                 observed.namespace_ends = true;
@@ -537,7 +538,7 @@ async fn carry_out(
             Err(error) => return Err(error.into()),
         }
     }
-    let last = status(cluster, observed, &refused);
+    let last = status(cluster, observed, &carried_out.refused);
     // From the first role to the last it is one change.
     let is_repair = matches!(decision, Decision::Invalid(..)) && plan.waits.is_some();
     let goes_on = plan.is_to_restart && (is_repair || cluster::awaits_servers(&last));
@@ -545,7 +546,7 @@ async fn carry_out(
         shared.rolls().end(&full_name(&cluster.metadata));
     }
     write_status(shared, objects, cluster, last).await?;
-    Ok(refused)
+    Ok(carried_out)
 }
 
 /// Writes the status, unless it is there already, and publishes what turned.

@@ -92,6 +92,9 @@ pub struct RoleStatus {
     pub ready: i32,
     /// How many of them, from the first on, have served: `Available` asks for these. Others hold no rows yet.
     pub joined: i32,
+    /// The numbers of others that have served, in order: `Available` asks for these as well. Unset: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub joined_beyond: Vec<i32>,
     /// How many of them, up to the last such one, have a volume, or left one behind.
     pub volumes: i32,
     /// The most that one of these volumes was asked for: they can't be smaller. Unset: there's none.

@@ -6,6 +6,7 @@
 mod build;
 mod drift;
 mod growing;
+mod joined;
 mod monitored;
 mod names;
 mod object;
@@ -193,10 +194,13 @@ pub(crate) fn names_needed(
         let registers = registers.into_iter().map(|name| (Kind::ConfigMap, name));
         objects.into_iter().chain(registers)
     });
-    let of_deployments = deployments.iter().flat_map(|deployment| {
-        let name = observed::name(deployment);
-        names::of_deployment(name).into_iter()
-    });
+    // What belongs to proxies may be there without them: it couldn't be removed, or they were not made yet.
+    let proxies = names::proxies(&name);
+    let of_deployments = deployments.iter().map(observed::name);
+    let of_deployments = of_deployments
+        .filter(|name| *name != proxies)
+        .chain([&*proxies])
+        .flat_map(names::of_deployment);
     let all = names.chain(others).chain(of_registers);
     all.chain(of_deployments).collect()
 }

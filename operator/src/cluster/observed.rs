@@ -151,10 +151,24 @@ impl Observed {
         claims
     }
 
-    /// Whether a server of the role has a volume: also where its claim is to go, which stays for as long as its pod does.
+    /// Whether a server of the role has a volume: also where its claim is to go, which stays for as long as its pod does; and
+    /// where its claim isn't known for the cluster's, as one that has lost its labels: no pod has a node before its claim has a
+    /// volume.
     fn keeps_data(&self, cluster: &str, role: Role) -> bool {
         let mut claims = self.claims_of(cluster, role).into_values();
-        claims.any(has_volume)
+        claims.any(has_volume) || self.has_placed_pods(cluster, role)
+    }
+
+    fn has_placed_pods(&self, cluster: &str, role: Role) -> bool {
+        let prefix = format!("{}-", role.set(cluster));
+        let is_of_role = |pod: &Value| {
+            let ordinal = name(pod).strip_prefix(&prefix);
+            ordinal.is_some_and(|ordinal| ordinal.parse::<u32>().is_ok())
+        };
+        let is_placed = |pod: &Value| pod.pointer("/spec/nodeName").is_some_and(Value::is_string);
+        self.pods
+            .iter()
+            .any(|pod| is_of_role(pod) && is_placed(pod))
     }
 
     /// How many servers there are up to the last one that has, or had, a volume.

@@ -10,6 +10,7 @@ use super::monitored::Lack;
 use super::names::{self, Role, RoleSpec};
 use super::object::{ASKED, Kind, Object, asked_mark, fingerprint};
 use super::observed::{self, Observed, Standing, is_leaving};
+use super::registers;
 use super::scale_in::ScaleIn;
 
 /// What becomes of the claims of a set.
@@ -237,6 +238,14 @@ fn plan_sets(
             Gate::Closed => live.is_some_and(|live| set.differs_only_at(&[CLAIMS_KEPT], live)),
         };
         let restarts = !is_as_wanted && live.is_some_and(|live| restarts_pods(set, live));
+        let ends_servers = restarts || live.is_some_and(|live| takes_servers_away(set, live));
+        if ends_servers && let Some(why) = registers::lost(cluster, observed, *role) {
+            gate = Gate::Closed;
+            // Those that run go on without it, and others couldn't begin.
+            let message = format!("no server of the role is stopped meanwhile: {why}");
+            plan.waits.get_or_insert((Reason::DataLost, message));
+            continue;
+        }
         plan.is_to_restart |= restarts;
         if !is_as_wanted && may_apply {
             if let Some(why) = observed.turn_awaited.as_ref().filter(|_| restarts) {
@@ -263,6 +272,12 @@ fn plan_sets(
         }
     }
     gate
+}
+
+/// Whether there are to be fewer of them.
+fn takes_servers_away(set: &Object, live: &Value) -> bool {
+    let replicas = |of: &Value| observed::number(of, "/spec/replicas");
+    replicas(&set.value) < replicas(live)
 }
 
 /// Whether applying this makes pods anew that are there. One that was asked for the same is as admission left it: it isn't

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::build::Settings;
 use super::drift;
 use super::growing;
+use super::joined::Joined;
 use super::monitored::{self, Said};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
@@ -175,36 +176,34 @@ fn of_role(
         |ordinal: i32| set.is_some() && serving.contains(&*format!("{}-{ordinal}", role.set(name)));
     let [desired, running] =
         [desired, running].map(|count| i32::try_from(count).unwrap_or(i32::MAX));
-    let before = cluster.status.as_ref().map_or(0, |status| {
-        let before = match role {
-            Role::GcMaster => &status.gc_master,
-            Role::Oracle => &status.oracle,
-            Role::Tablet => &status.tablets,
-        };
-        before.joined
+    let before = cluster.status.as_ref().map(|status| match role {
+        Role::GcMaster => &status.gc_master,
+        Role::Oracle => &status.oracle,
+        Role::Tablet => &status.tablets,
     });
-    let joined = joined(before, running, &serves);
+    let Joined { first, beyond } = Joined::now(before, running, &serves);
     let status = RoleStatus {
-        joined,
+        joined: first,
+        joined_beyond: beyond.iter().copied().collect(),
         volumes: i32::try_from(observed.volumes(name, role)).unwrap_or(i32::MAX),
         claimed: observed.claimed(name, role),
         leader: registers::leader(cluster, observed, role),
         ..role_status(set, desired)
     };
     // At first all of them.
-    let counting = if joined == 0 { running } else { joined };
+    let counting = if first == 0 { running } else { first };
+    let counting: Vec<i32> = (0..counting).chain(beyond).collect();
     let is_drained = |ordinal: i32| {
         let server = u32::try_from(ordinal)
             .ok()
             .and_then(|it| observed.master.server(it));
         role == Role::Tablet && ordinal >= desired && server.is_some_and(|it| it.is_drained)
     };
-    let missing = (0..counting).filter(|ordinal| !serves(*ordinal) && !is_drained(*ordinal));
+    let missing = counting.iter().copied();
+    let missing = missing.filter(|ordinal| !serves(*ordinal) && !is_drained(*ordinal));
     let missing = missing.map(|ordinal| format!("{}-{ordinal}", role.set(name)));
     let pods = missing.collect::<Vec<_>>();
-    let is_enough = role != Role::Tablet
-        && joined > 0
-        && pods.len() < usize::try_from(counting).unwrap_or_default();
+    let is_enough = role != Role::Tablet && first > 0 && pods.len() < counting.len();
     let missing = Missing {
         role: match role {
             Role::GcMaster | Role::Oracle => role.singular(),
@@ -215,18 +214,6 @@ fn of_role(
         is_enough,
     };
     (missing, status)
-}
-
-/// How many servers, from the first on, have served: at first all have to at a time, and then those that are added count
-/// when they do.
-fn joined(before: i32, desired: i32, serves: &impl Fn(i32) -> bool) -> i32 {
-    match before.min(desired) {
-        0 if (0..desired).all(serves) => desired,
-        0 => 0,
-        before => (before..desired)
-            .find(|ordinal| !serves(*ordinal))
-            .unwrap_or(desired),
-    }
 }
 
 fn role_status(set: Option<&Value>, desired: i32) -> RoleStatus {
@@ -331,12 +318,13 @@ fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: 
         );
         return (true, Reason::StandbysNotReady, message);
     }
-    let added = status.tablets.desired - status.tablets.joined;
+    let beyond = i32::try_from(status.tablets.joined_beyond.len()).unwrap_or(i32::MAX);
+    let joined = status.tablets.joined + beyond;
+    let added = status.tablets.desired - joined;
     let message = match added {
         ..=0 => "the master, the oracle and all tablet servers serve".to_owned(),
         _ => format!(
-            "the master, the oracle and {} tablet servers serve; {added} more have never served, and hold no rows",
-            status.tablets.joined
+            "the master, the oracle and {joined} tablet servers serve; {added} more have never served, and hold no rows"
         ),
     };
     (true, Reason::AllServersReady, message)

@@ -189,6 +189,32 @@ fn a_claim_that_is_to_go_keeps_its_statefulset() {
     assert!(world.condition("Available").0);
 }
 
+/// Its server runs on its volume all the same.
+#[test]
+fn a_claim_that_lost_its_labels_keeps_its_statefulset() {
+    for (role, class) in [(Role::GcMaster, None), (Role::Oracle, Some("fast"))] {
+        let mut world = World::all_ready();
+        let lost = format!("data-{}-0", role.set("demo"));
+        world
+            .observed
+            .claims
+            .retain(|claim| super::name(claim) != lost);
+        world.change(|cluster| {
+            let storage = match role {
+                Role::Oracle => &mut cluster.spec.oracle.storage,
+                _ => &mut cluster.spec.gc_master.storage,
+            };
+            storage.size = Quantity::from_bytes(2 << 30);
+            storage.storage_class_name = class.map(str::to_owned);
+        });
+        for _ in 0..3 {
+            let written = world.step().0;
+            let gone = written.iter().find(|name| name.starts_with('-'));
+            assert_eq!(gone, None, "{written:?}");
+        }
+    }
+}
+
 /// It waits for its first pod, as its class says: what it is made of is there already.
 #[test]
 fn a_claim_that_is_made_of_a_snapshot_is_taken_up() {

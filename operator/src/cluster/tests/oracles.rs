@@ -384,6 +384,31 @@ fn a_register_that_has_lost_its_value_is_reported_until_it_is_back() {
     }
 }
 
+#[test]
+fn while_a_register_lacks_its_value_no_oracle_is_stopped() {
+    let mut world = World::with_oracles_ready(2);
+    let before = world.register().unwrap()["binaryData"].clone();
+    world.register().unwrap()["binaryData"] = json!({});
+    world.change(|cluster| cluster.spec.image = Some("percolator:2".into()));
+    for _ in 0..4 {
+        let (applied, _) = world.step();
+        assert!(!applied.contains(&"demo-tso".to_owned()), "{applied:?}");
+        world.ready(Role::GcMaster);
+    }
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(true, Reason::DataLost)
+    );
+    world.register().unwrap()["binaryData"] = before.clone();
+    assert!(world.step().0.contains(&"demo-tso".to_owned()));
+    world.ready(Role::Oracle);
+    // Nor is one taken away.
+    world.register().unwrap()["binaryData"] = json!({});
+    world.change(|cluster| cluster.spec.oracle.replicas = 1);
+    world.step();
+    assert!(!world.step().0.contains(&"demo-tso".to_owned()));
+}
+
 /// Of before there was one for each role.
 #[test]
 fn the_budget_of_all_pods_is_removed() {

@@ -51,13 +51,6 @@ impl World {
             .proxy
             .clone()
     }
-
-    fn names_needed(&self) -> BTreeSet<(Kind, String)> {
-        let deployments = self.observed.objects.iter();
-        let deployments = deployments.filter(|((kind, _), _)| *kind == Kind::Deployment);
-        let deployments: Vec<Value> = deployments.map(|(_, live)| live.clone()).collect();
-        names_needed(&self.cluster, &Self::settings(), &deployments)
-    }
 }
 
 /// As an autoscaler and Kubernetes itself change a Deployment all the time.
@@ -260,8 +253,8 @@ fn what_was_made_for_proxies_goes_with_them() {
     ] {
         let mut world = World::with_proxies(Some(2));
         world.change(change);
-        // The spec doesn't name them any more: they are found by the Deployment, which goes last.
-        let needed = world.names_needed();
+        // The spec doesn't name them any more. Of what couldn't be removed with the Deployment, nothing else tells.
+        let needed = names_needed(&world.cluster, &World::settings(), &[]);
         let of_proxies: Vec<_> = names::of_deployment(PROXIES).into();
         for key in &of_proxies {
             assert!(world.observed.objects.contains_key(key), "{key:?}");

@@ -383,3 +383,29 @@ fn pods_that_cannot_be_made_are_told_of() {
     world.ready(Role::Tablet);
     assert_eq!(lacking(&world), []);
 }
+
+#[test]
+fn a_server_that_has_served_before_an_earlier_one_counts() {
+    let mut world = World::all_ready();
+    world.change(|cluster| cluster.spec.tablets.replicas = 5);
+    world.step();
+    world.serves("demo-tablet-4", true);
+    world.step();
+    assert!(world.condition("Available").0);
+    assert!(
+        world
+            .message("Available")
+            .contains("4 tablet servers serve; 1 more")
+    );
+    world.serves("demo-tablet-4", false);
+    world.step();
+    assert!(
+        !world.condition("Available").0,
+        "it may hold rows since it served"
+    );
+    assert!(world.message("Available").contains("demo-tablet-4"));
+    world.ready(Role::Tablet);
+    world.step();
+    let status = &world.cluster.status.as_ref().unwrap().tablets;
+    assert_eq!((status.joined, &status.joined_beyond[..]), (5, &[][..]));
+}
