@@ -104,8 +104,8 @@ impl Moving {
                 target_incarnation: directory.incarnation(to),
             };
             if self.attempt == Some(attempt) {
-                self.since.get_or_insert(now);
-                directory.check_arrival(to, id, tablet.epoch, self.since)?;
+                let since = *self.since.get_or_insert(now);
+                directory.check_arrival(to, id, tablet.epoch, since)?;
             } else {
                 let action = directory.import(now, id, &tablet, to)?;
                 directory.commands.forget_failure(id, to);
@@ -178,19 +178,18 @@ impl Directory {
     }
 
     /// Whether the server that gets the tablet has given it up since then.
-    fn check_arrival(
-        &self,
-        to: &str,
-        id: u64,
-        epoch: u64,
-        since: Option<Duration>,
-    ) -> Result<(), Refusal> {
+    fn check_arrival(&self, to: &str, id: u64, epoch: u64, since: Duration) -> Result<(), Refusal> {
         let refused = self.commands.failure(id, to).cloned();
         let live = self.live.get(to);
-        let heard = live.filter(|live| since.is_some_and(|since| live.heard_at > since));
+        let heard = live.filter(|live| live.heard_at > since);
         let said = heard.and_then(|live| live.arrival(id));
         let said = said.filter(|it| it.epoch == epoch);
-        match refused.or_else(|| said.and_then(|it| it.failure.clone())) {
+        // It remembers some failures only. That it serves the tablet it would report together with the end of the arrival.
+        let forgotten = live
+            .filter(|live| said.is_none() && live.heard_at > since + self.silence_max())
+            .map(|_| "it doesn't know of it any more".to_owned());
+        let failed = said.and_then(|it| it.failure.clone());
+        match refused.or(failed).or(forgotten) {
             Some(cause) => Err(Refusal::NotMoved {
                 tablet: id,
                 server: to.to_owned(),
@@ -218,13 +217,16 @@ impl Directory {
             let Some(state) = &self.state else { return };
             let is_known =
                 state.tables.contains_key(&tablet.table.0) && state.servers.contains_key(to);
+            // It was dropped where it went, and this is from before that.
+            let is_dropped =
+                self.tablets.get(tablet.id).is_none() && state.has_dropped(tablet.table.0);
             let newer = |known: &Placement| known.epoch >= tablet.epoch;
             let is_newer = {
                 let same = self.tablets.get(tablet.id);
                 let mut others = self.tablets.overlapping(tablet.table.0, &tablet.rows);
                 same.is_some_and(newer) || others.any(|(_, known)| newer(known))
             };
-            if !is_known || is_newer {
+            if !is_known || is_newer || is_dropped {
                 continue;
             }
             let gone = self.tablets.place(
@@ -256,7 +258,9 @@ impl Directory {
         };
         let is_settled = |departed: &&Departed| {
             let tablet = &departed.tablet;
-            if state.is_gone(tablet.table.0) {
+            let is_dropped =
+                self.tablets.get(tablet.id).is_none() && state.has_dropped(tablet.table.0);
+            if state.is_gone(tablet.table.0) || is_dropped {
                 return true;
             }
             let mut reached = Some(tablet.rows.start.clone());

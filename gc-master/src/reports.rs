@@ -95,7 +95,8 @@ impl Directory {
             // Before that, anyone who has the newest epoch may know of commits. What this directory gave and doesn't know any
             // more was dropped: the report is older than that, and late.
             Some(TableState::Deleting)
-                if may_drop && (!is_ours || (known.is_none() && state.gave(report.table.0))) =>
+                if may_drop
+                    && (!is_ours || (known.is_none() && state.has_dropped(report.table.0))) =>
             {
                 self.ask_to_drop(server, &report);
                 return Ok(false);

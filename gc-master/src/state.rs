@@ -341,6 +341,11 @@ impl DirectoryState {
         (self.first_table_id..self.next_table_id).contains(&table) || self.deleted.contains(&table)
     }
 
+    /// Whether a tablet of the table that this directory doesn't know was dropped.
+    pub(crate) fn has_dropped(&self, table: u32) -> bool {
+        self.may_drop(table) && self.gave(table)
+    }
+
     /// Whether there is no such table any more. Of a state that was rebuilt without giving anything up, a table that it doesn't
     /// know may be there all the same.
     pub(crate) fn is_gone(&self, table: u32) -> bool {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::world::World;
-use percolator_gc_master::{Deletion, Refusal, TableState, locate};
+use percolator_gc_master::{Deletion, Heartbeat, Refusal, TableState, locate};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TabletState, Timestamp};
 use percolator_wire::v1;
@@ -372,4 +372,44 @@ fn nothing_is_resolved_while_a_server_lacks_what_it_had() {
     world.pass_deletions();
     assert_eq!(world.state().tables.len(), 0);
     world.assert_agreement("when all is deleted");
+}
+
+/// Its owner has dropped its own tablet of the table, and the server is back whose command to drop one was the last to wait for. What that
+/// one handed over before was dropped where it went.
+#[test]
+fn what_was_handed_over_and_dropped_since_does_not_come_back() {
+    let mut world = World::new(2);
+    world.create("t", &["h", "m"]).unwrap();
+    let ids = |world: &World, server: &str| -> Vec<u64> {
+        world.servers[server].keys().copied().collect()
+    };
+    let of_first = ids(&world, "tablet-0");
+    assert_eq!(of_first.len(), 2, "{:?}", world.servers);
+    let moved = of_first[0];
+    let departed = world.hand_over(moved, "tablet-0", "tablet-1");
+    let beat = |world: &mut World| {
+        let beat = Heartbeat {
+            departed: vec![departed.clone()],
+            ..world.heartbeat_of("tablet-0")
+        };
+        let heard = world.directory.heartbeat(world.now, beat).unwrap();
+        world.carry_out();
+        heard
+    };
+    beat(&mut world);
+    world.beat_all();
+    world.freeze("t").unwrap();
+    world.time_deletions();
+    world.down.push("tablet-0".into());
+    world.pass_deletions();
+    assert!(ids(&world, "tablet-1").is_empty());
+    assert!(world.state_of("t").is_some());
+    world.down.clear();
+    let heard = beat(&mut world);
+    assert!(heard.settled_moves.contains(&moved), "{heard:?}");
+    for _ in 0..3 {
+        world.beat_all();
+    }
+    assert_eq!(world.state_of("t"), None);
+    world.assert_agreement("after what was handed over");
 }

@@ -445,3 +445,22 @@ fn a_server_that_is_undrained_gets_tablets_again_though_all_were_moved_lately() 
         assert!(counts(&world)[drained] > 0, "{:?}", counts(&world));
     }
 }
+
+/// Of many failures it remembers some.
+#[test]
+fn a_server_that_has_forgotten_a_failure_is_asked_again() {
+    let mut world = World::new(2);
+    world.create("accounts", &[]).unwrap();
+    world.beat_all();
+    world.drain("tablet-0", true).unwrap();
+    let imports = |world: &World| {
+        let sent = world.sent.iter();
+        sent.filter(|it| matches!(it.action, Action::Import { .. }))
+            .count()
+    };
+    // It says nothing of the tablet, in none of its heartbeats.
+    for _ in 0..40 {
+        world.beat_all();
+    }
+    assert!(imports(&world) > 1);
+}

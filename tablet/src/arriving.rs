@@ -28,16 +28,31 @@ const PAUSE_BUSY: Duration = Duration::from_millis(10);
 const PAUSE_SILENT: Duration = Duration::from_millis(200);
 /// Reasons that are remembered, one a tablet.
 const FAILED_MAX: usize = 64;
+/// A copy is given up when the disk has refused to take more of it for so long: others can get the tablet, and what is here of it
+/// is in the way of those who write.
+const REFUSED_MAX: Duration = Duration::from_secs(10);
 
 /// Those of this server, by tablet.
 #[derive(Debug, Default)]
 pub(crate) struct Arriving {
     tablets: BTreeMap<u64, Arrival>,
-    /// Why the last attempt to get a tablet was given up, and at which epoch.
-    failed: BTreeMap<u64, (u64, String)>,
+    /// Why the last attempt to get a tablet was given up.
+    failed: BTreeMap<u64, Failed>,
+    /// How many were.
+    failures: u64,
     last_attempt: u64,
     /// The tablet whose owner was asked last: each has its turn.
     last_asked: u64,
+}
+
+/// An attempt that was given up.
+#[derive(Debug)]
+struct Failed {
+    /// Of the tablet.
+    epoch: u64,
+    why: String,
+    /// The how many-th one it was.
+    number: u64,
 }
 
 /// One of them.
@@ -67,6 +82,9 @@ pub(crate) struct Arrival {
     pub(crate) ticket: Option<Ticket>,
     /// What is to be written down behind that: its owner is asked for the next chunk while one is on its way to the disk.
     pub(crate) next_step: Option<Arc<Step>>,
+    /// For how long the disk has refused the step; it is tried again with the next tick. None: it doesn't.
+    refused: Option<Duration>,
+    rests: bool,
     /// It isn't asked before this, by the runner's clock; and since when it doesn't answer.
     not_before: Duration,
     silent_since: Option<Duration>,
@@ -172,6 +190,8 @@ impl Arriving {
             step: None,
             ticket: None,
             next_step: None,
+            refused: None,
+            rests: false,
             not_before: Duration::ZERO,
             silent_since: None,
             tablet,
@@ -211,15 +231,28 @@ impl Arriving {
             let arrival = self.tablets.get_mut(&tablet.id);
             let same = arrival.filter(|arrival| arrival.tablet.epoch == tablet.epoch);
             // What is on its way to the disk is looked at after that, with the next heartbeat.
-            if let Some(arrival) = same.filter(|arrival| arrival.step.is_none()) {
-                let why = "another server has it since, or its table is deleted";
-                arrival.step = Some(Arc::new(Step::GiveUp(why.to_owned())));
+            if let Some(arrival) = same.filter(|arrival| arrival.may_give_up()) {
+                arrival.give_up("another server has it since, or its table is deleted");
             }
         }
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
         self.tablets.keys().copied()
+    }
+
+    /// So much time has passed: what was refused may be tried again, or is given up.
+    pub(crate) fn tick(&mut self, elapsed: Duration) {
+        for arrival in self.tablets.values_mut() {
+            arrival.rests = false;
+            let Some(refused) = &mut arrival.refused else {
+                continue;
+            };
+            *refused += elapsed;
+            if *refused >= REFUSED_MAX && arrival.may_give_up() {
+                arrival.give_up("this server's disk is full");
+            }
+        }
     }
 
     /// Whether something of a tablet is on its way to the disk.
@@ -249,11 +282,19 @@ impl Arriving {
     pub(crate) fn end(&mut self, id: u64, failure: Option<&str>) -> Option<Arrival> {
         let ended = self.tablets.remove(&id)?;
         if let Some(failure) = failure {
-            if self.failed.len() >= FAILED_MAX {
-                self.failed.pop_first();
+            let oldest = self.failed.iter().min_by_key(|(_, failed)| failed.number);
+            if let Some(oldest) = oldest.map(|(id, _)| *id)
+                && self.failed.len() >= FAILED_MAX
+            {
+                self.failed.remove(&oldest);
             }
-            self.failed
-                .insert(id, (ended.tablet.epoch, failure.to_owned()));
+            self.failures += 1;
+            let failed = Failed {
+                epoch: ended.tablet.epoch,
+                why: failure.to_owned(),
+                number: self.failures,
+            };
+            self.failed.insert(id, failed);
         }
         Some(ended)
     }
@@ -277,10 +318,10 @@ impl Arriving {
             start_row: arrival.tablet.rows.start.clone(),
         });
         let failed = self.failed.iter();
-        let failed = failed.map(|(id, (epoch, why))| v1::TabletArrival {
+        let failed = failed.map(|(id, failed)| v1::TabletArrival {
             tablet_id: *id,
-            epoch: *epoch,
-            failure: why.clone(),
+            epoch: failed.epoch,
+            failure: failed.why.clone(),
             ..v1::TabletArrival::default()
         });
         under_way.chain(failed).collect()
@@ -366,6 +407,34 @@ impl Arrival {
             }
             Some(_) => false,
         }
+    }
+
+    /// Whether nothing of it is on its way to the disk, and its rows may be another server's.
+    fn may_give_up(&self) -> bool {
+        let is_chunk = |step: &Arc<Step>| matches!(**step, Step::Chunk { .. });
+        self.ticket.is_none() && self.step.as_ref().is_none_or(is_chunk)
+    }
+
+    fn give_up(&mut self, why: &str) {
+        self.step = Some(Arc::new(Step::GiveUp(why.to_owned())));
+        self.next_step = None;
+        self.refused = None;
+    }
+
+    /// What is to be written down next, unless it is on its way, or was refused just now.
+    pub(crate) fn writable_step(&self) -> Option<Arc<Step>> {
+        self.step
+            .clone()
+            .filter(|_| self.ticket.is_none() && !self.rests)
+    }
+
+    /// The disk has taken the step, or has refused it, as it would at once again.
+    pub(crate) fn was_written(&mut self, durable: bool) {
+        self.rests = !durable;
+        self.refused = match self.refused {
+            _ if durable => None,
+            refused => refused.or(Some(Duration::ZERO)),
+        };
     }
 
     /// This is to be written down, behind what is being written.

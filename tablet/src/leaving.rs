@@ -25,6 +25,10 @@ const TAIL_BYTES_MAX: usize = 64 << 20;
 const ROUNDS_MAX: u32 = 20;
 /// An owner that waits for the points of the other one ends the attempt after so many chunks.
 const WAITS_MAX: u32 = 5_000;
+/// So many of them pass between two searches for locks.
+const WAITS_UNSEEN: u32 = 64;
+/// Why a tablet isn't handed over whose locks are older than what the other server may say of all of its own.
+pub(crate) const OLD_LOCKS: &str = "its owner has old locks in it that can't be resolved yet";
 /// An attempt is over when it was not heard of for so long.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The same while the tablet is closed: it is served again then.
@@ -110,8 +114,8 @@ pub(crate) struct Source<'a> {
     pub(crate) is_ahead: bool,
     /// Nothing that changes the tablet is on its way to the disk.
     pub(crate) is_quiet: bool,
-    /// The locks of this server are resolved as far as those of the other one.
-    pub(crate) is_resolved: bool,
+    /// Whether these rows may have locks that the other server couldn't have any more.
+    pub(crate) has_old_locks: &'a dyn Fn(&Range) -> Result<bool, Error>,
 }
 
 /// What became of a request for a chunk.
@@ -336,12 +340,10 @@ impl Departure {
             return Ok(Ok(Pulled::Chunk(chunk)));
         }
         self.rounds += u32::from(!chunk.entries.is_empty());
-        if !source.is_resolved && !mutants::on(Mutant::MovedUnresolved) {
+        if !self.waits.is_multiple_of(WAITS_UNSEEN) || (source.has_old_locks)(&self.rows)? {
             self.waits += 1;
             if self.waits > WAITS_MAX {
-                return Ok(Err(
-                    "its owner has old locks that can't be resolved yet".into()
-                ));
+                return Ok(Err(OLD_LOCKS.into()));
             }
             return Ok(Ok(Pulled::Chunk(chunk)));
         }
@@ -487,7 +489,7 @@ mod tests {
             chunk_bytes: 1 << 20,
             is_ahead: false,
             is_quiet: true,
-            is_resolved: false,
+            has_old_locks: &|_| Ok(true),
         };
         leaving.pull(1, &request(chunk), &source).unwrap()
     }

@@ -1,12 +1,13 @@
 //! Locks of transactions that began below a point, which are to be resolved while somebody knows what became of them
 //! (`protocol::safe_point`).
 
-use percolator_engine::{Column, Direction};
+use percolator_engine::{Column, Direction, Engine};
 use percolator_protocol::types::{Cell, Lock, Timestamp, key};
 use percolator_wire::{met_lock, v1};
 
 use crate::Error;
 use crate::Refusal;
+use crate::leaving::Range;
 use crate::state::State;
 use crate::store;
 
@@ -27,6 +28,17 @@ pub(crate) fn list(
         Timestamp::from_u64(request.below),
         request.after,
     )?)
+}
+
+/// Whether a transaction that began below this has a lock in these rows, by what is durable.
+pub(crate) fn any(engine: &dyn Engine, rows: &Range, below: Timestamp) -> Result<bool, Error> {
+    for pair in engine.scan(Column::Lock, &rows.start, &rows.end, Direction::Forward)? {
+        let (_, record) = pair?;
+        if Lock::decode(record)?.start_ts < below {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The next of these locks, behind this cell. What is decided and not yet durable is not among them, and need not be: its

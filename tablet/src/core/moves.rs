@@ -13,7 +13,8 @@ use crate::Refusal;
 use crate::arriving::{MoveCall, Step, Unanswered};
 use crate::decision::{Decision, TabletChange};
 use crate::latches::Ticket;
-use crate::leaving::{Pulled, Source};
+use crate::leaving::{OLD_LOCKS, Pulled, Range, Source};
+use crate::locks;
 use crate::moves::{Move, check_chunk, points_of};
 use crate::probe::Note;
 use crate::work::Work;
@@ -25,6 +26,9 @@ impl Core {
         self.state.check_leased()?;
         let asked = request.tablet.unwrap_or_default();
         let id = asked.id;
+        let resolved_ts = Timestamp::from_u64(request.resolved_ts);
+        let is_resolved =
+            self.resolution.resolved_ts() >= resolved_ts || mutants::on(Mutant::MovedUnresolved);
         if self.state.leaving.begins(request, id) {
             let known = self.state.tablets.get(id);
             let Some(tablet) = known.filter(|it| it.epoch == asked.epoch && !it.is_frozen()) else {
@@ -34,17 +38,23 @@ impl Core {
                 )));
             };
             let tablet = tablet.clone();
+            let rows = Range::of(&tablet);
+            if !is_resolved && locks::any(&*self.state.engine, &rows, resolved_ts)? {
+                // All of it would be copied for nothing.
+                return Ok(over(OLD_LOCKS.into()));
+            }
             // Of an attempt that is over with this.
             self.state.tablets.reopen(id);
             self.state.leaving.begin(&tablet, request);
         }
+        let engine = &*self.state.engine;
         let source = Source {
-            engine: &*self.state.engine,
+            engine,
             lease: self.state.lease,
             chunk_bytes: self.state.limits.move_bytes,
             is_ahead: request.ahead,
             is_quiet: self.is_quiet(id),
-            is_resolved: self.resolution.resolved_ts() >= Timestamp::from_u64(request.resolved_ts),
+            has_old_locks: &|rows| Ok(!is_resolved && locks::any(engine, rows, resolved_ts)?),
         };
         let pulled = self.state.leaving.pull(id, request, &source)?;
         Ok(match pulled {
@@ -55,12 +65,13 @@ impl Core {
             }
             Ok(Pulled::Last(chunk)) => {
                 let points = self.state.points.durable;
+                let resolved_ts = self.resolved_in(id, resolved_ts)?;
                 let chunk = v1::PullTabletResponse {
                     barrier: self.state.points.now().barrier.as_u64(),
                     safe_point: points.safe_point.as_u64(),
                     all_resolved_ts: points.resolved.as_u64(),
                     read_ts: self.state.read_ts().as_u64(),
-                    resolved_ts: self.resolution.resolved_ts().as_u64(),
+                    resolved_ts: resolved_ts.as_u64(),
                     observed: self.state.observed.columns(id),
                     ..chunk
                 };
@@ -73,6 +84,19 @@ impl Core {
                 }
                 over(why)
             }
+        })
+    }
+
+    /// Up to where the locks of a tablet that is closed, and changes no more, are resolved. It need not wait for other tablets'.
+    fn resolved_in(&self, id: u64, asked: Timestamp) -> Result<Timestamp, crate::Error> {
+        let of_server = self.resolution.resolved_ts();
+        let Some(rows) = self.state.leaving.rows(id).filter(|_| asked > of_server) else {
+            return Ok(of_server);
+        };
+        Ok(if locks::any(&*self.state.engine, rows, asked)? {
+            of_server
+        } else {
+            asked
         })
     }
 
@@ -186,7 +210,7 @@ impl Core {
             let Some(arrival) = self.state.arriving.get_mut(id) else {
                 continue;
             };
-            let Some(step) = arrival.step.clone().filter(|_| arrival.ticket.is_none()) else {
+            let Some(step) = arrival.writable_step() else {
                 continue;
             };
             let attempt = arrival.record.attempt;
@@ -223,6 +247,7 @@ impl Core {
         for id in self.state.leaving.tick(elapsed) {
             self.end_departure(id);
         }
+        self.state.arriving.tick(elapsed);
         self.write_steps(out);
     }
 
@@ -252,12 +277,20 @@ impl Core {
         }
     }
 
-    /// This is decided, and not durable yet.
+    /// This is decided, and not durable yet; or it was refused.
     pub(super) fn move_decided(&mut self, change: &TabletChange, is_decided: bool) {
-        if let TabletChange::Leave(record) = change
-            && let Some(tablet) = &record.tablet
-        {
-            self.state.leaving.give(tablet.id, is_decided);
+        match change {
+            TabletChange::Leave(record) => {
+                if let Some(tablet) = &record.tablet {
+                    self.state.leaving.give(tablet.id, is_decided);
+                }
+            }
+            TabletChange::Arrived { id, .. } if !is_decided => {
+                if let Some(arrival) = self.state.arriving.get_mut(*id) {
+                    arrival.was_written(false);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -298,6 +331,7 @@ impl Core {
         let Some(arrival) = self.state.arriving.get_mut(id) else {
             return;
         };
+        arrival.was_written(true);
         arrival.step = arrival.next_step.take();
         let tablet = arrival.tablet.clone();
         match step {
