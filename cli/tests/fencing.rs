@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use crate::support::server::{Place, free_addresses, log_file, start};
+use crate::support::sessions::{Proxy, begin_when_ready, connect, is, refused};
 use crate::support::{
     Cluster, PERCOLATOR, block_on, end_bank, signal, start_bank, wait_for, wait_for_transfers,
 };
 use percolator_client::{Client, Error};
+use percolator_wire::proxy::v1;
+use tonic::Code;
 
 /// Short, so that nobody waits long.
 const LEASE: (&str, &str) = ("PERCOLATOR_GC_MASTER_LEASE", "2s");
@@ -237,6 +240,31 @@ fn a_client_of_a_deleted_cluster_is_told_and_writes_nothing_into_the_next_one() 
         let scanned = percolator(&["scan", "theirs"]);
         assert_eq!(String::from_utf8_lossy(&scanned.stdout), "");
     });
+}
+
+/// It finds that out with a call.
+#[test]
+fn a_proxy_of_a_deleted_cluster_is_not_ready_and_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let addresses = free_addresses::<3>().map(|address| address.to_string());
+    let first = ByHand::start(&folder.path().join("first"), &addresses);
+    let proxy = Proxy::of(&addresses[0], |_| {});
+    block_on(async { begin_when_ready(&connect(&proxy.address).await).await });
+    drop(first);
+    let _second = ByHand::start(&folder.path().join("second"), &addresses);
+    let begin = || {
+        block_on(async {
+            let mut grpc = connect(&proxy.address).await;
+            grpc.begin(v1::BeginRequest::default()).await
+        })
+    };
+    let why = wait_for("a proxy that is not ready", || {
+        let _ = begin();
+        proxy.ready().err()
+    });
+    assert!(why.contains("was replaced"), "{why}");
+    let replaced = is(Code::FailedPrecondition, "CLUSTER_REPLACED");
+    assert_eq!(refused(begin()), replaced);
 }
 
 /// Its servers notice it, and end when they have written what they have to. The next `up` waits for them.

@@ -1,5 +1,5 @@
-//! Greedy clients of a proxy: one that begins sessions without end, one that would write a gigabyte, one that never reads an answer,
-//! and one whose scans nobody reads. Each has an address of its own, and what others do goes on beside them.
+//! Greedy clients of a proxy: one that begins sessions without end, one that would write a gigabyte, one that would read many, one that
+//! never reads an answer, and one whose scans nobody reads. Each has an address of its own, and what others do goes on beside them.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -237,6 +237,20 @@ fn one_value_many_times(proxy: &str) {
     assert_eq!((status, &*reason(&answer)), (429, "BYTES"));
 }
 
+/// Asks for a large value as often as a call may, in as many calls as a session may have at a time.
+fn one_value_in_many_calls(proxy: &str) -> Vec<Connection> {
+    let session = Connection::new(8, proxy).begin().expect("a session");
+    let cell = r#"{"table":"t","row":"large","column":"c"}"#;
+    let cells = vec![cell; 256].join(",");
+    let get = format!("{{\"session\":\"{session}\",\"cells\":[{cells}]}}");
+    let ask = || {
+        let mut connection = Connection::new(8, proxy);
+        connection.send("batch_get", &get);
+        connection
+    };
+    std::iter::repeat_with(ask).take(32).collect()
+}
+
 /// Begins scans on many connections, and reads nothing.
 fn scans(proxy: &str) -> Vec<Connection> {
     let mut first = Connection::new(5, proxy);
@@ -378,6 +392,13 @@ fn greedy_clients_harm_nobody_else() {
         goes_on("streams without a window");
         let _unread = unread(&proxy);
         goes_on("answers that nobody reads");
+        let calls = one_value_in_many_calls(&proxy);
+        goes_on("calls that read a gigabyte each");
+        for mut call in calls {
+            let (status, length) = call.head().expect("an answer");
+            let answer = call.body(length).expect("a body");
+            assert_eq!((status, &*reason(&answer)), (429, "BYTES"));
+        }
         one_value_many_times(&proxy);
         goes_on("a gigabyte in one answer");
         let (taken, reasons) = gigabyte(&proxy);

@@ -38,6 +38,7 @@ mod observers;
 mod peers;
 mod proxies;
 mod proxy;
+mod proxy_limits;
 mod proxy_writes;
 mod python;
 mod rebuild;

@@ -6,25 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::server::Stopped;
 use crate::support::{Cluster, PERCOLATOR, percolator, signal, wait_for};
 use serde_json::Value;
-
-/// A server that stands still, until this is dropped.
-struct Stopped(u32);
-
-impl Stopped {
-    fn new(cluster: &Cluster, server: &str) -> Self {
-        let pid = cluster.pid(server);
-        signal(pid, "STOP");
-        Self(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        signal(self.0, "CONT");
-    }
-}
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text:?}"))

@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router, master_message};
 use crate::trace::Cause;
-use crate::transport::{BoxFuture, MasterError, Transport};
+use crate::transport::{BoxFuture, MasterError, Replaced, Transport};
 use crate::txn::Txn;
 
 const TAKING_A_TIMESTAMP: &str = "taking a timestamp";
@@ -106,6 +106,12 @@ impl Client {
     /// Its options.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// Another cluster has answered in the place of this client's, as far as a call has met it: nothing of the client works any
+    /// more.
+    pub fn replaced(&self) -> Option<Replaced> {
+        self.router.world.transport.replaced()
     }
 
     /// Begins a transaction at a snapshot of now.

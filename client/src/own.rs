@@ -1,9 +1,10 @@
 //! What a transaction has written, as its own reads see it.
 
 use bytes::Bytes;
-use percolator_protocol::types::LockKind;
+use percolator_protocol::types::limits::VALUE_BYTES_MAX;
+use percolator_protocol::types::{Cell, LockKind, TableId};
 
-use crate::Txn;
+use crate::{Error, Txn};
 
 pub(crate) struct Write {
     pub(crate) kind: LockKind,
@@ -45,4 +46,27 @@ impl Txn {
         let flushing = writes.flushing.as_ref().map_or(0, |(_, bytes)| *bytes);
         flushing + writes.bytes
     }
+}
+
+/// The cell, of a table that is not known yet.
+pub(crate) fn checked_cell(row: &[u8], column: &[u8]) -> Result<Cell, Error> {
+    let cell = Cell::new(
+        TableId(0),
+        Bytes::copy_from_slice(row),
+        Bytes::copy_from_slice(column),
+    );
+    match cell.invalid() {
+        Some(why) => Err(Error::Invalid(why)),
+        None => Ok(cell),
+    }
+}
+
+pub(crate) fn check_value(value: &[u8]) -> Result<(), Error> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "the value is {} bytes long, the limit is {VALUE_BYTES_MAX}",
+            value.len()
+        )));
+    }
+    Ok(())
 }

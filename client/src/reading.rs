@@ -13,12 +13,12 @@ use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
-use crate::Error;
 use crate::attempts::Attempt;
 use crate::directory::Wanted;
 use crate::resolver::{malformed, unexpected};
 use crate::router::{CallError, Deadline};
-use crate::txn::Inner;
+use crate::txn::{CellName, Inner};
+use crate::{Error, Txn};
 
 /// Transactions whose locks a reader remembers to look through; forgotten ones are asked about again.
 const BYPASS_MAX: usize = 2048;
@@ -92,6 +92,72 @@ impl RowCache {
 impl Drop for RowCache {
     fn drop(&mut self) {
         self.of_all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// For those who don't count what arrives.
+fn uncounted(_bytes: usize) -> Result<(), Error> {
+    Ok(())
+}
+
+impl Txn {
+    /// The values of several cells, in the same order, with one request a server.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn batch_get(&self, cells: &[CellName<'_>]) -> Result<Vec<Option<Bytes>>, Error> {
+        self.batch_get_counted(cells, uncounted).await
+    }
+
+    /// [`Self::batch_get`], for those who bound what they hold: `count` gets the bytes of values as they arrive, before more of
+    /// them are asked for, and its error ends the call.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and those of `count`.
+    pub async fn batch_get_counted<E: From<Error>>(
+        &self,
+        cells: &[CellName<'_>],
+        mut count: impl FnMut(usize) -> Result<(), E>,
+    ) -> Result<Vec<Option<Bytes>>, E> {
+        let inner = &*self.inner;
+        if let [(table, row, column)] = cells
+            && !inner.is_large()
+        {
+            let value = match inner.own(table, row, column)? {
+                Some(own) => own.value(),
+                None => {
+                    let table = inner.table(table).await?;
+                    let (row, column) =
+                        (Bytes::copy_from_slice(row), Bytes::copy_from_slice(column));
+                    inner.read_one(table, row, column).await?
+                }
+            };
+            count(value.as_ref().map_or(0, Bytes::len))?;
+            return Ok(vec![value]);
+        }
+        let mut values = vec![None; cells.len()];
+        let mut asked = Vec::new();
+        let mut places = Vec::new();
+        for (at, (table, row, column)) in cells.iter().enumerate() {
+            if let Some(own) = inner.own(table, row, column)? {
+                values[at] = own.value();
+                count(values[at].as_ref().map_or(0, Bytes::len))?;
+                continue;
+            }
+            let table = inner.table(table).await?;
+            asked.push(Cell::new(
+                table,
+                Bytes::copy_from_slice(row),
+                Bytes::copy_from_slice(column),
+            ));
+            places.push(at);
+        }
+        let deadline = inner.router.deadline(inner.options.request_timeout);
+        let read = inner.read_by(asked, deadline, &mut count).await?;
+        for (at, value) in places.into_iter().zip(read) {
+            values[at] = value;
+        }
+        Ok(values)
     }
 }
 
@@ -202,7 +268,7 @@ impl Inner {
         }
         let cells = vec![Cell::new(table, row, column)];
         // In a box, so that the usual read's future stays small.
-        let mut values = Box::pin(self.read_by(cells, deadline)).await?;
+        let mut values = Box::pin(self.read_by(cells, deadline, &mut uncounted)).await?;
         Ok(values.pop().flatten())
     }
 
@@ -236,14 +302,16 @@ impl Inner {
     /// Reads cells, getting past whatever lock is in the way.
     pub(crate) async fn read(&self, cells: Vec<Cell>) -> Result<Vec<Option<Bytes>>, Error> {
         let deadline = self.router.deadline(self.options.request_timeout);
-        self.read_by(cells, deadline).await
+        self.read_by(cells, deadline, &mut uncounted).await
     }
 
-    async fn read_by(
+    /// [`Self::read`], by a deadline. `count`: as of [`Txn::batch_get_counted`].
+    async fn read_by<E: From<Error>>(
         &self,
         cells: Vec<Cell>,
         mut deadline: Deadline,
-    ) -> Result<Vec<Option<Bytes>>, Error> {
+        count: &mut impl FnMut(usize) -> Result<(), E>,
+    ) -> Result<Vec<Option<Bytes>>, E> {
         let mut values = vec![None; cells.len()];
         let mut waiting: Vec<usize> = (0..cells.len()).collect();
         let own = self.is_large();
@@ -268,32 +336,36 @@ impl Inner {
                     deadline,
                 )
                 .await;
-            let mut met = Vec::new();
+            let (mut met, mut bytes) = (Vec::new(), 0);
             for (indices, body) in answered {
                 let Body::Get(response) = body.map_err(|error| self.failed(deadline, error))?
                 else {
-                    return Err(self.failed(deadline, unexpected()));
+                    return Err(self.failed(deadline, unexpected()).into());
                 };
                 let answered = response.results.len();
                 if answered == 0 || answered > indices.len() {
-                    return Err(self.failed(deadline, unexpected()));
+                    return Err(self.failed(deadline, unexpected()).into());
                 }
                 // What was too much for one answer is asked for again.
                 waiting.extend(&indices[answered..]);
                 for (at, result) in indices.into_iter().zip(response.results) {
                     match result.result {
-                        Some(Got::Found(found)) => values[at] = Some(found.value),
+                        Some(Got::Found(found)) => {
+                            bytes += found.value.len();
+                            values[at] = Some(found.value);
+                        }
                         Some(Got::Locked(locked)) => {
                             waiting.push(at);
                             met.push(locked);
                         }
                         Some(Got::RolledBack(_)) => {
-                            return Err(self.rolled_back(cells[at].clone()));
+                            return Err(self.rolled_back(cells[at].clone()).into());
                         }
                         Some(Got::Absent(_)) | None => {}
                     }
                 }
             }
+            count(bytes)?;
             if met.is_empty() && !waiting.is_empty() {
                 // Servers that send one large piece after the other aren't away.
                 deadline = self.router.deadline(self.options.request_timeout);

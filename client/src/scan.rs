@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::limits::BUFFERED_CELL_BYTES;
 use percolator_protocol::types::{Cell, TableId};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -154,6 +155,19 @@ impl Scan {
             own,
             after: None,
         }
+    }
+
+    /// What it holds of the transaction's own writes, in bytes as [`Txn::buffered_bytes`](crate::Txn::buffered_bytes) counts them:
+    /// those of its range, as they were when it began, whatever is written in their place.
+    pub fn own_bytes(&self) -> usize {
+        let bytes = |((row, column), own): (&(Bytes, Bytes), &OwnWrite)| {
+            let value_bytes = match own {
+                OwnWrite::Value(value) => value.len(),
+                OwnWrite::Deleted => 0,
+            };
+            row.len() + column.len() + value_bytes + BUFFERED_CELL_BYTES
+        };
+        self.own.iter().map(bytes).sum()
     }
 
     /// The next cell; `None` at the end.

@@ -10,9 +10,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::limits::{
-    BUFFERED_CELL_BYTES, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
-};
+use percolator_protocol::types::limits::{BUFFERED_CELL_BYTES, TRANSACTION_BYTES_MAX};
 use percolator_protocol::types::{Cell, Chain, LockKind, Mutation, TableId, Timestamp};
 use tokio::sync::{Notify, mpsc};
 
@@ -21,7 +19,7 @@ use crate::doom::Doom;
 use crate::error::Conflict;
 use crate::large::{Command, Driver};
 use crate::options::Options;
-use crate::own::{OwnWrite, Write};
+use crate::own::{OwnWrite, Write, check_value, checked_cell};
 use crate::pinned::PinnedTables;
 use crate::reading::RowCache;
 use crate::router::Router;
@@ -164,48 +162,6 @@ impl Txn {
             .await
     }
 
-    /// The values of several cells, in the same order, with one request a server.
-    ///
-    /// # Errors
-    /// As [`Self::get`].
-    pub async fn batch_get(&self, cells: &[CellName<'_>]) -> Result<Vec<Option<Bytes>>, Error> {
-        let inner = &*self.inner;
-        if let [(table, row, column)] = cells
-            && !inner.is_large()
-        {
-            let value = match inner.own(table, row, column)? {
-                Some(own) => own.value(),
-                None => {
-                    let table = inner.table(table).await?;
-                    let (row, column) =
-                        (Bytes::copy_from_slice(row), Bytes::copy_from_slice(column));
-                    inner.read_one(table, row, column).await?
-                }
-            };
-            return Ok(vec![value]);
-        }
-        let mut values = vec![None; cells.len()];
-        let mut asked = Vec::new();
-        let mut places = Vec::new();
-        for (at, (table, row, column)) in cells.iter().enumerate() {
-            if let Some(own) = inner.own(table, row, column)? {
-                values[at] = own.value();
-                continue;
-            }
-            let table = inner.table(table).await?;
-            asked.push(Cell::new(
-                table,
-                Bytes::copy_from_slice(row),
-                Bytes::copy_from_slice(column),
-            ));
-            places.push(at);
-        }
-        for (at, value) in places.into_iter().zip(inner.read(asked).await?) {
-            values[at] = value;
-        }
-        Ok(values)
-    }
-
     /// The cell's value, and a promise: the commit fails when anybody else has changed the cell, or has
     /// got it for update, since this transaction's snapshot. So a decision made on this value still
     /// holds when it's committed (no write skew on it).
@@ -247,6 +203,19 @@ impl Txn {
         }
     }
 
+    /// Whether such a cell can be written, for those who want to know it of several before they write the first.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] over a limit.
+    pub fn check_write(
+        row: impl AsRef<[u8]>,
+        column: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), Error> {
+        checked_cell(row.as_ref(), column.as_ref())?;
+        check_value(value.as_ref())
+    }
+
     /// Sets the cell's value at the commit.
     ///
     /// # Errors
@@ -259,12 +228,7 @@ impl Txn {
         value: impl Into<Bytes>,
     ) -> Result<(), Error> {
         let value = value.into();
-        if value.len() > VALUE_BYTES_MAX {
-            return Err(Error::Invalid(format!(
-                "the value is {} bytes long, the limit is {VALUE_BYTES_MAX}",
-                value.len()
-            )));
-        }
+        check_value(&value)?;
         self.inner
             .write(table, row.as_ref(), column.as_ref(), LockKind::Put, value)
     }
@@ -482,7 +446,12 @@ impl Inner {
         self.tables.table(&self.router, name, request_timeout).await
     }
 
-    fn own(&self, table: &str, row: &[u8], column: &[u8]) -> Result<Option<OwnWrite>, Error> {
+    pub(crate) fn own(
+        &self,
+        table: &str,
+        row: &[u8],
+        column: &[u8],
+    ) -> Result<Option<OwnWrite>, Error> {
         let mut writes = self.writes.lock();
         self.check_open(&mut writes)?;
         let flushing = writes.flushing.as_ref();
@@ -534,14 +503,7 @@ impl Inner {
         value: Bytes,
     ) -> Result<(), Error> {
         self.kind.check_writes(self.start_ts)?;
-        let cell = Cell::new(
-            TableId(0),
-            Bytes::copy_from_slice(row),
-            Bytes::copy_from_slice(column),
-        );
-        if let Some(why) = cell.invalid() {
-            return Err(Error::Invalid(why));
-        }
+        let cell = checked_cell(row, column)?;
         self.tables.pin_known(&self.router, table);
         let mut writes = self.writes.lock();
         let writes = &mut *writes;

@@ -9,7 +9,7 @@ use percolator_wire::v1::TraceContext;
 use tonic::Request;
 use tonic::codegen::http::{Extensions, HeaderMap};
 
-use crate::transit::client_of;
+use crate::transit::{Received, client_of};
 
 /// Of one call.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct Caller {
     pub(crate) address: IpAddr,
     /// What its header says; none: it has none that is text.
     traceparent: Option<String>,
+    /// What was received of the call, which counts while it is carried out.
+    received: Option<Received>,
 }
 
 impl Caller {
@@ -27,11 +29,19 @@ impl Caller {
         Self {
             address: client_of(extensions),
             traceparent: traceparent.map(str::to_owned),
+            received: extensions.get().cloned(),
         }
     }
 
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         Self::new(request.extensions(), request.metadata().as_ref())
+    }
+
+    /// What the call has brought is its session's now, and counts there.
+    pub(crate) fn handed_on(&self) {
+        if let Some(received) = &self.received {
+            received.handed_on();
+        }
     }
 
     /// The way to the cluster for a transaction that this call begins.

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use percolator_client::{Conflict, Error};
+use tonic::body::Body;
+use tonic::codegen::http;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
@@ -172,6 +174,21 @@ impl Failure {
         let name = self.reason.name();
         let details = ErrorDetails::with_error_info(name, DOMAIN, self.metadata.clone());
         Status::with_error_details(self.reason.code(), self.message.clone(), details)
+    }
+}
+
+/// The same answer. Where a message was refused before the service had it, as one that is too large or no message, it gets the
+/// reason that clients look for.
+pub(crate) fn with_reason(answer: http::Response<Body>) -> http::Response<Body> {
+    match Status::from_header_map(answer.headers()) {
+        Some(status)
+            if status.details().is_empty()
+                && matches!(status.code(), Code::OutOfRange | Code::Internal) =>
+        {
+            let failure = Failure::new(Reason::Invalid, status.message());
+            failure.status().into_http()
+        }
+        _ => answer,
     }
 }
 
@@ -362,6 +379,27 @@ mod tests {
                 "TWO_WRITERS"
             ]
         );
+    }
+
+    #[test]
+    fn a_message_that_is_refused_gets_a_reason_and_no_other_status_does() {
+        let answered = |status: Status| {
+            let answer = with_reason(status.into_http());
+            Status::from_header_map(answer.headers()).unwrap()
+        };
+        for refused in [Status::out_of_range("too large"), Status::internal("wrong")] {
+            let status = answered(refused.clone());
+            let failure = Failure::of(&status);
+            assert_eq!(failure.reason, Reason::Invalid);
+            assert_eq!(failure.message, refused.message());
+            assert_eq!(status.code(), Code::InvalidArgument);
+        }
+        let internal = answered(Failure::new(Reason::Internal, "wrong").status());
+        assert_eq!(Failure::of(&internal).reason, Reason::Internal);
+        let unknown = answered(Status::unimplemented("no such method"));
+        assert_eq!(unknown.code(), Code::Unimplemented);
+        assert!(unknown.details().is_empty());
+        assert!(with_reason(http::Response::default()).headers().is_empty());
     }
 
     #[test]

@@ -172,8 +172,10 @@ impl v1::transactions_server::Transactions for Service {
         let request = request.into_inner();
         let call = async {
             let writes = writes(request.writes)?;
-            let commit_ts = self.0.commit(&request.session, writes).await?.as_u64();
-            Ok(v1::CommitResponse { commit_ts })
+            let committed = self.0.commit(&caller, &request.session, writes).await?;
+            Ok(v1::CommitResponse {
+                commit_ts: committed.as_u64(),
+            })
         };
         self.answer("commit", &caller, call).await
     }
@@ -220,7 +222,7 @@ impl v1::transactions_server::Transactions for Service {
             let tables = request.tables.into_iter();
             let tables = tables.map(|table| (table.name, TableId(table.id)));
             self.0
-                .finish(&request.session, writes, tables.collect())
+                .finish(&caller, &request.session, writes, tables.collect())
                 .await?;
             Ok(v1::FinishResponse {})
         };

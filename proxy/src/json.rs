@@ -4,12 +4,11 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::stream;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Full, Limited, StreamBody};
-use percolator_client::{Entry, Timestamp, limits};
+use percolator_client::{Timestamp, limits};
 use serde_json::{Map, Value, json};
-use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
 use tonic::codegen::http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use tonic::codegen::http::{Method, Request, Response, StatusCode};
@@ -17,8 +16,10 @@ use tonic::{Code, Status};
 
 use crate::caller::Caller;
 use crate::failure::{DOMAIN, Failure, Reason};
-use crate::transactions::{CellAt, CellChange, CellWrite, Chunk, KnownOutcome, Transactions};
-use crate::{named_bytes, ranges};
+use crate::transactions::{
+    CellAt, CellChange, CellWrite, Chunk, KnownOutcome, Transactions, Values,
+};
+use crate::{json_text, named_bytes, ranges};
 
 /// What the paths of this door begin with.
 pub(crate) const PREFIX: &str = "/v1/";
@@ -73,6 +74,7 @@ pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) ->
             let bytes = Bytes::from(object.to_string() + "\n");
             text(StatusCode::OK, "application/json", bytes)
         }
+        Ok(Answer::Text(bytes)) => text(StatusCode::OK, "application/json", bytes),
         Ok(Answer::Lines(chunks)) => lines(chunks),
         Err(failure) => failed(&failure),
     }
@@ -81,6 +83,8 @@ pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) ->
 /// What a call is answered.
 enum Answer {
     Object(Value),
+    /// One that has values.
+    Text(Bytes),
     Lines(tokio::sync::mpsc::Receiver<Chunk>),
 }
 
@@ -91,7 +95,7 @@ async fn call(
     mut fields: Fields,
 ) -> Result<Answer, Failure> {
     match method {
-        "begin" => return begin(shared, caller, fields).await.map(Answer::Object),
+        "begin" => return begin(shared, caller, fields).await.map(Answer::Text),
         "create_table" => {
             return create_table(shared, caller, fields)
                 .await
@@ -102,21 +106,15 @@ async fn call(
     let session = fields.text("session")?;
     let answer = match method {
         "get" | "get_for_update" => {
-            let cell = fields.cell()?;
-            fields.end()?;
-            let read = if method == "get" {
-                shared.get(&session, &cell).await?
-            } else {
-                shared.get_for_update(&session, &cell).await?
-            };
-            value_json(read.values.first().and_then(Option::as_deref))
+            let got = get(shared, method, &session, fields);
+            return got.await.map(Answer::Text);
         }
         "batch_get" => {
             let cells = fields.cells()?;
             fields.end()?;
             let cells = cells.ok_or_else(|| invalid("cells is missing"))?;
             let read = shared.batch_get(&session, &cells).await?;
-            json!({"values": values_json(&read.values)})
+            return json_text::with_values(json!({}), Some(read)).map(Answer::Text);
         }
         "scan" => {
             let chunks = scan(shared, &session, &mut fields).await?;
@@ -143,17 +141,16 @@ async fn call(
         "commit" => {
             let writes = fields.writes()?.unwrap_or_default();
             fields.end()?;
-            json!({"commit_ts": shared.commit(&session, writes).await?.to_string()})
+            json!({"commit_ts": shared.commit(caller, &session, writes).await?.to_string()})
         }
         "join" => {
-            let cells = fields.cells()?;
-            fields.end()?;
-            join(shared, caller, &session, cells.as_deref()).await?
+            let joined = join(shared, caller, &session, fields);
+            return joined.await.map(Answer::Text);
         }
         "finish" => {
             let writes = fields.writes()?.unwrap_or_default();
             fields.end()?;
-            shared.finish(&session, writes, Vec::new()).await?;
+            shared.finish(caller, &session, writes, Vec::new()).await?;
             json!({})
         }
         "rollback" => {
@@ -173,7 +170,7 @@ async fn begin(
     shared: &Transactions,
     caller: &Caller,
     mut fields: Fields,
-) -> Result<Value, Failure> {
+) -> Result<Bytes, Failure> {
     let snapshot = fields.timestamp("snapshot")?;
     let cells = fields.cells()?;
     fields.end()?;
@@ -181,11 +178,39 @@ async fn begin(
         .begin(caller, snapshot, cells.as_deref().unwrap_or_default())
         .await?;
     let start_ts = begun.start_ts.to_string();
-    let mut answer = json!({"session": begun.session, "start_ts": start_ts});
-    if cells.is_some() {
-        answer["values"] = values_json(&begun.read.values);
+    let answer = json!({"session": begun.session, "start_ts": start_ts});
+    opened(shared, &begun.session, answer, cells.map(|_| begun.read))
+}
+
+/// The answer to the call that has begun a session, or joined with it.
+fn opened(
+    shared: &Transactions,
+    session: &str,
+    answer: Value,
+    read: Option<Values>,
+) -> Result<Bytes, Failure> {
+    let text = json_text::with_values(answer, read);
+    if text.is_err() {
+        // Nobody has its token.
+        let _ = shared.rollback(session);
     }
-    Ok(answer)
+    text
+}
+
+async fn get(
+    shared: &Transactions,
+    method: &str,
+    session: &str,
+    mut fields: Fields,
+) -> Result<Bytes, Failure> {
+    let cell = fields.cell()?;
+    fields.end()?;
+    let mut read = if method == "get" {
+        shared.get(session, &cell).await?
+    } else {
+        shared.get_for_update(session, &cell).await?
+    };
+    json_text::value(&mut read)
 }
 
 async fn create_table(
@@ -205,21 +230,20 @@ async fn create_table(
 async fn join(
     shared: &Arc<Transactions>,
     caller: &Caller,
-    session: &str,
-    cells: Option<&[CellAt]>,
-) -> Result<Value, Failure> {
+    manager: &str,
+    mut fields: Fields,
+) -> Result<Bytes, Failure> {
+    let cells = fields.cells()?;
+    fields.end()?;
     let joined = shared
-        .join(caller, session, cells.unwrap_or_default(), false)
+        .join(caller, manager, cells.as_deref().unwrap_or_default(), false)
         .await?;
-    let mut answer = json!({
+    let answer = json!({
         "session": joined.session,
         "start_ts": joined.start_ts.to_string(),
         "idle_max_ms": u64::try_from(joined.idle_max.as_millis()).unwrap_or(u64::MAX),
     });
-    if cells.is_some() {
-        answer["values"] = values_json(&joined.read.values);
-    }
-    Ok(answer)
+    opened(shared, &joined.session, answer, cells.map(|_| joined.read))
 }
 
 async fn scan(
@@ -413,43 +437,20 @@ fn outcome_json(outcome: KnownOutcome) -> Value {
     }
 }
 
-fn value_json(value: Option<&[u8]>) -> Value {
-    let mut object = Map::new();
-    match value {
-        Some(value) => named_bytes::insert(&mut object, "value", value),
-        None => drop(object.insert("value".into(), Value::Null)),
-    }
-    object.into()
-}
-
-fn values_json(values: &[Option<Bytes>]) -> Value {
-    let values = values.iter().map(|value| value_json(value.as_deref()));
-    values.collect()
-}
-
-fn cell_json(entry: &Entry) -> Value {
-    let mut object = Map::new();
-    named_bytes::insert(&mut object, "row", &entry.row);
-    named_bytes::insert(&mut object, "column", &entry.column);
-    named_bytes::insert(&mut object, "value", &entry.value);
-    object.into()
-}
-
 /// A cell a line. An error is the last line.
 fn lines(chunks: tokio::sync::mpsc::Receiver<Chunk>) -> Response<Body> {
-    let frames = ReceiverStream::new(chunks).map(|chunk| {
-        let text = match chunk {
-            Ok(entries) => entries
-                .cells
-                .iter()
-                .map(|entry| cell_json(entry).to_string() + "\n")
-                .collect(),
+    let frames = stream::unfold(Some(chunks), |chunks| async {
+        let mut chunks = chunks?;
+        let text = chunks.recv().await?.and_then(json_text::cells);
+        let (text, chunks) = match text {
+            Ok(text) => (text, Some(chunks)),
             Err(failure) => {
                 let status = status_of(failure.reason.code());
-                failure_json(status, &failure).to_string() + "\n"
+                let line = failure_json(status, &failure).to_string() + "\n";
+                (line.into(), None)
             }
         };
-        Ok::<_, Infallible>(Frame::data(Bytes::from(text)))
+        Some((Ok::<_, Infallible>(Frame::data(text)), chunks))
     });
     response(
         StatusCode::OK,

@@ -10,6 +10,7 @@ pub mod failure;
 mod grpc;
 mod introduction;
 mod json;
+mod json_text;
 mod metrics;
 mod named_bytes;
 mod peers;

@@ -3,21 +3,32 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use bytes::Bytes;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
 use crate::failure::{Failure, Reason};
 
 const SUFFIX: &str = "_base64";
 
-/// Adds the bytes to an object under this name.
-pub(crate) fn insert(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => object.insert(name.to_owned(), text.into()),
-        Err(_) => object.insert(
-            format!("{name}{SUFFIX}"),
-            BASE64_STANDARD.encode(bytes).into(),
-        ),
-    };
+/// An object of bytes with these names; without bytes a name has null.
+pub(crate) struct NamedBytes<'a, const N: usize>(pub(crate) [(&'static str, Option<&'a [u8]>); N]);
+
+impl<const N: usize> Serialize for NamedBytes<'_, N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(Some(N))?;
+        for (name, bytes) in self.0 {
+            let Some(bytes) = bytes else {
+                object.serialize_entry(name, &())?;
+                continue;
+            };
+            match std::str::from_utf8(bytes) {
+                Ok(text) => object.serialize_entry(name, text)?,
+                Err(_) => object
+                    .serialize_entry(&format!("{name}{SUFFIX}"), &BASE64_STANDARD.encode(bytes))?,
+            }
+        }
+        object.end()
+    }
 }
 
 /// Takes the bytes of this name out of a request; `None`: it has none.
@@ -54,17 +65,20 @@ mod tests {
         }
     }
 
+    fn written(row: &[u8]) -> Map<String, Value> {
+        let written = NamedBytes([("row", Some(row))]);
+        object(serde_json::to_value(written).unwrap())
+    }
+
     #[test]
     fn bytes_come_back_as_they_were() {
         for bytes in [&b""[..], b"bob", "\u{e4}\n".as_bytes(), b"\xff\x00"] {
-            let mut written = Map::new();
-            insert(&mut written, "row", bytes);
+            let mut written = written(bytes);
             assert_eq!(written.len(), 1);
             assert_eq!(take(&mut written, "row").unwrap().unwrap(), bytes);
             assert!(written.is_empty());
         }
-        let mut written = Map::new();
-        insert(&mut written, "row", b"\xff\x00");
+        let written = written(b"\xff\x00");
         assert_eq!(Value::from(written), json!({"row_base64": "/wA="}));
     }
 

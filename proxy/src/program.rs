@@ -154,7 +154,7 @@ struct Flags {
     )]
     connections_max: usize,
 
-    /// What requests that are being received, and answers that are not sent, may have together, in bytes.
+    /// What requests that are not carried out yet, and answers that are not sent, may have together, in bytes.
     #[arg(
         long,
         value_name = "BYTES",

@@ -27,7 +27,7 @@ use crate::relay::Relay;
 use crate::sessions::Limits;
 use crate::transactions::Transactions;
 use crate::transit::{Transit, client_of};
-use crate::{Error, json};
+use crate::{Error, failure, json};
 
 /// A message has one value, and what belongs to it.
 const MESSAGE_BYTES_MAX: usize = limits::VALUE_BYTES_MAX + (1 << 20);
@@ -60,7 +60,7 @@ pub struct Options {
     pub limits: Limits,
     /// Open connections of clients.
     pub connections_max: usize,
-    /// What requests that are being received, and answers that are not sent, may have together, in bytes.
+    /// What requests that are not carried out yet, and answers that are not sent, may have together, in bytes.
     pub transit_bytes_max: usize,
     /// How long sessions may go on when the proxy is to stop.
     pub grace: Duration,
@@ -305,12 +305,16 @@ where
         let client = client_of(request.extensions());
         let is_json = request.uri().path().starts_with(json::PREFIX);
         let transit = self.shared.transit.clone();
-        let request = request.map(|body| transit.received(client, body));
-        let answer = if is_json {
+        let (mut head, body) = request.into_parts();
+        let (body, received) = transit.received(client, body);
+        head.extensions.insert(received);
+        let request = http::Request::from_parts(head, body);
+        let answer: Self::Future = if is_json {
             let shared = self.shared.clone();
             async move { Ok(json::answer(shared, request).await) }.boxed()
         } else if is_grpc(request.headers()) {
-            self.grpc.call(request).boxed()
+            let answer = self.grpc.call(request);
+            async move { Ok(failure::with_reason(answer.await?)) }.boxed()
         } else {
             // The service would answer it with 200, as all of gRPC.
             let answer = json::nothing_at(request.uri().path());

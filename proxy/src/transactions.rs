@@ -25,8 +25,8 @@ use crate::transit::Transit;
 
 use beginning::Beginning;
 pub(crate) use calls::Values;
-pub(crate) use scans::Chunk;
 use scans::ScanGuard;
+pub(crate) use scans::{Chunk, Entries};
 use shared::{Given, Upstream};
 
 /// A proxy that hasn't looked for what has expired for so long does nothing else either.
@@ -172,9 +172,10 @@ impl Transactions {
         if self.sessions.lock().is_stopping() {
             return Err("the proxy stops".into());
         }
-        match self.client.get() {
-            Some(_) => Ok(()),
+        match self.client.get().map(Client::replaced) {
             None => Err("the proxy has not reached the cluster's master yet".into()),
+            Some(Some(replaced)) => Err(format!("start the proxy again: {replaced}")),
+            Some(None) => Ok(()),
         }
     }
 
@@ -276,15 +277,18 @@ impl Transactions {
             Ok(scan) => scan,
             Err(refusal) => return Err(self.refused(session, refusal)),
         };
-        let guard = ScanGuard {
+        let mut guard = ScanGuard {
             of: self.clone(),
             session: session.to_owned(),
             client,
+            own: self.transit.counted(client),
         };
         let scan = match txn.txn.scan(table, range).await {
             Ok(scan) => scan,
             Err(error) => return Err(self.failed(session, error)),
         };
+        // A copy of its own: the session may write others in their place.
+        guard.own.take(scan.own_bytes())?;
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(scans::produce(scan, txn.ended.subscribe(), guard, sender));
         Ok(receiver)
@@ -294,6 +298,7 @@ impl Transactions {
     /// doesn't wait.
     pub(crate) async fn commit(
         self: &Arc<Self>,
+        caller: &Caller,
         session: &str,
         writes: Vec<CellWrite>,
     ) -> Result<Timestamp, Failure> {
@@ -306,10 +311,14 @@ impl Transactions {
             Err(refusal) => return Err(self.refused(session, refusal)),
         };
         let (answer, answered) = oneshot::channel();
-        let (this, session) = (self.clone(), session.to_owned());
+        let (this, caller, session) = (self.clone(), caller.clone(), session.to_owned());
         tokio::spawn(async move {
             let result = match this.buffer(&session, &txn.txn, &writes).await {
-                Ok(()) => this.commit_buffered(&session, txn).await,
+                Ok(()) => {
+                    drop(writes);
+                    caller.handed_on();
+                    this.commit_buffered(&session, txn).await
+                }
                 Err(failure) => {
                     let now = this.now();
                     this.sessions.lock().commit_not_begun(now, &session);
@@ -398,12 +407,18 @@ impl Transactions {
         }
     }
 
-    /// Rolls back what has expired, now and then; never ends.
+    /// Rolls back what has expired, now and then, and says in the log when the cluster is gone; never ends.
     pub(crate) async fn expire(&self) {
         let every = self.limits().idle_max / 8;
         let every = every.clamp(Duration::from_millis(10), Duration::from_millis(250));
+        let mut is_gone = false;
         loop {
             tokio::time::sleep(every).await;
+            let replaced = self.client.get().and_then(Client::replaced);
+            if let Some(replaced) = replaced.filter(|_| !is_gone) {
+                tracing::warn!(%replaced, "nothing begins here until the proxy is started again");
+                is_gone = true;
+            }
             let now = self.now();
             let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
             self.expired_ms.store(now_ms, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What is on its way: requests that are being received, and answers that their clients have not taken. Bounded, as each may have a
+//! What is on its way: requests until they are carried out, and answers until their clients have taken them. Bounded, as each may have a
 //! value of 4 MiB before anybody can say to which session it belongs, and a client that never reads would have the proxy keep all
 //! that it has asked for.
 
@@ -65,15 +65,16 @@ impl Transit {
         self.bytes.lock().taken()
     }
 
-    /// The same body of a request, whose bytes beyond the first count from when they come to when it is dropped. Beyond the bound it
-    /// fails.
-    pub(crate) fn received(self: &Arc<Self>, client: IpAddr, body: Body) -> Body {
-        let counted = self.counted(client);
-        Body::new(ReceivedBody {
+    /// The same body of a request, whose bytes beyond the first count from when they come to when both are dropped: a request is
+    /// in memory while it is carried out. Beyond the bound the body fails.
+    pub(crate) fn received(self: &Arc<Self>, client: IpAddr, body: Body) -> (Body, Received) {
+        let received = Received(Arc::new(Mutex::new(self.counted(client))));
+        let body = Body::new(ReceivedBody {
             body,
             uncounted: UNCOUNTED_BYTES,
-            counted,
-        })
+            received: received.clone(),
+        });
+        (body, received)
     }
 
     /// The same body of an answer, whose bytes count from when they are known to when the connection has sent them: whether there is
@@ -145,11 +146,36 @@ impl Counted {
         self.of.bytes.lock().add(self.client, bytes);
         self.bytes += bytes;
     }
+
+    fn give_back(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.of.bytes.lock().give_back(self.client, bytes);
+    }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.of.bytes.lock().give_back(self.client, self.bytes);
+        self.give_back();
+    }
+}
+
+/// What was received of a request, until all of these are dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct Received(Arc<Mutex<Counted>>);
+
+impl Received {
+    /// It counts elsewhere now.
+    pub(crate) fn handed_on(&self) {
+        self.0.lock().give_back();
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), Failure> {
+        let mut counted = self.0.lock();
+        let taken = counted.take(bytes);
+        if taken.is_err() {
+            counted.of.refused.inc();
+        }
+        taken
     }
 }
 
@@ -157,7 +183,7 @@ struct ReceivedBody {
     body: Body,
     /// So many bytes more don't count.
     uncounted: usize,
-    counted: Counted,
+    received: Received,
 }
 
 impl HttpBody for ReceivedBody {
@@ -176,12 +202,9 @@ impl HttpBody for ReceivedBody {
         };
         let uncounted = bytes.min(this.uncounted);
         this.uncounted -= uncounted;
-        match this.counted.take(bytes - uncounted) {
+        match this.received.take(bytes - uncounted) {
             Ok(()) => Poll::Ready(frame),
-            Err(failure) => {
-                this.counted.of.refused.inc();
-                Poll::Ready(Some(Err(failure.status())))
-            }
+            Err(failure) => Poll::Ready(Some(Err(failure.status()))),
         }
     }
 
@@ -270,7 +293,7 @@ mod tests {
     async fn requests_count_together_until_they_are_gone() {
         let refused = refused_requests();
         let transit = Transit::new(150, refused.clone());
-        let receive = |client, bytes| transit.received(client, body(UNCOUNTED_BYTES + bytes));
+        let receive = |client, bytes| transit.received(client, body(UNCOUNTED_BYTES + bytes)).0;
         let mut first = receive(client(1), 60);
         first.frame().await.unwrap().unwrap();
         // It would have more than is left for the others.
@@ -288,6 +311,25 @@ mod tests {
         drop(first);
         receive(client(1), 60).collect().await.unwrap();
         assert_eq!(transit.bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_counts_until_it_is_carried_out_or_handed_on() {
+        let transit = Transit::new(1000, refused_requests());
+        for hands_on in [false, true] {
+            let (body, received) = transit.received(client(1), body(UNCOUNTED_BYTES + 60));
+            body.collect().await.unwrap();
+            assert_eq!(transit.bytes(), 60);
+            let task = received.clone();
+            drop(received);
+            assert_eq!(transit.bytes(), 60);
+            if hands_on {
+                task.handed_on();
+                assert_eq!(transit.bytes(), 0);
+            }
+            drop(task);
+            assert_eq!(transit.bytes(), 0);
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use super::{CommandOutput, PERCOLATOR, signal, wait_for};
+use super::{Cluster, CommandOutput, PERCOLATOR, signal, wait_for};
 
 /// The memory of a process, in KiB.
 pub(crate) fn resident_kib(pid: impl std::fmt::Display) -> u64 {
@@ -15,6 +15,23 @@ pub(crate) fn resident_kib(pid: impl std::fmt::Display) -> u64 {
     let size = lines.find_map(|line| line.strip_prefix("VmRSS:"));
     let size = size.and_then(|size| size.split_whitespace().next());
     size.and_then(|size| size.parse().ok()).expect("a size")
+}
+
+/// A server that stands still, until this is dropped.
+pub(crate) struct Stopped(u32);
+
+impl Stopped {
+    pub(crate) fn new(cluster: &Cluster, server: &str) -> Self {
+        let pid = cluster.pid(server);
+        signal(pid, "STOP");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, "CONT");
+    }
 }
 
 /// Addresses of this machine where nobody listens, no two the same.

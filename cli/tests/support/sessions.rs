@@ -104,7 +104,12 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) fn start(cluster: &Cluster, change: impl FnOnce(&mut Options)) -> Self {
-        let mut options = Options::new(&cluster.master);
+        Self::of(&cluster.master, change)
+    }
+
+    /// Of the cluster whose master is at this address.
+    pub(crate) fn of(master: &str, change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::new(master);
         options.metrics_listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
         options.server = "proxy-of-test".into();
         options.grace = Duration::ZERO;
@@ -127,11 +132,18 @@ impl Proxy {
             stop: Some(stop),
             thread: Some(thread),
         };
-        wait_for("the proxy to be ready", || {
-            let ready = block_on(endpoint::get(&proxy.metrics, "/readyz"));
-            ready.is_ok_and(|ready| ready.status == 200).then_some(())
-        });
+        wait_for("the proxy to be ready", || proxy.ready().ok());
         proxy
+    }
+
+    /// Why it isn't ready.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        let ready = block_on(endpoint::get(&self.metrics, "/readyz"));
+        let ready = ready.map_err(|error| error.to_string())?;
+        match ready.status {
+            200 => Ok(()),
+            _ => Err(ready.body),
+        }
     }
 
     /// The value of this series now.

@@ -9,14 +9,24 @@ use super::{CellAt, SessionTxn, Transactions, check_count};
 use crate::failure::Failure;
 use crate::transit::Counted;
 
-/// Cells that are read at a time, before it is known how large they are.
-const READ_AT_A_TIME: usize = 32;
-
 /// What cells have that were read, and that it is on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     pub(crate) values: Vec<Option<Bytes>>,
-    counted: Option<Counted>,
+    pub(crate) counted: Option<Counted>,
+}
+
+/// Why cells are not read.
+enum NotRead {
+    Failed(Error),
+    /// There is no room for their values.
+    Full(Failure),
+}
+
+impl From<Error> for NotRead {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
 }
 
 impl Transactions {
@@ -52,12 +62,16 @@ impl Transactions {
             .iter()
             .map(|cell| (&*cell.table, &*cell.row, &*cell.column))
             .collect();
-        let mut read = Values::default();
-        for names in names.chunks(READ_AT_A_TIME) {
-            let result = txn.txn.batch_get(names).await;
-            call.add(&mut read, result)?;
+        let mut counted = self.transit.counted(call.client);
+        let count = |bytes| counted.take(bytes).map_err(NotRead::Full);
+        match txn.txn.batch_get_counted(&names, count).await {
+            Ok(values) => Ok(Values {
+                values,
+                counted: Some(counted),
+            }),
+            Err(NotRead::Failed(error)) => Err(self.failed(session, error)),
+            Err(NotRead::Full(failure)) => Err(failure),
         }
-        Ok(read)
     }
 
     pub(super) fn call<'a>(
@@ -83,26 +97,15 @@ pub(super) struct CallGuard<'a> {
 }
 
 impl CallGuard<'_> {
-    /// The value of the only cell that was read, for the client's answer.
+    /// The value of the only cell that was read, for the client's answer, if there is room for it on the way.
     fn one(&self, result: Result<Option<Bytes>, Error>) -> Result<Values, Failure> {
-        let mut read = Values::default();
-        self.add(&mut read, result.map(|value| vec![value]))?;
-        Ok(read)
-    }
-
-    /// Adds to what the client is answered, if there is room for it on the way.
-    fn add(
-        &self,
-        read: &mut Values,
-        result: Result<Vec<Option<Bytes>>, Error>,
-    ) -> Result<(), Failure> {
-        let values = result.map_err(|error| self.of.failed(self.session, error))?;
-        let counted = read.counted.take();
-        let mut counted = counted.unwrap_or_else(|| self.of.transit.counted(self.client));
-        counted.take(values.iter().flatten().map(Bytes::len).sum())?;
-        read.counted = Some(counted);
-        read.values.extend(values);
-        Ok(())
+        let value = result.map_err(|error| self.of.failed(self.session, error))?;
+        let mut counted = self.of.transit.counted(self.client);
+        counted.take(value.as_ref().map_or(0, Bytes::len))?;
+        Ok(Values {
+            values: vec![value],
+            counted: Some(counted),
+        })
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) type Chunk = Result<Entries, Failure>;
 pub(crate) struct Entries {
     pub(crate) cells: Vec<Entry>,
     /// Their bytes are on their way.
-    _counted: Counted,
+    pub(crate) counted: Counted,
 }
 
 /// A scan under way.
@@ -31,6 +31,8 @@ pub(super) struct ScanGuard {
     pub(super) of: Arc<Transactions>,
     pub(super) session: String,
     pub(super) client: IpAddr,
+    /// What it holds of the session's own writes.
+    pub(super) own: Counted,
 }
 
 impl Drop for ScanGuard {
@@ -64,10 +66,9 @@ pub(super) async fn produce(
         };
         let mut counted = guard.of.transit.counted(guard.client);
         let chunk = match read {
-            Ok((cells, bytes, is_last)) => counted.take(bytes).map(|()| {
-                let _counted = counted;
-                (Entries { cells, _counted }, is_last)
-            }),
+            Ok((cells, bytes, is_last)) => counted
+                .take(bytes)
+                .map(|()| (Entries { cells, counted }, is_last)),
             Err(error) => Err(guard.of.failed(&guard.session, error)),
         };
         let is_last = chunk.as_ref().map_or(true, |(_, is_last)| *is_last);

@@ -264,6 +264,7 @@ impl Transactions {
     /// Buffers these writes, and hands over all that a participant has written. Goes on to its end also if the caller doesn't wait.
     pub(crate) async fn finish(
         self: &Arc<Self>,
+        caller: &Caller,
         session: &str,
         writes: Vec<CellWrite>,
         tables: Vec<(String, TableId)>,
@@ -276,12 +277,16 @@ impl Transactions {
             Err(refusal) => return Err(self.refused(session, refusal)),
         };
         let (answer, answered) = oneshot::channel();
-        let (this, session) = (self.clone(), session.to_owned());
+        let (this, caller, session) = (self.clone(), caller.clone(), session.to_owned());
         tokio::spawn(async move {
-            let pinned = txn.txn.pin(&tables);
-            let result = match pinned {
-                Ok(()) => this.hand_over(&session, &txn, is_sealed, &writes).await,
-                Err(table) => Err(NotHandedOver::Over(replaced(&table))),
+            let buffered = this.buffer_last(&session, &txn, &tables, is_sealed, &writes);
+            let result = match buffered.await {
+                Ok(()) => {
+                    drop(writes);
+                    caller.handed_on();
+                    this.hand_over(&session, &txn, is_sealed).await
+                }
+                Err(not) => Err(not),
             };
             let result = result.map_err(|not| this.not_handed_over(&session, not));
             // Nobody may wait any more.
@@ -294,17 +299,29 @@ impl Transactions {
     }
 
     /// What it has written doesn't change any more from the first attempt on, whatever comes with a later one.
+    async fn buffer_last(
+        &self,
+        session: &str,
+        txn: &SessionTxn,
+        tables: &[(String, TableId)],
+        is_sealed: bool,
+        writes: &[CellWrite],
+    ) -> Result<(), NotHandedOver> {
+        let pinned = txn.txn.pin(tables);
+        pinned.map_err(|table| NotHandedOver::Over(replaced(&table)))?;
+        if is_sealed {
+            return Ok(());
+        }
+        let buffered = self.buffer(session, &txn.txn, writes).await;
+        buffered.map_err(NotHandedOver::AsBefore)
+    }
+
     async fn hand_over(
         &self,
         session: &str,
         txn: &SessionTxn,
         is_sealed: bool,
-        writes: &[CellWrite],
     ) -> Result<(), NotHandedOver> {
-        if !is_sealed {
-            let buffered = self.buffer(session, &txn.txn, writes).await;
-            buffered.map_err(NotHandedOver::AsBefore)?;
-        }
         match &txn.upstream {
             None => self.give(session, txn)?,
             Some(upstream) => {

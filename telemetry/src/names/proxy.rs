@@ -83,7 +83,7 @@ declarations! {
     );
     TRANSIT_BYTES: Metric::gauge(
         "percolator_proxy_transit_bytes",
-        "Requests that are being received, and answers that their clients have not taken, in bytes.",
+        "Requests that are not carried out yet, answers that their clients have not taken, and what scans hold of own writes, in bytes.",
     );
     REFUSED: Metric::counter(
         "percolator_proxy_refused_requests_total",
