@@ -86,7 +86,7 @@ fn unknown(start_ts: Timestamp, primary: &Cell, why: &str) -> String {
 }
 
 /// A word as a shell takes it.
-fn shell_word(word: &str) -> String {
+pub(crate) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/:._-+@%=,".contains(c);
     if word.chars().all(plain) {
         word.to_owned()

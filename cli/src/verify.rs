@@ -7,6 +7,7 @@ use percolator_client::{Admin, Position, Verification, escape, unescape};
 use serde_json::{Value, json};
 
 use crate::answered;
+use crate::errors::shell_word;
 use crate::output::{Output, columns};
 
 /// How often it says where it is.
@@ -58,9 +59,9 @@ pub(crate) async fn run(admin: &Admin, args: Args, output: Output) -> anyhow::Re
             shown = Instant::now();
             let wrong = so_far.wrong();
             output.note(&format!(
-                "at {}, {wrong} wrong; to go on from here: --resume '{}'",
+                "at {}, {wrong} wrong; to go on from here: --resume {}",
                 position.server,
-                text(position)
+                shell_word(&text(position))
             ));
         }
     });
@@ -68,7 +69,7 @@ pub(crate) async fn run(admin: &Admin, args: Args, output: Output) -> anyhow::Re
         Ok(done) => done,
         Err(error) => {
             if last != Position::default() {
-                output.note(&format!("to go on: --resume '{}'", text(&last)));
+                output.note(&format!("to go on: --resume {}", shell_word(&text(&last))));
             }
             return Err(error.into());
         }
@@ -80,7 +81,7 @@ pub(crate) async fn run(admin: &Admin, args: Args, output: Output) -> anyhow::Re
     };
     let text = format!("{}{from_there}", shown_as(&done));
     output.result(&text, &json_of(&done))?;
-    Ok(answered(done.wrong() == 0))
+    Ok(answered(done.wrong() == 0 && done.missed.is_empty()))
 }
 
 fn shown_as(done: &Verification) -> String {
@@ -111,7 +112,15 @@ fn shown_as(done: &Verification) -> String {
             finding.server, finding.tablet, finding.cell, finding.ts, finding.what
         );
     }
+    if !done.missed.is_empty() {
+        let missed: Vec<String> = done.missed.iter().map(u64::to_string).collect();
+        text += &format!(
+            "\ntablets that moved meanwhile, and may not have been looked at: {}; walk again, faster (--pace 0)",
+            missed.join(", ")
+        );
+    }
     text + match done.wrong() {
+        0 if !done.missed.is_empty() => "\nthe index and the data agree in the others",
         0 => "\nthe index and the data agree",
         _ => "\nthe index and the data don't agree",
     }
@@ -120,6 +129,7 @@ fn shown_as(done: &Verification) -> String {
 fn json_of(done: &Verification) -> Value {
     json!({
         "wrong": done.wrong(),
+        "missed": done.missed,
         "tablets": done.tablets.iter().map(|((server, tablet), seen)| json!({
             "server": server,
             "tablet": tablet,

@@ -192,6 +192,49 @@ fn an_atomic_import_that_stops_says_that_nothing_is_in() {
     indexes_agree(&cluster);
 }
 
+/// Also where all of it was read: who takes the code for "nothing is in" is right.
+#[test]
+fn an_atomic_import_without_an_index_that_was_asked_for_loads_nothing() {
+    let cluster = Cluster::threads();
+    let row = "{\"id\":\"a\",\"section\":\"s\"}\n";
+    let misspelt = ["--index", "secton=by_secton", "--atomic", "-o", "json", "-"];
+    let said = cluster.run_with(&[&IMPORT[..], &misspelt].concat(), row);
+    said.refused(1, &["no row of", "secton", "nothing of the file is in"]);
+    let summary: Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!(
+        (&summary["rows"], &summary["complete"]),
+        (&0.into(), &false.into())
+    );
+    assert_eq!(rounds_seen(&cluster), (vec![], 0));
+}
+
+/// One row of more than a client buffers, as many commits made it.
+#[test]
+fn whatever_was_exported_can_be_imported() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    block_on(async {
+        let client = Client::connect(&cluster.master).await.expect("a master");
+        for column in 0..17 {
+            let value = format!("{column:02}").repeat(2 << 20);
+            let txn = client.begin().await.expect("a transaction");
+            txn.put("t", "r", format!("c{column:02}"), value)
+                .expect("it is short enough");
+            txn.commit().await.expect("it commits");
+        }
+    });
+    let exported = cluster.run(&["export", "--table", "t"]).ok();
+    assert!(exported.len() > 64 << 20);
+    for (table, more) in [("u", &[][..]), ("v", &["--atomic"])] {
+        let import = ["import", "--table", table, "--key", "row", "-"];
+        cluster
+            .run_with(&[&import[..], more].concat(), &exported)
+            .ok();
+        let export = ["export", "--table", table];
+        assert!(cluster.run(&export).ok() == exported, "{table} differs");
+    }
+}
+
 /// A cluster of processes, and an import that has read a file, and goes on until its input ends.
 fn under_way() -> (Cluster, Child, ChildStdin, Vec<u8>) {
     let cluster = Cluster::processes();

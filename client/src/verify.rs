@@ -1,9 +1,9 @@
 //! A slow walk over everything that is stored, which proves that collection misses nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use percolator_protocol::types::{Cell, Timestamp};
+use percolator_protocol::types::{Cell, Rows, Timestamp};
 use percolator_wire::v1;
 use percolator_wire::v1::VerifyPart as Part;
 use percolator_wire::v1::request::Body as Ask;
@@ -14,6 +14,8 @@ use crate::admin::{Admin, REQUEST_TIMEOUT};
 use crate::resolver::unexpected;
 use crate::router::{CallError, Deadline};
 
+/// So often servers are walked once more that have got tablets meanwhile, which may have been behind the walk each time.
+const AGAIN_MAX: u32 = 3;
 const PARTS: [Part; 3] = [Part::Records, Part::Values, Part::Index];
 
 /// Where a walk is: it goes on from there.
@@ -64,6 +66,41 @@ pub struct Verification {
     pub tablets: BTreeMap<(String, u64), Verified>,
     /// The first hundred of each piece.
     pub findings: Vec<Finding>,
+    /// Tablets that moved while the walk went on, again and again: they may not have been looked at.
+    pub missed: BTreeSet<u64>,
+}
+
+/// A tablet that is in use, and who has it.
+struct Place {
+    id: u64,
+    table: u32,
+    rows: Rows,
+    epoch: u64,
+    server: String,
+}
+
+impl Place {
+    /// Whether its owner has had all of its rows since then, when places were these, in order. Of a table that is new there is
+    /// nothing to look at.
+    fn has_stayed(&self, before: &[Self]) -> bool {
+        let begins = |it: &Self| (it.table, &it.rows.start) <= (self.table, &self.rows.start);
+        let first = before.partition_point(begins).saturating_sub(1);
+        let ends = |it: &&Self| {
+            it.table < self.table
+                || (it.table == self.table && it.rows.start <= self.rows.start)
+                || it.overlaps(self)
+        };
+        let near = before[first..].iter().take_while(ends);
+        let mut overlapping = near.filter(|it| it.overlaps(self));
+        overlapping.all(|it| {
+            let is_back = it.id == self.id && it.rows == self.rows && it.epoch != self.epoch;
+            it.server == self.server && !is_back
+        })
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.table == other.table && self.rows.overlaps(&other.rows)
+    }
 }
 
 impl Admin {
@@ -86,6 +123,7 @@ impl Admin {
             )));
         }
         let mut done = Verification::default();
+        let mut places = self.places().await?;
         let mut servers = self.tablet_servers().await?;
         servers.sort();
         if !from.server.is_empty() && !servers.contains(&from.server) {
@@ -95,40 +133,82 @@ impl Admin {
                 servers.join(", ")
             )));
         }
-        for server in servers.into_iter().filter(|server| *server >= from.server) {
-            let is_first = server == from.server;
-            let first_part = if is_first { from.part } else { 0 };
-            for (number, part) in PARTS.into_iter().enumerate().skip(first_part) {
-                let mut after = if is_first && number == from.part {
-                    from.after.clone()
-                } else {
-                    Bytes::new()
+        servers.retain(|server| *server >= from.server);
+        for again in 0..=AGAIN_MAX {
+            for server in servers {
+                let begin = match again {
+                    0 if server == from.server => from.clone(),
+                    _ => Position {
+                        server,
+                        ..Position::default()
+                    },
                 };
-                loop {
-                    let begun = self.router.world.transport.now();
-                    let deadline = self.router.deadline(REQUEST_TIMEOUT);
-                    const DOING: &str = "verifying what is stored";
-                    let looked = self
-                        .verify_piece(&server, part, after, deadline)
-                        .await
-                        .map_err(|error| self.failed(deadline, DOING, error))?;
-                    after = looked.resume.clone();
-                    done.add(&server, part, looked);
-                    let position = Position {
-                        server: server.clone(),
-                        part: number,
-                        after: after.clone(),
-                    };
-                    if after.is_empty() {
-                        break;
-                    }
-                    at(&position, &done);
-                    let took = self.router.world.transport.now().saturating_sub(begun);
-                    self.router.world.transport.sleep(took * pace).await;
-                }
+                self.verify_server(begin, pace, &mut done, &mut at).await?;
             }
+            // What a server gets behind the place where it is walked, or once it was, no other has any more.
+            let now = self.places().await?;
+            let moved: Vec<&Place> = now.iter().filter(|it| !it.has_stayed(&places)).collect();
+            done.missed = moved.iter().map(|it| it.id).collect();
+            if moved.is_empty() || again == AGAIN_MAX {
+                break;
+            }
+            let owners: BTreeSet<String> = moved.into_iter().map(|it| it.server.clone()).collect();
+            done.forget(&owners);
+            servers = owners.into_iter().collect();
+            places = now;
         }
         Ok(done)
+    }
+
+    /// Walks one server, from a position in it on.
+    async fn verify_server(
+        &self,
+        from: Position,
+        pace: u32,
+        done: &mut Verification,
+        at: &mut impl FnMut(&Position, &Verification),
+    ) -> Result<(), Error> {
+        let mut position = from;
+        while let Some(part) = PARTS.get(position.part).copied() {
+            let begun = self.router.world.transport.now();
+            let deadline = self.router.deadline(REQUEST_TIMEOUT);
+            const DOING: &str = "verifying what is stored";
+            let looked = self
+                .verify_piece(&position.server, part, position.after.clone(), deadline)
+                .await
+                .map_err(|error| self.failed(deadline, DOING, error))?;
+            position.after = looked.resume.clone();
+            done.add(&position.server, part, looked);
+            if position.after.is_empty() {
+                position.part += 1;
+                continue;
+            }
+            at(&position, done);
+            let took = self.router.world.transport.now().saturating_sub(begun);
+            self.router.world.transport.sleep(took * pace).await;
+        }
+        Ok(())
+    }
+
+    /// Where tablets are that are in use.
+    async fn places(&self) -> Result<Vec<Place>, Error> {
+        let deadline = self.router.deadline(REQUEST_TIMEOUT);
+        let directory = self.router.listed(deadline).await;
+        let directory = directory.map_err(|error| Error::Unavailable(error.to_string()))?;
+        let place = |place: v1::TabletPlace| {
+            let tablet = place.tablet?;
+            Some(Place {
+                id: tablet.id,
+                table: tablet.table_id,
+                rows: Rows {
+                    start: tablet.start_row,
+                    end: tablet.end_row,
+                },
+                epoch: tablet.epoch,
+                server: place.server,
+            })
+        };
+        Ok(directory.tablets.into_iter().filter_map(place).collect())
     }
 
     async fn verify_piece(
@@ -178,6 +258,14 @@ impl Verification {
             .extend(looked.findings.into_iter().filter_map(finding));
     }
 
+    /// These servers are walked once more.
+    fn forget(&mut self, servers: &BTreeSet<String>) {
+        self.tablets
+            .retain(|(server, _), _| !servers.contains(server));
+        self.findings
+            .retain(|finding| !servers.contains(&finding.server));
+    }
+
     /// What is wrong, in all.
     pub fn wrong(&self) -> u64 {
         self.tablets.values().map(|tablet| tablet.wrong).sum()
@@ -187,6 +275,44 @@ impl Verification {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_got_rows_meanwhile_is_walked_again() {
+        let place = |id, table, rows: (&'static str, &'static str), epoch, server: &str| Place {
+            id,
+            table,
+            rows: Rows {
+                start: rows.0.into(),
+                end: rows.1.into(),
+            },
+            epoch,
+            server: server.into(),
+        };
+        let before = [
+            place(1, 1, ("", "h"), 1, "a"),
+            place(2, 1, ("h", ""), 1, "b"),
+            place(3, 2, ("", ""), 1, "b"),
+        ];
+        for (now, has_stayed) in [
+            (place(1, 1, ("", "h"), 1, "a"), true),
+            (place(1, 1, ("", "h"), 2, "b"), false),
+            // It was away.
+            (place(1, 1, ("", "h"), 3, "a"), false),
+            // Cut, and one of the pieces moved.
+            (place(1, 1, ("", "c"), 2, "a"), true),
+            (place(4, 1, ("c", "h"), 2, "a"), true),
+            (place(4, 1, ("c", "h"), 3, "b"), false),
+            (place(5, 1, ("h", "k"), 2, "b"), true),
+            // Merged.
+            (place(6, 1, ("", ""), 4, "b"), false),
+            (place(3, 2, ("", ""), 1, "b"), true),
+            (place(7, 3, ("", ""), 1, "c"), true),
+            (place(7, 0, ("", ""), 1, "c"), true),
+        ] {
+            let what = (now.id, now.epoch, &now.server);
+            assert_eq!(now.has_stayed(&before), has_stayed, "{what:?}");
+        }
+    }
 
     #[test]
     fn pieces_add_up_by_server_and_tablet() {

@@ -302,7 +302,7 @@ enum Out {
 
 impl<'a> Writer<'a> {
     /// Begins a file of these columns, if it is one with columns.
-    fn new(args: &'a Args, key: Option<String>, columns: Vec<Bytes>) -> io::Result<Self> {
+    fn new(args: &'a Args, key: Option<String>, columns: Vec<Bytes>) -> anyhow::Result<Self> {
         let out = match args.format {
             FileFormat::Jsonl => Out::Json(BufWriter::with_capacity(WRITE_BYTES, io::stdout())),
             FileFormat::Csv => {
@@ -310,7 +310,8 @@ impl<'a> Writer<'a> {
                     .buffer_capacity(WRITE_BYTES)
                     .from_writer(io::stdout());
                 if !columns.is_empty() {
-                    out.write_record(&columns).map_err(io::Error::from)?;
+                    let names = header_fields(&columns, args.escape)?;
+                    out.write_record(&names).map_err(io::Error::from)?;
                 }
                 Out::Csv(Box::new(out))
             }
@@ -399,6 +400,22 @@ fn json_line(row: &Row, key: Option<&str>, escape: bool) -> anyhow::Result<Strin
     Ok(line)
 }
 
+/// The names of a CSV file's columns.
+fn header_fields(columns: &[Bytes], escaped: bool) -> anyhow::Result<Vec<String>> {
+    let field = |name: &Bytes| match std::str::from_utf8(name) {
+        Ok("") => bail!(
+            "a column's name is empty, which no CSV file can say; use --format jsonl, or --columns without it"
+        ),
+        Ok(name) => Ok(name.to_owned()),
+        Err(_) if escaped => Ok(escape(name)),
+        Err(_) => bail!(
+            "a column's name is not UTF-8 text, {}; --escape writes it in this form",
+            short(name)
+        ),
+    };
+    columns.iter().map(field).collect()
+}
+
 /// Bytes as text; those that are none only escaped, and only if that is wanted.
 fn text(bytes: &[u8], row: &Row, what: &str, escaped: bool) -> anyhow::Result<String> {
     match std::str::from_utf8(bytes) {
@@ -461,6 +478,25 @@ mod tests {
         let command = Args::augment_args(clap::Command::new("export"));
         let words = ["export", "--table", "t"].iter().chain(words);
         Args::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_header_says_what_an_import_can_read() {
+        let names = |names: &[&'static [u8]], escaped| {
+            let names: Vec<Bytes> = names.iter().map(|name| Bytes::from_static(name)).collect();
+            header_fields(&names, escaped).map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            names(&[b"a", b"b"], false),
+            Ok(vec!["a".into(), "b".into()])
+        );
+        let why = names(&[b"a", b"\xff"], false).unwrap_err();
+        assert!(
+            why.contains("not UTF-8 text") && why.contains("--escape"),
+            "{why}"
+        );
+        assert_eq!(names(&[b"\xff"], true), Ok(vec!["\\xff".into()]));
+        assert!(names(&[b""], true).unwrap_err().contains("--format jsonl"));
     }
 
     fn row(key: &'static str, fields: &[(&'static str, &'static [u8])]) -> Row {

@@ -60,8 +60,8 @@ Examples:
   percolator import --table users --key id --atomic users.jsonl
   percolator import --table users --key id users.json.gz
 
-Exit code 1: a line could not be loaded, no row has the field of an index, or the import was stopped. What is in stays in, with --atomic nothing \
-is; loading again is harmless.";
+Exit code 1: a line could not be loaded, no row has the field of an index, or the import was stopped. What is in stays in; with --atomic nothing \
+is, but that --skip-bad leaves out bad lines alone. Loading again is harmless.";
 
 /// Load rows from a file, with the entries of their secondary indexes.
 #[derive(Debug, clap::Args)]
@@ -111,8 +111,10 @@ impl Args {
     /// How its client is to be.
     pub(crate) fn options(&self, options: Options) -> Options {
         if self.atomic {
+            // What one request waits for can't be tried again: all that was written would be lost.
             Options {
                 buffer_bytes: WHOLE_BUFFER_BYTES,
+                request_timeout: self.request_timeout,
                 ..options
             }
         } else {
@@ -229,7 +231,11 @@ pub(crate) async fn run(
 
 /// Why it ended before all was in, if so.
 fn say_end(end: &mut End, name: &str, skip_bad: bool) -> anyhow::Result<()> {
-    if let Some(line) = end.stopped_at {
+    // Of an import that was stopped otherwise as well, rows before the line may be missing.
+    if let Some(line) = end.stopped_at
+        && !end.interrupted
+        && end.failure.is_none()
+    {
         super::say(&format!(
             "stopped at {name}:{line}: the rows before it are in; correct the line and import again, which \
              is harmless{}",
@@ -281,7 +287,7 @@ async fn end_whole(
                 format!("lines {first} to {last} could not be loaded"),
             ))
         }
-        None if end.stopped_at.is_some() || end.interrupted => None,
+        None if end.stopped_at.is_some() || end.interrupted || end.unmet => None,
         None => {
             output.note(&format!("committing {}", count(counts.rows, "row")));
             match whole.clone().commit().await {
@@ -321,7 +327,8 @@ async fn end_whole(
         None => {
             let at = match end.stopped_at {
                 Some(line) => format!("stopped at {name}:{line}"),
-                None => "stopped".to_owned(),
+                None if end.interrupted => "stopped".to_owned(),
+                None => format!("{name} is not loaded"),
             };
             super::say(&format!("{at}: {how}"));
             Ok(code(&end))
@@ -364,7 +371,7 @@ async fn load(
     let Started {
         lanes,
         mut reports,
-        mut first,
+        first,
     } = reading
         .start(shared.clone())
         .context("cannot start a thread that reads")?;
@@ -374,15 +381,27 @@ async fn load(
     let mut ticks = tokio::time::interval(Duration::from_millis(200));
     let mut stop = stops().context("cannot wait for Ctrl-C")?;
     let mut reading = true;
-    // Tables are made for a row: a file without a good one leaves none behind.
+    let made = async {
+        // Tables are made for a row: a file without a good one leaves none behind.
+        if first.await.is_err() {
+            return Ok(None);
+        }
+        loop {
+            match make_tables(loader.client, args).await {
+                Err(error) if may_pass(&error) => loader.retries.wait(error, loader.say).await?,
+                made => return made.map(Some),
+            }
+        }
+    };
+    let mut made = std::pin::pin!(made);
     let mut waiting = true;
     loop {
         tokio::select! {
-            found = &mut first, if waiting => {
+            said = &mut made, if waiting => {
                 waiting = false;
-                end.found = found.is_ok();
-                if end.found {
-                    let said = make_tables(loader.client, args).await?;
+                if let Some(said) = said? {
+                    end.found = true;
+                    loader.retries.progress();
                     let progress = progress.lock();
                     said.iter().for_each(|said| progress.note(said));
                 }
@@ -531,6 +550,7 @@ fn summary(counts: &Counts, end: &End, took: Duration, output: Output) -> anyhow
                     && end.stopped_at.is_none()
                     && !end.interrupted
                     && end.failure.is_none()
+                    && !end.unmet
                     && !end.failed,
             })
             .to_string(),

@@ -20,26 +20,32 @@ pub(crate) struct JsonError {
 pub(crate) fn compact(text: &str) -> Result<String, JsonError> {
     let mut compact = String::with_capacity(text.len());
     for part in parts(text)? {
-        compact.push_str(part);
+        compact.push_str(part?);
     }
     Ok(compact)
 }
 
-/// The names and values of an object, in the order of the text; values are compact JSON text.
+/// The names and values of an object, in the order of the text; values are compact JSON text, and those that are longer than
+/// `value_bytes_max` are cut off somewhere behind that.
 /// `None`: it is JSON, but no object.
 ///
 /// # Errors
 /// As [`compact`].
-pub(crate) fn members(text: &str) -> Result<Option<Vec<(String, String)>>, JsonError> {
-    let mut parts = parts(text)?.into_iter();
-    if parts.next() != Some("{") {
-        return Ok(None);
+pub(crate) fn members(
+    text: &str,
+    value_bytes_max: usize,
+) -> Result<Option<Vec<(String, String)>>, JsonError> {
+    let mut parts = parts(text)?;
+    if parts.next().transpose()? != Some("{") {
+        // It is none, and is JSON all the same.
+        return parts.try_for_each(|part| part.map(drop)).map(|()| None);
     }
     let mut members = Vec::new();
     let mut name = None;
     let mut value = String::new();
     let mut depth = 0;
     for part in parts {
+        let part = part?;
         match part {
             "{" | "[" => depth += 1,
             "}" | "]" if depth > 0 => depth -= 1,
@@ -56,7 +62,9 @@ pub(crate) fn members(text: &str) -> Result<Option<Vec<(String, String)>>, JsonE
             }
             _ => {}
         }
-        value.push_str(part);
+        if value.len() <= value_bytes_max {
+            value.push_str(part);
+        }
     }
     Ok(Some(members))
 }
@@ -75,21 +83,22 @@ pub(crate) fn quote(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Cuts JSON text into its tokens.
-fn parts(text: &str) -> Result<Vec<&str>, JsonError> {
+/// Cuts JSON text into its tokens, one at a time: there may be as many as bytes.
+fn parts(text: &str) -> Result<impl Iterator<Item = Result<&str, JsonError>>, JsonError> {
     serde_json::from_str::<IgnoredAny>(text).map_err(|error| JsonError {
         line: error.line(),
         column: error.column(),
         why: reason(&error),
     })?;
     let bytes = text.as_bytes();
-    let mut parts = Vec::new();
+    let is_blank = |byte: &u8| b" \t\r\n".contains(byte);
     let mut at = 0;
-    while at < bytes.len() {
+    Ok(std::iter::from_fn(move || {
+        at += bytes[at..].iter().take_while(|byte| is_blank(byte)).count();
         let start = at;
+        let first = bytes.get(at)?;
         at += 1;
-        match bytes[start] {
-            b' ' | b'\t' | b'\r' | b'\n' => continue,
+        match first {
             b'{' | b'}' | b'[' | b']' | b',' | b':' => {}
             b'"' => {
                 while bytes[at] != b'"' {
@@ -100,7 +109,7 @@ fn parts(text: &str) -> Result<Vec<&str>, JsonError> {
                 if token.contains("\\u")
                     && let Err(error) = serde_json::from_str::<String>(token)
                 {
-                    return Err(misplaced(text, start, &error));
+                    return Some(Err(misplaced(text, start, &error)));
                 }
             }
             _ => {
@@ -109,9 +118,8 @@ fn parts(text: &str) -> Result<Vec<&str>, JsonError> {
                 }
             }
         }
-        parts.push(&text[start..at]);
-    }
-    Ok(parts)
+        Some(Ok(&text[start..at]))
+    }))
 }
 
 fn misplaced(text: &str, at: usize, error: &serde_json::Error) -> JsonError {
@@ -151,10 +159,12 @@ mod tests {
 
     #[test]
     fn an_object_falls_into_its_members() {
-        let members =
-            members(r#"{"a": 1, "b\u0021": {"x": [1, {"y": 2}]}, "c": "d,:}", "e": {}, "f": []}"#)
-                .unwrap()
-                .unwrap();
+        let members = members(
+            r#"{"a": 1, "b\u0021": {"x": [1, {"y": 2}]}, "c": "d,:}", "e": {}, "f": []}"#,
+            100,
+        )
+        .unwrap()
+        .unwrap();
         let members: Vec<(&str, &str)> = members
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
@@ -169,9 +179,18 @@ mod tests {
                 ("f", "[]"),
             ]
         );
-        assert_eq!(super::members("{}").unwrap(), Some(vec![]));
-        assert_eq!(super::members("[{}]").unwrap(), None);
-        assert_eq!(super::members("\"{\"").unwrap(), None);
+        assert_eq!(super::members("{}", 100).unwrap(), Some(vec![]));
+        assert_eq!(super::members("[{}]", 100).unwrap(), None);
+        assert_eq!(super::members("\"{\"", 100).unwrap(), None);
+        assert!(super::members("[\"\\ud800\"]", 100).is_err());
+    }
+
+    #[test]
+    fn of_a_value_that_is_too_long_no_more_is_kept() {
+        let text = format!(r#"{{"a": [{}0], "b": 1}}"#, "0,".repeat(10_000));
+        let members = members(&text, 100).unwrap().unwrap();
+        assert!((101..200).contains(&members[0].1.len()));
+        assert_eq!(members[1], ("b".to_owned(), "1".to_owned()));
     }
 
     #[test]

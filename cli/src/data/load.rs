@@ -291,13 +291,17 @@ async fn write(
             Change::Changed => counts.changed += 1,
             Change::Unchanged => counts.unchanged += 1,
         }
+        // There need not be room for all of a batch, nor of one row.
         for (column, value) in diff.puts() {
+            txn.ready().await?;
             txn.put(table, key, column, value.clone())?;
         }
         for column in diff.gone() {
+            txn.ready().await?;
             txn.delete(table, key, column)?;
         }
         for (at, entry) in diff.stale() {
+            txn.ready().await?;
             txn.delete(&indexes[*at].table, entry, "")?;
             counts.index_entries_removed += 1;
         }
@@ -305,6 +309,7 @@ async fn write(
             if same {
                 kept.push((at, entry, key));
             } else {
+                txn.ready().await?;
                 txn.put(&indexes[at].table, &entry, "", "")?;
                 counts.index_entries += 1;
             }
@@ -321,6 +326,7 @@ async fn write(
         if there.is_none() {
             // Nothing of the row is written, so that its cell has to be held: another transaction may
             // be changing it.
+            txn.ready().await?;
             txn.get_for_update(table, key, &indexes[*at].field).await?;
             txn.put(&indexes[*at].table, entry, "", "")?;
             counts.index_entries += 1;

@@ -13,6 +13,9 @@ use percolator_client::{escape, index_row};
 
 use super::{IndexArg, json};
 
+/// The most bytes of JSON that a value may have: of a string, six for each byte, and the quotes.
+pub(crate) const JSON_VALUE_BYTES_MAX: usize = 6 * VALUE_BYTES_MAX + 2;
+
 /// One row to load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -109,8 +112,13 @@ impl Shape {
             }
             let stored = stored(&value);
             if stored.len() > VALUE_BYTES_MAX {
+                let least = if value.len() > JSON_VALUE_BYTES_MAX {
+                    "at least "
+                } else {
+                    ""
+                };
                 return Err(format!(
-                    "the value of field {name:?} is {} bytes long, the limit is {VALUE_BYTES_MAX}",
+                    "the value of field {name:?} is {least}{} bytes long, the limit is {VALUE_BYTES_MAX}",
                     stored.len()
                 ));
             }
@@ -261,7 +269,10 @@ mod tests {
     }
 
     fn record(line: &str, shape: &Shape) -> Result<Record, String> {
-        shape.record(1, json::members(line).unwrap().unwrap())
+        shape.record(
+            1,
+            json::members(line, JSON_VALUE_BYTES_MAX).unwrap().unwrap(),
+        )
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

@@ -6,7 +6,7 @@ use std::io::{self, BufRead};
 use super::csv_rows::next_row;
 use super::elements::Element;
 use super::lines::{Lines, Next};
-use super::records::{Record, Shape, Twin};
+use super::records::{JSON_VALUE_BYTES_MAX, Record, Shape, Twin};
 use super::{FileFormat, json};
 
 /// A line, or a row, that can't be loaded.
@@ -156,7 +156,7 @@ impl<R: BufRead> Source<R> {
     fn json_record(&self, line: u64) -> Result<Record, Bad> {
         let text =
             std::str::from_utf8(&self.buffer).map_err(|error| Bad::not_utf8(line, &error))?;
-        let members = json::members(text)
+        let members = json::members(text, JSON_VALUE_BYTES_MAX)
             .map_err(|error| {
                 let unit = match self.array {
                     Some(true) => "byte of the element",

@@ -214,6 +214,10 @@ impl<'a> Session<'a> {
         row: Bytes,
         cells: Vec<(Bytes, Option<Bytes>)>,
     ) -> anyhow::Result<()> {
+        // All of them or none: what comes behind a wrong one is not written, and what came before would be committed.
+        for (column, value) in &cells {
+            Txn::check_write(&row, column, value.as_deref().unwrap_or_default())?;
+        }
         let write = |txn: &Txn| -> anyhow::Result<()> {
             for (column, value) in &cells {
                 match value {
