@@ -4,12 +4,14 @@
 //!
 //! `cargo xtask test crash --seed S` repeats a run's choices, `--rounds N` makes it longer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Child, Stdio};
 
+use crate::support::clients::{lives, stop_bank};
 use crate::support::{
-    Choices, Cluster, Deck, SERVERS, rounds, signal, stand_still, wait_for, wait_for_transfers,
+    Choices, Cluster, Deck, SERVERS, rounds, signal, stand_still, start_bank, wait_for,
+    wait_for_transfers,
 };
 use serde_json::Value;
 
@@ -28,28 +30,28 @@ impl Bank {
         };
         let (ledger, history) = (file("transfers.jsonl"), file("history.jsonl"));
         Self {
-            child: start_bank(cluster, &ledger, &history),
+            child: open_bank(cluster, &ledger, &history),
             ledger,
             history,
         }
     }
 
-    /// Waits until so many more transfers were answered, while it runs.
+    /// Waits until so many more transfers were committed, while it runs.
     fn wait_for(&mut self, transfers: u64) {
-        let transfers = usize::try_from(transfers).expect("small");
         wait_for_transfers(&self.ledger, transfers);
         lives(&mut self.child, "the bank");
     }
 
     fn restart(&mut self, cluster: &Cluster) {
         end(&mut self.child);
-        self.child = start_bank(cluster, &self.ledger, &self.history);
+        self.child = open_bank(cluster, &self.ledger, &self.history);
     }
 
-    /// Ends it. What its clients were answered is what is there, and snapshot isolation explains what they read.
+    /// Stops it, when it goes on after all that happened. The sum is right, what its clients were answered is what is there, and
+    /// snapshot isolation explains what they read.
     fn answers_hold(mut self, cluster: &Cluster) {
-        lives(&mut self.child, "the bank");
-        end(&mut self.child);
+        self.wait_for(20);
+        stop_bank(self.child);
         let found = cluster.bank_holds(&["--accounts", ACCOUNTS], &self.ledger);
         assert!(found["committed"].as_u64() > Some(100), "{found}");
         let said = cluster.run(&["history", "check", "-o", "json", &self.history]);
@@ -67,16 +69,10 @@ impl Bank {
 /// Accounts of the bank.
 const ACCOUNTS: &str = "200";
 
-fn start_bank(cluster: &Cluster, ledger: &str, history: &str) -> Child {
-    let bank = ["bank", "--accounts", ACCOUNTS, "--clients", "16"];
-    cluster
-        .command(&bank)
-        .args(["--duration", "10m", "--ledger", ledger])
-        .args(["--history", history])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the bank runs")
+fn open_bank(cluster: &Cluster, ledger: &str, history: &str) -> Child {
+    let bank = ["--accounts", ACCOUNTS, "--clients", "16"];
+    let bank = [&bank[..], &["--history", history]].concat();
+    start_bank(cluster, &bank, ledger)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -128,14 +124,9 @@ fn bank_keeps_every_answer_while_servers_are_killed_and_stopped_and_clients_are_
     let summary: Value = serde_json::from_str(&said.ok()).expect("JSON");
     assert_eq!(summary["wrong_sums"], 0, "{summary}");
     assert_eq!(summary["failed"], 0, "{summary}");
+    assert!(summary["transfers"].as_u64() > Some(0), "{summary}");
     readers_get_through(&cluster);
     nothing_is_overlooked(&cluster);
-}
-
-/// Fails where a client has ended, which none does by itself.
-fn lives(client: &mut Child, what: &str) {
-    let ended = client.try_wait().expect("a child");
-    assert!(ended.is_none(), "{what} has ended by itself: {ended:?}");
 }
 
 fn end(client: &mut Child) {
@@ -300,7 +291,6 @@ fn a_client_killed_in_mid_commit_leaves_nothing_that_stops_others() {
         cluster.run(&["scan", "bank"]).ok();
         bank.restart(&cluster);
     }
-    bank.wait_for(20);
     bank.answers_hold(&cluster);
 }
 
@@ -309,21 +299,31 @@ fn a_client_killed_in_mid_commit_leaves_nothing_that_stops_others() {
 #[test]
 fn a_server_killed_while_it_starts_is_started_again() {
     let cluster = Cluster::processes();
-    cluster.run(&["table", "create", "t"]).ok();
+    let cuts = ["--split-at", "h", "--split-at", "p"];
+    let create = ["table", "create", "t"];
+    cluster.run(&[&create[..], &cuts].concat()).ok();
+    let mut owners = cluster.tablets("t").into_iter();
+    let at = owners.position(|(_, owner)| owner == "tablet-1");
+    let at = at.expect("each server has one of three tablets");
+    let row = format!("{}a", cluster.starts("t")[at]);
+    cluster.run(&["put", "t", &row, "c", "1"]).ok();
     let folder = cluster.data_dir.join("tablet-1").display().to_string();
-    let mut killed = 0;
+    let mut killed = BTreeSet::new();
     wait_for("enough deaths", || {
         for pid in processes_of(&folder) {
             signal(pid, "KILL");
-            killed += 1;
+            killed.insert(pid);
         }
-        (killed >= 12).then_some(())
+        (killed.len() >= 12).then_some(())
     });
-    let put = wait_for("the server to be back", || {
-        let said = cluster.run(&["put", "t", "a", "c", "1"]);
-        (said.code() == 0).then_some(said)
+    let get = ["get", "t", &row, "c"];
+    let got = wait_for("the server to be back", || {
+        let said = cluster.run(&get);
+        (said.code() == 0).then_some(said.out)
     });
-    put.ok();
+    assert_eq!(got, "1\n");
+    cluster.run(&["put", "t", &row, "c", "2"]).ok();
+    assert_eq!(cluster.run(&get).ok(), "2\n");
 }
 
 /// Processes with this folder among their arguments, also those that don't listen yet.

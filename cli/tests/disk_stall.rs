@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Cluster, block_on, signal, wait_for, wait_for_transfers};
+use crate::support::{
+    Cluster, block_on, end_bank, signal, start_bank, wait_for, wait_for_transfers,
+};
 use percolator_telemetry::endpoint;
 
 /// A volume that can be frozen: anyone who writes to it waits then.
@@ -159,13 +161,8 @@ fn leaders_go_on_without_their_disks_and_others_when_they_die() {
         (server, volume)
     });
     let cluster = Cluster::start_in(&data_dir, &arguments);
-    let mut bank = cluster
-        .command(&["bank", "--accounts", "100", "--clients", "4"])
-        .args(["--duration", "10m", "--ledger", &ledger])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the bank runs");
+    let bank = ["--accounts", "100", "--clients", "4"];
+    let bank = start_bank(&cluster, &bank, &ledger);
     let goes_on = |transfers| wait_for_transfers(&ledger, transfers);
     goes_on(100);
     let before = leaders(&cluster);
@@ -194,8 +191,7 @@ fn leaders_go_on_without_their_disks_and_others_when_they_die() {
         after.iter().all(|leader| !before.contains(leader)),
         "{after:?}"
     );
-    signal(bank.id(), "TERM");
-    bank.wait().expect("the bank ends");
+    end_bank(bank);
     cluster.bank_holds(&["--accounts", "100"], &ledger);
     assert_eq!(cluster.stop().0, 0);
 }

@@ -1,23 +1,13 @@
 //! Histories of real clusters whose processes are killed and stopped: snapshot isolation can explain them.
 
 use crate::support;
-use std::process::{Child, Stdio};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::support::{
-    Choices, Cluster, Deck, SERVERS, lines, rounds, signal, stand_still, wait_for,
-};
+use crate::support::clients::{end_recorder, record, wait_for_commits};
+use crate::support::{Choices, Cluster, Deck, SERVERS, rounds, signal, stand_still};
+use percolator_history::{Op, Outcome};
 use serde_json::Value;
-
-fn record(cluster: &Cluster, file: &str) -> Child {
-    cluster
-        .command(&["history", "record", "--clients", "12", "--lists", "12"])
-        .args(["--duration", "10m", file])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the recorder runs")
-}
 
 #[derive(Clone, Copy)]
 enum Event {
@@ -35,7 +25,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
     cluster.run(&["gc", "set", "--retention", "2s"]).ok();
     let file = cluster.data_dir.join("../history.jsonl");
     let file = file.to_str().expect("a path of text");
-    let mut recorder = record(&cluster, file);
+    let mut recorder = record(cluster.command(&[]), file);
     let mut events = Deck::new(
         [Event::RecorderKilled, Event::RecorderStill]
             .into_iter()
@@ -43,14 +33,13 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
             .chain(SERVERS.map(Event::Killed)),
     );
     for round in rounds(events.len(), 12) {
-        let target = lines(file) + 100 + usize::try_from(choices.below(400)).expect("small");
-        wait_for("transactions", || (lines(file) > target).then_some(()));
+        wait_for_commits(&mut recorder, file, 20 + choices.below(80));
         match events.draw(&mut choices) {
             Event::RecorderKilled => {
                 eprintln!("round {round}: the recorder is killed");
                 signal(recorder.id(), "KILL");
                 recorder.wait().expect("it ends");
-                recorder = record(&cluster, file);
+                recorder = record(cluster.command(&[]), file);
             }
             // For longer than any lock lives, and than its lease: what it holds is rolled back, what it reads may be
             // too old, and then it goes on.
@@ -61,12 +50,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
                 cluster.run(&["scan", "history"]).ok();
                 std::thread::sleep(Duration::from_millis(3_500));
                 signal(recorder.id(), "CONT");
-                let more = lines(file) + 100;
-                wait_for("it goes on", || {
-                    let ended = recorder.try_wait().expect("a child of ours");
-                    assert!(ended.is_none(), "the recorder has ended: {ended:?}");
-                    (lines(file) > more).then_some(())
-                });
+                wait_for_commits(&mut recorder, file, 20);
             }
             Event::Still(server) => {
                 eprintln!("round {round}: {server} stands still");
@@ -78,8 +62,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
             }
         }
     }
-    signal(recorder.id(), "KILL");
-    recorder.wait().expect("it ends");
+    end_recorder(&mut recorder, file);
     let said = cluster.run(&["history", "check", "-o", "json", file]);
     eprintln!("{}", said.out);
     let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
@@ -115,6 +98,21 @@ fn what_can_not_be_explained_is_said() {
     let said = check("\n");
     assert_eq!(said.code(), 7, "{said:?}");
     assert!(said.out.starts_with("nothing to check"), "{said:?}");
+    let aborted = r#"{"client":"a","outcome":"aborted","ops":[{"r":["x",null]}]}"#;
+    let said = check(aborted);
+    assert_eq!(said.code(), 7, "{said:?}");
+    assert!(said.out.contains("nothing to check"), "{said:?}");
+    assert!(!said.out.contains("holds"), "{said:?}");
+    // A recorder may be killed behind any byte.
+    let committed = r#"{"client":"a","outcome":"committed","ops":[{"r":["x",null]}]}"#;
+    for torn in [
+        r#"{"client":"b","outcome":"committed","ops":[{"r":["x",null]}"#,
+        r#"{"client":"b","outco"#,
+    ] {
+        let said = check(&format!("{committed}\n{torn}"));
+        assert_eq!(said.code(), 0, "{said:?}");
+        assert!(said.err.contains("1 lines were cut off"), "{said:?}");
+    }
     check("{}\n").refused(1, &["history.jsonl", "line 1", "client"]);
     let missing = support::percolator(&["history", "check", "/nowhere/history.jsonl"]);
     missing.refused(1, &["cannot read /nowhere/history.jsonl"]);
@@ -190,8 +188,8 @@ fn a_recorder_that_is_interrupted_ends_what_is_under_way() {
     let cluster = Cluster::threads();
     let file = cluster.data_dir.join("../history.jsonl");
     let file = file.to_str().expect("a path of text");
-    let mut recorder = record(&cluster, file);
-    wait_for("transactions", || (lines(file) > 50).then_some(()));
+    let mut recorder = record(cluster.command(&[]), file);
+    wait_for_commits(&mut recorder, file, 20);
     signal(recorder.id(), "INT");
     let status = recorder.wait().expect("it ends");
     assert!(status.success(), "{status}");
@@ -202,4 +200,27 @@ fn a_recorder_that_is_interrupted_ends_what_is_under_way() {
     let left = cluster.run(&["txn", "list", "-o", "json"]).ok();
     assert_eq!(left.trim(), "[]", "{left}");
     cluster.run(&["history", "check", file]).ok();
+    // Its last transaction has read every row.
+    let history = std::fs::read_to_string(file).expect("a history");
+    let history = percolator_history::parse(&history).expect("a history");
+    let written = history.iter().flat_map(|transaction| &transaction.ops);
+    let written: BTreeSet<&String> = written
+        .filter_map(|op| match op {
+            Op::Write(cell, _) => Some(cell),
+            _ => None,
+        })
+        .collect();
+    let last = history.last().expect("a transaction");
+    assert_eq!(last.outcome, Outcome::Committed, "{last:?}");
+    let mut read = BTreeSet::new();
+    for op in &last.ops {
+        let Op::Read(cell, _) = op else {
+            panic!("{last:?}");
+        };
+        read.insert(cell);
+    }
+    assert!(
+        !written.is_empty() && read.is_superset(&written),
+        "{last:?}"
+    );
 }

@@ -3,6 +3,7 @@
 mod applications;
 mod bad_input;
 mod balance;
+mod bank;
 mod bundle_kubernetes;
 mod changes;
 mod commands;

@@ -2,14 +2,13 @@
 //! servers behind a network that is late, loses and resets. Snapshot isolation explains what clients saw, and everything goes on
 //! afterwards.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
+use crate::support::clients::{end_recorder, record, wait_for_commits};
 use crate::support::network::Network;
 use crate::support::proxy::{Storm, Weather};
-use crate::support::{
-    Choices, CommandOutput, Deck, SERVERS, lines, rounds, signal, stand_still, wait_for,
-};
+use crate::support::{Choices, CommandOutput, Deck, SERVERS, rounds, stand_still};
 use serde_json::Value;
 
 #[test]
@@ -34,7 +33,7 @@ fn snapshot_isolation_explains_what_clients_saw_through_cuts_and_wrong_clocks() 
             .chain(SERVERS.map(Event::Killed)),
     );
     for round in rounds(events.len(), 13) {
-        wait_for_more(file, 100 + choices.below(300), &mut recorder);
+        wait_for_commits(&mut recorder, file, 20 + choices.below(60));
         match events.draw(&mut choices) {
             Event::WrongClock => {
                 // An hour back, an hour ahead (not followed), a few seconds ahead (followed), right again.
@@ -72,7 +71,7 @@ fn others_take_over_from_leaders_that_are_cut_off() {
     // The master and the oracle in turn, each twice.
     for round in rounds(4, 4) {
         let cut = usize::try_from(round % 2).expect("small");
-        wait_for_more(file, 50, &mut recorder);
+        wait_for_commits(&mut recorder, file, 10);
         let before = network.leaders();
         network.link(&before[cut], false);
         let began = Instant::now();
@@ -85,7 +84,7 @@ fn others_take_over_from_leaders_that_are_cut_off() {
             before[cut],
             began.elapsed()
         );
-        wait_for_more(file, 50, &mut recorder);
+        wait_for_commits(&mut recorder, file, 10);
         network.link(&before[cut], true);
         let after = network.leaders();
         assert_ne!(after[cut], before[cut], "nobody has taken over");
@@ -114,7 +113,7 @@ fn snapshot_isolation_explains_what_clients_saw_through_delays_losses_and_resets
             .chain(SERVERS.map(Event::Killed)),
     );
     for round in rounds(events.len(), 12) {
-        wait_for_more(file, 50 + choices.below(150), &mut recorder);
+        wait_for_commits(&mut recorder, file, 10 + choices.below(30));
         match events.draw(&mut choices) {
             Event::Killed(server) => {
                 eprintln!("round {round}: {server} is killed");
@@ -139,30 +138,11 @@ fn snapshot_isolation_explains_what_clients_saw_through_delays_losses_and_resets
     explained(&mut recorder, file, |arguments| storm.run(arguments));
 }
 
-/// Starts a client that writes down what it sees.
-fn record(mut client: Command, file: &str) -> Child {
-    client
-        .args(["history", "record", "--clients", "12", "--lists", "12"])
-        .args(["--duration", "10m", file])
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the recorder runs")
-}
-
-fn wait_for_more(file: &str, transactions: u64, recorder: &mut Child) {
-    let target = lines(file) + usize::try_from(transactions).expect("small");
-    wait_for("transactions", || (lines(file) > target).then_some(()));
-    let ended = recorder.try_wait().expect("a child");
-    assert!(ended.is_none(), "the recorder ended: {ended:?}");
-}
-
-/// Ends the recorder; snapshot isolation explains what it saw, and every row can be read.
+/// Ends the recorder; snapshot isolation explains what it saw, also of every row in the end.
 fn explained(recorder: &mut Child, file: &str, run: impl Fn(&[&str]) -> CommandOutput) {
-    signal(recorder.id(), "KILL");
-    recorder.wait().expect("it ends");
+    end_recorder(recorder, file);
     let said = run(&["history", "check", "-o", "json", file]);
     eprintln!("{}{}", said.out, said.err);
     let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
     assert!(found["committed"].as_u64() > Some(20), "{found}");
-    run(&["scan", "history"]).ok();
 }

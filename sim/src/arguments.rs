@@ -61,6 +61,9 @@ pub struct Arguments {
     /// Prove that every invariant kills a mutant if no other invariant is checked.
     #[arg(long, group = "proof", conflicts_with_all = ["seed", "mutants", "seeds", "mutant", "alone"], conflicts_with_all = OF_ONE)]
     pub invariants: bool,
+    /// Run each plan that killed a mutant without that mutant as well, where it has to hold: twice the work, and more.
+    #[arg(long, requires = "proof")]
+    pub control: bool,
     /// Look for it in all seeds, instead of first in those where it was seen last, and write where it was seen into this file.
     #[arg(long, value_name = "FILE", requires = "proof", conflicts_with_all = ["seeds", "mutant", "alone"])]
     pub keep: Option<PathBuf>,

@@ -17,7 +17,7 @@ use percolator_sim::export::export;
 use percolator_sim::lone_invariants;
 use percolator_sim::mutation::Mutation;
 use percolator_sim::plan::Plan;
-use percolator_sim::proof::{Kill, KnownSeeds, each, first};
+use percolator_sim::proof::{Kill, KnownSeeds, control, each, first};
 use percolator_sim::run::{keep_panics, run, run_until};
 use percolator_sim::scale::scale;
 use percolator_sim::seeds::Seeds;
@@ -205,7 +205,7 @@ fn many(arguments: &Arguments) -> ExitCode {
         from_copies.into_inner(),
     );
     let Some((seed, failure)) = failed.into_inner() else {
-        return ExitCode::SUCCESS;
+        return ExitCode::from(u8::from(!held(runs)));
     };
     println!(
         "seed {seed} FAILED: {}: {}",
@@ -216,6 +216,14 @@ fn many(arguments: &Arguments) -> ExitCode {
     show_end(&run(&plan, Keep::All).trace, &failure, true);
     println!("to repeat it: cargo xtask sim {plan} --trace");
     ExitCode::FAILURE
+}
+
+/// Whether it says anything that none of so many seeds failed: where none has ended, nothing was tested.
+fn held(runs: u64) -> bool {
+    if runs == 0 {
+        println!("FAILED: no seed has ended: give more --seconds, or --at-least 1");
+    }
+    runs > 0
 }
 
 /// For each mutant: which seed kills it, and by which invariant. With `--alone`, where only that one is looked at:
@@ -272,12 +280,13 @@ fn mutants(arguments: &Arguments) -> ExitCode {
             "{moved} not in the seed of last time; so that it is quick again: cargo xtask sim --mutants --keep sim/testdata/killed.txt"
         );
     }
+    let failed = controlled(arguments, &found);
     let kept = keep(arguments, all.iter().map(|it| it.name()).zip(&found));
     let may_miss = match arguments.alone {
         Some(_) => all.len() - 1,
         None => 0,
     };
-    if missed > may_miss || otherwise > 0 {
+    if missed > may_miss || otherwise > 0 || failed > 0 {
         return ExitCode::FAILURE;
     }
     kept
@@ -348,12 +357,39 @@ fn invariants(arguments: &Arguments) -> ExitCode {
     println!(
         "to repeat one: cargo xtask sim --seed SEED --mutant MUTANT --alone INVARIANT --trace"
     );
+    let failed = controlled(arguments, &found);
     let names = uses.iter().map(|of| of.invariant.to_owned());
     let kept = keep(arguments, names.zip(&found));
-    if missed > 0 {
+    if missed > 0 || failed > 0 {
         return ExitCode::FAILURE;
     }
     kept
+}
+
+/// How many of the plans that killed fail without their mutants as well, if that is asked for; says how.
+fn controlled(arguments: &Arguments, found: &[Option<Kill>]) -> usize {
+    if !arguments.control {
+        return 0;
+    }
+    let kills: Vec<&Kill> = found.iter().flatten().collect();
+    let failures = control(&kills, |plan| run(plan, Keep::Nothing).failure);
+    let mut failed = 0;
+    for (kill, failure) in kills.iter().zip(failures) {
+        let (Some(failure), Some(mutation)) = (failure, kill.plan.mutation) else {
+            continue;
+        };
+        failed += 1;
+        let (seed, name) = (kill.plan.seed, mutation.name());
+        println!(
+            "FAILED: {name:24} {seed:5}  also without it: {}: {}",
+            failure.invariant, failure.detail
+        );
+    }
+    println!(
+        "{} plans without their mutants, {failed} failed",
+        kills.len()
+    );
+    failed
 }
 
 /// A line of a table: what was killed, in which seed, and how.
@@ -361,4 +397,14 @@ fn row(name: &str, killed: &Kill) -> String {
     let Kill { plan, failure } = killed;
     let detail: String = failure.detail.chars().take(90).collect();
     format!("{name:24} {:5}  {}: {detail}", plan.seed, failure.invariant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::held;
+
+    #[test]
+    fn without_a_seed_nothing_holds() {
+        assert!(held(1) && !held(0));
+    }
 }

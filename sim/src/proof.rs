@@ -57,6 +57,19 @@ pub fn first(plans: impl IntoIterator<Item = Plan>) -> Option<Kill> {
     })
 }
 
+/// How the plans of these kills fail when they are run without their mutants: then it isn't these that were noticed.
+pub fn control(
+    kills: &[&Kill],
+    run: impl Fn(&Plan) -> Option<Failure> + Sync,
+) -> Vec<Option<Failure>> {
+    each(kills, |kill| {
+        run(&Plan {
+            mutation: None,
+            ..kill.plan.clone()
+        })
+    })
+}
+
 /// What `work` says of each, in their order; done by all cores.
 pub fn each<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
@@ -81,7 +94,10 @@ pub fn each<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R
 
 #[cfg(test)]
 mod tests {
-    use super::KnownSeeds;
+    use super::{Kill, KnownSeeds, control};
+    use crate::mutation::Mutation;
+    use crate::plan::Plan;
+    use crate::world::Failure;
 
     #[test]
     fn known_seeds_come_first_and_none_comes_twice() {
@@ -91,5 +107,23 @@ mod tests {
         for unknown in ["TwoOwners", "another", "no"] {
             assert_eq!(of(unknown), [0, 1, 2, 3, 4], "{unknown}");
         }
+    }
+    #[test]
+    fn a_plan_that_fails_without_its_mutant_kills_none() {
+        let failure = |detail: &str| Failure {
+            invariant: "durable".to_owned(),
+            detail: detail.to_owned(),
+        };
+        let kills = [1, 2, 3].map(|seed| Kill {
+            plan: Mutation::TwoOwners.plan(seed),
+            failure: failure("with it"),
+        });
+        let without = |plan: &Plan| {
+            assert_eq!(plan.mutation, None);
+            assert_eq!(plan.faults, Mutation::TwoOwners.plan(plan.seed).faults);
+            (plan.seed == 2).then(|| failure("without it"))
+        };
+        let failures = control(&kills.each_ref(), without);
+        assert_eq!(failures, [None, Some(failure("without it")), None]);
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: what finds bugs the longer it runs, for hours, with a report.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, OpenOptions},
     io::Write as _,
     path::{Path, PathBuf},
@@ -27,8 +28,11 @@ use crate::{
     parts::{
         Part, Report, crash,
         e2e::{self, E2eArgs},
+        sim::FRESH_LEAST,
     },
     programs,
+    tally::Skipped,
+    test::{ci, in_ci},
 };
 
 /// How long, and where the report goes.
@@ -50,8 +54,8 @@ Examples:
   cargo xtask soak --upgrade-from HEAD~100
                                        the operator and a cluster of this commit become those of this checkout
 
-The report has one JSON object a line for each step: the commit, the step, when it began, how long it took, what was run
-and, if it failed, how. It grows from run to run, so that weeks can be compared:
+The report has one JSON object a line for each step: the commit, the step, when it began, how long it took, what was run,
+which tests were skipped and, if it failed, how. With CI=true it ends with a failure also when anything was skipped. It grows from run to run, so that weeks can be compared:
   jq -s 'group_by(.step) | map({step: .[0].step, seconds: map(.seconds) | add, failed: map(select(.failed)) | length})' \\
       target/soak.jsonl")]
 pub(crate) struct Args {
@@ -133,17 +137,88 @@ type Run<'a> = Box<dyn Fn() -> anyhow::Result<Ran> + 'a>;
 struct Ran {
     counts: Value,
     found: Option<anyhow::Error>,
+    /// What this machine doesn't let it do.
+    skipped: Vec<Skipped>,
+}
+
+impl Ran {
+    fn new(counts: Value, found: Option<anyhow::Error>) -> Self {
+        Self {
+            counts,
+            found,
+            skipped: Vec::new(),
+        }
+    }
+
+    /// A part of the tests.
+    fn part(run: impl FnOnce(&mut Report) -> anyhow::Result<Value>) -> Self {
+        let mut report = Report::default();
+        let (counts, found) = match run(&mut report) {
+            Ok(counts) => (counts, None),
+            Err(error) => (Value::Null, Some(error)),
+        };
+        Self {
+            counts,
+            found,
+            skipped: report.tally.skipped,
+        }
+    }
+
+    /// The fields of the report's line that are about it.
+    fn into_line(self, mut line: Value) -> Value {
+        let skipped = self.skipped.iter();
+        let skipped = skipped.map(|it| format!("{}: {}", it.test, it.why));
+        line["skipped"] = skipped.collect();
+        line["ran"] = self.counts;
+        line["failed"] = self.found.map(|error| format!("{error:#}")).into();
+        line
+    }
+}
+
+/// What became of all steps.
+#[derive(Default)]
+struct Sum {
+    failed: u32,
+    skipped: BTreeSet<String>,
+}
+
+impl Sum {
+    fn add(&mut self, ran: &Ran) {
+        self.failed += u32::from(ran.found.is_some());
+        let skipped = ran.skipped.iter();
+        self.skipped.extend(skipped.map(|it| it.test.clone()));
+    }
+
+    fn words(&self) -> String {
+        let mut words = format!("{} step(s) failed", self.failed);
+        if !self.skipped.is_empty() {
+            let names: Vec<&str> = self.skipped.iter().map(String::as_str).collect();
+            words += &format!(", {} test(s) skipped: {}", names.len(), names.join(", "));
+        }
+        words
+    }
+
+    /// Whether nothing failed; and, where nothing may be, nothing was skipped.
+    fn is_well(&self, may_skip: bool) -> bool {
+        self.failed == 0 && (may_skip || self.skipped.is_empty())
+    }
+
+    /// Says it, and how this ends.
+    fn conclude(&self) -> ExitCode {
+        println!("{}", self.words());
+        if self.is_well(!in_ci()) {
+            return ExitCode::SUCCESS;
+        }
+        if self.failed == 0 {
+            println!("with CI={} nothing may be skipped", ci());
+        }
+        ExitCode::FAILURE
+    }
 }
 
 /// A run that has counts where it found nothing alone.
 fn counted<'a>(run: impl Fn() -> anyhow::Result<Value> + 'a) -> Run<'a> {
-    Box::new(move || {
-        let counts = run()?;
-        Ok(Ran {
-            counts,
-            found: None,
-        })
-    })
+    Box::new(move || Ok(Ran::new(run()?, None)))
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
@@ -157,48 +232,44 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         None => context.root().join("target/soak.jsonl"),
     };
     let commit = programs::revision(context.root());
-    let step = |name: &str, step: &dyn Fn() -> anyhow::Result<Ran>| {
+    let mut sum = Sum::default();
+    let mut step = |name: &str, step: &dyn Fn() -> anyhow::Result<Ran>| {
         let at = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let started = Instant::now();
-        let (ran, failed) = match step() {
-            Ok(Ran { counts, found }) => (Some(counts), found),
-            Err(error) => (None, Some(error)),
-        };
-        if let Some(error) = &failed {
+        let ran = step().unwrap_or_else(|error| Ran::new(Value::Null, Some(error)));
+        if let Some(error) = &ran.found {
             println!("FAILED: {error:#}");
         }
-        let line = json!({
+        sum.add(&ran);
+        let line = ran.into_line(json!({
             "commit": commit,
             "step": name,
             "began": at.as_secs(),
             "seconds": started.elapsed().as_secs(),
-            "ran": ran,
-            "failed": failed.as_ref().map(|error| format!("{error:#}")),
-        });
-        note(&report, &line.to_string())?;
-        anyhow::Ok(failed.is_none())
+        }));
+        note(&report, &line.to_string())
     };
     if let Some((name, instead)) = alone(context, args) {
-        return Ok(exit_code(step(name, &instead)?));
+        step(name, &instead)?;
+        return Ok(sum.conclude());
     }
     let began = Instant::now();
     let whole = Duration::from_secs_f64(args.hours * 3600.0);
     let left = || whole.saturating_sub(began.elapsed());
     let part = |part: Part| {
         let rounds = crash::CrashArgs::of_rounds(ROUNDS);
-        let ran = part.run(
-            context,
-            (&rounds, &E2eArgs::default()),
-            &mut Report::default(),
-        )?;
-        Ok(json!({"rounds": ROUNDS, "ran": ran}))
+        let args = E2eArgs::default();
+        anyhow::Ok(Ran::part(|report| {
+            let ran = part.run(context, (&rounds, &args), report)?;
+            Ok(json!({"rounds": ROUNDS, "ran": ran}))
+        }))
     };
     let of_kubernetes =
-        |name, release| -> Step<'_> { (name, counted(move || e2e(context, release))) };
+        |name, release| -> Step<'_> { (name, Box::new(move || Ok(e2e(context, release)))) };
     let mut steps: Vec<Step<'_>> = vec![
         ("seeds", Box::new(|| seeds(context, left().min(SEEDS_TIME)))),
         ("mutants", Box::new(|| mutants(context))),
-        ("crash", counted(|| part(Part::Crash))),
+        ("crash", Box::new(|| part(Part::Crash))),
         ("code-mutants", counted(|| some_code_mutants(context))),
     ];
     if !args.no_e2e {
@@ -208,20 +279,19 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
             of_kubernetes("e2e-newest", Release::Newest),
         ]);
     }
-    let mut failed = 0;
     for (name, run) in steps.iter().cycle() {
         if left().is_zero() {
             break;
         }
         println!("\n━━ {name} ━━ {:.1} h of {} h", hours(began), args.hours);
-        failed += u32::from(!step(name, run)?);
+        step(name, run)?;
     }
     println!(
-        "\n{failed} step(s) failed in {:.1} h; the report is {}",
+        "\n{:.1} h; the report is {}",
         hours(began),
         report.display()
     );
-    Ok(exit_code(failed == 0))
+    Ok(sum.conclude())
 }
 
 /// A step in place of the cycle, which goes into the report as the others do.
@@ -247,15 +317,7 @@ fn alone<'a>(context: &'a Context, args: &'a Args) -> Option<Step<'a>> {
         return Some(("documents", counted(run)));
     }
     let commit = args.upgrade_from.as_ref()?;
-    Some(("upgrade", counted(|| upgrade::run(context, commit))))
-}
-
-fn exit_code(is_well: bool) -> ExitCode {
-    if is_well {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    Some(("upgrade", Box::new(|| upgrade::run(context, commit))))
 }
 
 /// The folder of the programs of clusters that are taken for it.
@@ -296,14 +358,16 @@ fn fresh_seeds(count: u64) -> anyhow::Result<String> {
 fn seeds(context: &Context, time: Duration) -> anyhow::Result<Ran> {
     let (seeds, seconds) = (fresh_seeds(1_000_000)?, time.as_secs().max(1));
     let seconds = seconds.to_string();
-    let (ran, found) = simulator(context, &["--seeds", &seeds, "--seconds", &seconds])?;
+    let seeds_of = ["--seeds", &seeds, "--seconds", &seconds];
+    let least = ["--at-least", FRESH_LEAST];
+    let (ran, found) = simulator(context, &[&seeds_of[..], &least].concat())?;
     let counts = json!({
         "seeds_of": seeds,
         "seeds": number_before(&ran, "seeds in"),
         "a_second": number_before(&ran, "seeds a second"),
         "transactions": number_before(&ran, "transactions"),
     });
-    Ok(Ran { counts, found })
+    Ok(Ran::new(counts, found))
 }
 
 /// Small bugs of each package, others each time.
@@ -342,29 +406,28 @@ fn number_before(line: &str, words: &str) -> Value {
 }
 
 /// The tests on a real Kubernetes, with long faults.
-fn e2e(context: &Context, kubernetes: Release) -> anyhow::Result<Value> {
+fn e2e(context: &Context, kubernetes: Release) -> Ran {
     let args = E2eArgs {
         kubernetes,
         api_server_away: Some(API_SERVER_AWAY),
         ..E2eArgs::default()
     };
-    let ran = e2e::run(context, &args, &mut Report::default())?;
-    Ok(json!({"ran": ran}))
+    Ran::part(|report| Ok(json!({"ran": e2e::run(context, &args, report)?})))
 }
 
-/// Every mutant, with other seeds than last time.
+/// Every mutant, with other seeds than last time; and each plan that killed one without it, which finds what isn't the mutant's.
 fn mutants(context: &Context) -> anyhow::Result<Ran> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let first = now.as_secs();
     let seeds = format!("{first}..{}", first + 1000);
-    let (ran, found) = simulator(context, &["--mutants", "--seeds", &seeds])?;
+    let (ran, found) = simulator(context, &["--mutants", "--control", "--seeds", &seeds])?;
     let counts = json!({
         "seeds_of": seeds,
         "mutants": number_before(&ran, "mutants"),
         "missed": number_before(&ran, "missed"),
         "killed_a_minute": number_before(&ran, "killed a minute"),
     });
-    Ok(Ran { counts, found })
+    Ok(Ran::new(counts, found))
 }
 
 #[cfg(test)]
@@ -382,6 +445,40 @@ mod tests {
         assert_eq!(number_before(mutants, "missed"), 0.0);
         assert_eq!(number_before(mutants, "killed a minute"), 35.5);
         assert_eq!(number_before(mutants, "seeds"), Value::Null);
+    }
+
+    #[test]
+    fn what_was_skipped_is_in_the_report_and_in_the_end() {
+        let skips = |report: &mut Report| -> anyhow::Result<Value> {
+            report.tally.skipped.push(Skipped {
+                test: "the tests on Kubernetes".to_owned(),
+                why: "not root".to_owned(),
+            });
+            Ok(json!({"ran": "nothing"}))
+        };
+        let fails = |report: &mut Report| -> anyhow::Result<Value> {
+            skips(report)?;
+            anyhow::bail!("one failed")
+        };
+        let mut sum = Sum::default();
+        sum.add(&Ran::new(json!(1), None));
+        assert_eq!(sum.words(), "0 step(s) failed");
+        assert!(sum.is_well(false));
+        sum.add(&Ran::part(skips));
+        let words = "0 step(s) failed, 1 test(s) skipped: the tests on Kubernetes";
+        assert_eq!(sum.words(), words);
+        assert!(sum.is_well(true) && !sum.is_well(false));
+        sum.add(&Ran::part(fails));
+        assert_eq!(sum.words(), words.replace("0 step(s)", "1 step(s)"));
+        assert!(!sum.is_well(true));
+        let line = Ran::part(fails).into_line(json!({"step": "e2e"}));
+        let expected = json!({
+            "step": "e2e",
+            "ran": null,
+            "skipped": ["the tests on Kubernetes: not root"],
+            "failed": "one failed",
+        });
+        assert_eq!(line, expected);
     }
 
     #[test]

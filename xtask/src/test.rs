@@ -201,11 +201,11 @@ fn free_disk(context: &Context) -> Option<u64> {
     Some(free)
 }
 
-fn ci() -> String {
+pub(crate) fn ci() -> String {
     std::env::var("CI").unwrap_or_default()
 }
 
-fn in_ci() -> bool {
+pub(crate) fn in_ci() -> bool {
     matches!(ci().as_str(), "true" | "1")
 }
 

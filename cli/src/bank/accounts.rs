@@ -10,7 +10,7 @@ use super::wrong_contents;
 use crate::output::Output;
 
 /// What every account starts with.
-const BALANCE: i64 = 100;
+pub(super) const BALANCE: i64 = 100;
 const COLUMN: &[u8] = b"balance";
 /// Accounts that one transaction makes.
 const BATCH: u32 = 1000;

@@ -1,7 +1,7 @@
 //! What was answered, to be held against what is there.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use percolator_client::{Client, Error, Range, Timestamp, Txn};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::accounts::Transfer;
+use super::accounts::{BALANCE, Transfer};
 use crate::output::Output;
 
 const COLUMN: &[u8] = b"transfer";
@@ -125,10 +125,10 @@ impl Ledger {
 }
 
 /// Holds the answers against the cluster: what was answered committed is there, what was answered
-/// aborted is not, and the accounts are what the transfers made of them.
+/// aborted is not, and the accounts, of which there may be a known number, are what the transfers made of them.
 pub(super) async fn verify(
     client: &Client,
-    table: &str,
+    (table, accounts): (&str, Option<u32>),
     path: &Path,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
@@ -143,37 +143,27 @@ pub(super) async fn verify(
             String::from_utf8_lossy(&cell.value).into_owned(),
         );
     }
-    let mut counts = [0_u64; 3];
     let mut shown = Shown { output, said: 0 };
-    let (mut lost, mut undead, mut unknown_there) = (0_u64, 0_u64, 0_u64);
-    for answer in answers {
-        let is_there = there.contains_key(&answer.row);
-        match answer.answer {
-            Kind::Committed => {
-                counts[0] += 1;
-                if !is_there {
-                    lost += 1;
-                    shown.say(|| format!("LOST: {} was answered committed", answer.row));
-                }
-            }
-            Kind::Aborted => {
-                counts[1] += 1;
-                if is_there {
-                    undead += 1;
-                    shown.say(|| {
-                        format!("WRONG: {} was answered aborted, and is there", answer.row)
-                    });
-                }
-            }
-            Kind::Unknown => {
-                counts[2] += 1;
-                unknown_there += u64::from(is_there);
-            }
-        }
-    }
-    let wrong_accounts = wrong_accounts(&txn, table, there.values(), &mut shown).await?;
+    let held = Held::of(&answers, &there, &mut shown);
+    let mut expected = Expected::by(there.values(), accounts)?;
+    let differ = wrong_accounts(&txn, table, &mut expected, &mut shown).await?;
+    let gone = expected.missing.len() as u64;
     shown.end();
-    if wrong_accounts > 0 && lost + undead == 0 {
+    if answers.is_empty() {
+        output.note(&format!(
+            "nothing to verify: {} has no answer",
+            path.display()
+        ));
+    }
+    let Held {
+        committed,
+        lost,
+        aborted,
+        undead,
+        unknown,
+        unknown_there,
+    } = held;
+    if differ > 0 && gone + lost + undead == 0 {
         output.note(&format!(
             "Accounts are held against the transfers in table {}. A bank that ran on table {table} without \
              --ledger has left none there, and explains this. To be certain, take another --table, or delete \
@@ -181,12 +171,12 @@ pub(super) async fn verify(
             ledger_table(table)
         ));
     }
-    let [committed, aborted, unknown] = counts;
+    let wrong_accounts = differ + gone;
     let text = format!(
         "committed      {committed}, {lost} of them lost\n\
          aborted        {aborted}, {undead} of them there\n\
          unknown        {unknown}, {unknown_there} of them there\n\
-         accounts       {wrong_accounts} differ from what the {} transfers make of them",
+         accounts       {wrong_accounts} differ from what the {} transfers make of them, {gone} of these are gone",
         there.len()
     );
     output.result(
@@ -194,13 +184,57 @@ pub(super) async fn verify(
         &json!({
             "committed": committed, "lost": lost, "aborted": aborted, "aborted_but_there": undead,
             "unknown": unknown, "unknown_and_there": unknown_there, "transfers": there.len(),
-            "wrong_accounts": wrong_accounts,
+            "wrong_accounts": wrong_accounts, "accounts_gone": gone,
         }),
     )?;
-    Ok(crate::answered(lost + undead + wrong_accounts == 0))
+    let is_right = lost + undead + wrong_accounts == 0;
+    Ok(crate::answered(is_right && !answers.is_empty()))
 }
 
-/// The answers of a file, all of banks on `table`: of another one every transfer would seem to be lost.
+/// What became of the answers of each kind.
+#[derive(Default)]
+struct Held {
+    committed: u64,
+    lost: u64,
+    aborted: u64,
+    /// Answered aborted, and there.
+    undead: u64,
+    unknown: u64,
+    unknown_there: u64,
+}
+
+impl Held {
+    fn of(answers: &[Answer], there: &HashMap<String, String>, shown: &mut Shown) -> Self {
+        let mut held = Self::default();
+        for Answer { row, answer, .. } in answers {
+            let is_there = there.contains_key(row);
+            match answer {
+                Kind::Committed => {
+                    held.committed += 1;
+                    if !is_there {
+                        held.lost += 1;
+                        shown.say(|| format!("LOST: {row} was answered committed"));
+                    }
+                }
+                Kind::Aborted => {
+                    held.aborted += 1;
+                    if is_there {
+                        held.undead += 1;
+                        shown.say(|| format!("WRONG: {row} was answered aborted, and is there"));
+                    }
+                }
+                Kind::Unknown => {
+                    held.unknown += 1;
+                    held.unknown_there += u64::from(is_there);
+                }
+            }
+        }
+        held
+    }
+}
+
+/// The answers of a file, all of banks on `table`: of another one every transfer would seem to be lost. A line that is none is
+/// an error, as nothing that it says would be verified.
 fn read_answers(
     file: impl BufRead,
     table: &str,
@@ -209,10 +243,17 @@ fn read_answers(
 ) -> anyhow::Result<Vec<Answer>> {
     let mut answers = Vec::new();
     for (number, line) in (1..).zip(file.lines()) {
-        // A client that was killed leaves half a line at the end; what it was told isn't known then.
-        let Ok(answer) = serde_json::from_str::<Answer>(&line?) else {
-            output.note(&format!("line {number} is cut off and is left out"));
-            continue;
+        let answer: Answer = match serde_json::from_str(&line?) {
+            Ok(answer) => answer,
+            // A client that was killed leaves half a line at the end; what it was answered isn't known then.
+            Err(error) if error.is_eof() => {
+                output.note(&format!("line {number} is cut off and is left out"));
+                continue;
+            }
+            Err(error) => {
+                let place = format!("{}, line {number}", path.display());
+                return Err(error).with_context(|| format!("{place} is no answer of a bank"));
+            }
         };
         if let Some(other) = answer.table.as_ref().filter(|other| *other != table) {
             bail!(
@@ -250,33 +291,72 @@ impl Shown {
     }
 }
 
-/// How many accounts aren't what the transfers made of them. Only where every transfer of the bank's
-/// life was kept in the ledger.
+/// What the accounts have to be. Only where every transfer of the bank's life was kept in the ledger.
+///
+/// A transfer takes what it gives: where each of so many accounts is as expected, the sum is what it was at first.
+struct Expected {
+    changes: HashMap<u32, i64>,
+    /// Those that have to be there, and were not seen yet.
+    missing: BTreeSet<u32>,
+    /// How many there are; the others don't belong there.
+    accounts: Option<u32>,
+}
+
+impl Expected {
+    /// By the transfers, and by how many accounts there are, if that is known.
+    fn by<'a>(
+        transfers: impl Iterator<Item = &'a String>,
+        accounts: Option<u32>,
+    ) -> anyhow::Result<Self> {
+        let mut changes: HashMap<u32, i64> = HashMap::new();
+        for transfer in transfers {
+            let mut parts = transfer.split(' ');
+            let mut next = || parts.next().context("a ledger row without its transfer");
+            let (from, to) = (next()?.parse()?, next()?.parse()?);
+            let amount: i64 = next()?.parse()?;
+            *changes.entry(from).or_default() -= amount;
+            *changes.entry(to).or_default() += amount;
+        }
+        let all = 0..accounts.unwrap_or_default();
+        let missing = all.chain(changes.keys().copied()).collect();
+        Ok(Self {
+            changes,
+            missing,
+            accounts,
+        })
+    }
+
+    /// What is wrong with an account that is there.
+    fn see(&mut self, number: u32, balance: i64) -> Option<String> {
+        self.missing.remove(&number);
+        if self.accounts.is_some_and(|accounts| number >= accounts) {
+            return Some(format!("account {number} is one too many"));
+        }
+        let expected = BALANCE + self.changes.get(&number).copied().unwrap_or_default();
+        (balance != expected)
+            .then(|| format!("account {number} has {balance}, expected {expected}"))
+    }
+}
+
+/// How many of the accounts that are there aren't what they have to be.
 async fn wrong_accounts(
     txn: &Txn,
     table: &str,
-    transfers: impl Iterator<Item = &String>,
+    expected: &mut Expected,
     shown: &mut Shown,
 ) -> anyhow::Result<u64> {
-    let mut changes: HashMap<u32, i64> = HashMap::new();
-    for transfer in transfers {
-        let mut parts = transfer.split(' ');
-        let mut next = || parts.next().context("a ledger row without its transfer");
-        let (from, to) = (next()?.parse()?, next()?.parse()?);
-        let amount: i64 = next()?.parse()?;
-        *changes.entry(from).or_default() -= amount;
-        *changes.entry(to).or_default() += amount;
-    }
     let mut wrong = 0;
     let mut scan = txn.scan(table, Range::all()).await?;
     while let Some(cell) = scan.next().await? {
         let number: u32 = String::from_utf8_lossy(&cell.row).parse()?;
         let balance: i64 = String::from_utf8_lossy(&cell.value).parse()?;
-        let expected = 100 + changes.get(&number).copied().unwrap_or_default();
-        if balance != expected {
+        if let Some(what) = expected.see(number, balance) {
             wrong += 1;
-            shown.say(|| format!("WRONG: account {number} has {balance}, expected {expected}"));
+            shown.say(|| format!("WRONG: {what}"));
         }
+    }
+    for number in &expected.missing {
+        shown.say(|| format!("LOST: account {number} is not there"));
     }
     Ok(wrong)
 }
@@ -284,6 +364,58 @@ async fn wrong_accounts(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ANSWER: &str = r#"{"row":"r","start_ts":"1","answer":"committed","table":"bank"}"#;
+
+    fn read(text: &str) -> anyhow::Result<usize> {
+        let output = Output {
+            format: crate::output::Format::Text,
+            quiet: true,
+        };
+        let answers = read_answers(text.as_bytes(), "bank", Path::new("ledger"), output)?;
+        Ok(answers.len())
+    }
+
+    #[test]
+    fn only_lines_that_ended_early_are_left_out() {
+        for end in 1..ANSWER.len() {
+            let text = format!("{ANSWER}\n{}\n{ANSWER}\n", &ANSWER[..end]);
+            assert_eq!(read(&text).unwrap(), 2, "{text}");
+        }
+        for wrong in [
+            "no JSON",
+            "{}",
+            r#"{"client":"c","outcome":"committed","ops":[]}"#,
+            &ANSWER.replace("committed", "perhaps"),
+        ] {
+            let error = read(&format!("{ANSWER}\n{wrong}\n")).unwrap_err();
+            assert!(error.to_string().contains("line 2"), "{wrong}: {error:#}");
+        }
+    }
+
+    #[test]
+    fn accounts_that_are_gone_are_missed_and_those_too_many_seen() {
+        let transfers = ["0 1 5".to_owned(), "1 2 3".to_owned()];
+        let found = |accounts, there: &[(u32, i64)]| {
+            let mut expected = Expected::by(transfers.iter(), accounts).unwrap();
+            let wrong = there.iter().filter(|(number, balance)| {
+                let what = expected.see(*number, *balance);
+                what.is_some()
+            });
+            let wrong = wrong.count();
+            (wrong, expected.missing.len())
+        };
+        let all = [(0, 95), (1, 102), (2, 103), (3, 100)];
+        for accounts in [None, Some(4)] {
+            assert_eq!(found(accounts, &all), (0, 0));
+            assert_eq!(found(accounts, &all[1..]), (0, 1));
+        }
+        // No transfer names it.
+        assert_eq!(found(None, &all[..3]), (0, 0));
+        assert_eq!(found(Some(4), &all[..3]), (0, 1));
+        assert_eq!(found(Some(3), &all), (1, 0));
+        assert_eq!(found(None, &[(0, 95), (1, 101), (2, 103)]), (1, 0));
+    }
 
     #[test]
     fn timestamps_are_strings_and_ledgers_with_numbers_are_read() {

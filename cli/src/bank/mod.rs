@@ -30,6 +30,9 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long what is under way at the end may take.
 const AFTER_THE_END: Duration = Duration::from_secs(15);
 
+/// How many accounts there are, where nobody says it.
+const ACCOUNTS: u32 = 10_000;
+
 /// The workload.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -42,11 +45,11 @@ Examples:
   percolator bank --verify transfers.jsonl      ... and hold it against the cluster; every bank on the
                                                 table has to have written a ledger
 
-Exit code 7 where money was lost or made, or where an answer turned out to be wrong.")]
+Exit code 7 where money was lost or made, where an answer turned out to be wrong, or where there is none to verify.")]
 pub(crate) struct Args {
-    /// How many accounts.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
-    accounts: u32,
+    /// How many accounts. Default: 10000; with --verify, as many as there are.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
+    accounts: Option<u32>,
     /// How many clients transfer at the same time.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: u32,
@@ -66,7 +69,8 @@ pub(crate) struct Args {
     /// answered into this file, a JSON object a line.
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
-    /// Instead of transferring: hold the answers of such a file against the cluster.
+    /// Instead of transferring: hold the answers of such a file against the cluster. An account that is gone is
+    /// noticed if a transfer names it, or if --accounts says how many there are.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ledger", "history"])]
     verify: Option<PathBuf>,
     /// Append what every transaction read and wrote to this file, for `percolator history check`; every sum is
@@ -90,13 +94,14 @@ pub(crate) async fn run(
     };
     let client = connect.retrying_client(options, TIMEOUT, output).await?;
     if let Some(file) = &args.verify {
-        return ledger::verify(&client, &args.table, file, output).await;
+        return ledger::verify(&client, (&args.table, args.accounts), file, output).await;
     }
     let _endpoint = match args.metrics_listen {
         Some(address) => Some(crate::metrics::show(&client, address, "bank", output)?),
         None => None,
     };
-    let accounts = Accounts::open(&client, &args.table, args.accounts, output).await?;
+    let accounts = args.accounts.unwrap_or(ACCOUNTS);
+    let accounts = Accounts::open(&client, &args.table, accounts, output).await?;
     let ledger = match &args.ledger {
         Some(file) => Some(Ledger::open(&client, &args.table, file).await?),
         None => None,
@@ -124,7 +129,7 @@ pub(crate) async fn measure(
     output: Output,
 ) -> anyhow::Result<Summary> {
     let args = Args {
-        accounts,
+        accounts: Some(accounts),
         clients,
         rate: None,
         duration,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use percolator_client::{Client, Error, Timestamp, Txn, escape};
-use percolator_history::{Op, Outcome, Transaction};
+use percolator_history::{Op, Outcome};
 
 use super::accounts::{Accounts, Transfer, row};
 use crate::history::{HistoryFile, table_name};
@@ -85,13 +85,7 @@ impl Recording {
         snapshot: Timestamp,
         ops: Vec<Op>,
     ) -> std::io::Result<()> {
-        let mut line: Transaction = self.file.line(self.reader, began_us, snapshot);
-        line.outcome = Outcome::Committed;
-        if let Some(times) = &mut line.times {
-            times.ended_us = Some(self.now_us());
-        }
-        line.ops = ops;
-        self.file.write(&line)
+        self.file.looked(self.reader, began_us, snapshot, ops)
     }
 
     /// What a transfer read and wrote, where it found these balances.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use percolator_client::{Client, Error, Timestamp, Txn};
-use percolator_history::{Outcome, Times, Transaction};
+use percolator_history::{Op, Outcome, Times, Transaction};
 
 /// So much of a cluster's number tells it from others.
 const CLUSTER_DIGITS: usize = 8;
@@ -144,6 +144,26 @@ impl HistoryFile {
         }
         self.write(line)?;
         Ok(result)
+    }
+
+    /// Writes down a transaction that has read this, and nothing else.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub(crate) fn looked(
+        &self,
+        client: u32,
+        began_us: u64,
+        snapshot: Timestamp,
+        ops: Vec<Op>,
+    ) -> io::Result<()> {
+        let mut line = self.line(client, began_us, snapshot);
+        line.outcome = Outcome::Committed;
+        if let Some(times) = &mut line.times {
+            times.ended_us = Some(self.now_us());
+        }
+        line.ops = ops;
+        self.write(&line)
     }
 
     /// Writes a line, in one piece and at once.

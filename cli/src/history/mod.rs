@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use percolator_history::{Outcome, Report, Transaction};
 use serde::Serialize;
+use serde::de::IgnoredAny;
 
 use crate::connect::Connect;
 use crate::output::{Format, Output};
@@ -30,7 +31,7 @@ pub(crate) enum Command {
     /// Run transactions that read lists and append to them, and write down what came of each.
     Record(record::Args),
     /// Look for what snapshot isolation forbids: by the timestamps, and by what clients saw alone. Exit
-    /// code 7 where something is found, or there is nothing to check.
+    /// code 7 where something is found, or there is nothing to check: no transaction is committed.
     #[command(after_help = "Example:\n  percolator history check history.jsonl")]
     Check {
         /// The history.
@@ -109,20 +110,25 @@ fn read(file: &Path, output: Output) -> anyhow::Result<Vec<Transaction>> {
     let mut text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     // A recorder that is killed may leave a part of a line, whose transaction it hadn't ended then.
-    let cut_off = text.lines().filter(|line| is_cut_off(line)).count();
+    let mut cut_off = 0;
+    let whole = text.lines().map(|line| {
+        let is_cut_off = is_cut_off(line);
+        cut_off += usize::from(is_cut_off);
+        // So that the numbers of lines in messages stay right.
+        if is_cut_off { "" } else { line }
+    });
+    let whole: Vec<&str> = whole.collect();
     if cut_off > 0 {
         output.note(&format!("{cut_off} lines were cut off and are left out"));
-        // By empty ones, so that the numbers of lines in messages stay right.
-        let whole = text
-            .lines()
-            .map(|line| if is_cut_off(line) { "" } else { line });
-        text = whole.collect::<Vec<_>>().join("\n");
+        text = whole.join("\n");
     }
     percolator_history::parse(&text).with_context(|| file.display().to_string())
 }
 
+/// Whether the line is the beginning of an object: it may end behind any byte of it, a `}` too.
 fn is_cut_off(line: &str) -> bool {
-    line.starts_with('{') && !line.ends_with('}')
+    line.starts_with('{')
+        && serde_json::from_str::<IgnoredAny>(line).is_err_and(|error| error.is_eof())
 }
 
 fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
@@ -141,7 +147,7 @@ fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
         output.result("", &found)?;
     }
     let wrong = found.anomaly.is_some() || found.anomaly_without_timestamps.is_some();
-    Ok(crate::answered(!wrong))
+    Ok(crate::answered(!wrong && found.committed > 0))
 }
 
 /// What is found, each line said as soon as it is known: of a wrong history, what clients saw alone takes long.
@@ -154,16 +160,18 @@ fn judge(
         let ended = history.iter().filter(|ended| ended.outcome == outcome);
         ended.count()
     };
-    let holds = |anomaly: &Option<String>| match anomaly {
-        None => "snapshot isolation holds".to_owned(),
-        Some(what) => format!("WRONG: {what}"),
-    };
     let mut found = CheckReport {
         transactions: history.len(),
         committed: count(Outcome::Committed),
         aborted: count(Outcome::Aborted),
         unknown: count(Outcome::Unknown),
         ..CheckReport::default()
+    };
+    let committed = found.committed;
+    let holds = |anomaly: &Option<String>| match anomaly {
+        Some(what) => format!("WRONG: {what}"),
+        None if committed == 0 => "nothing to check: no transaction is committed".to_owned(),
+        None => "snapshot isolation holds".to_owned(),
     };
     say(&format!(
         "transactions        {}: {} committed, {} aborted, {} unknown",

@@ -2,6 +2,7 @@
 //! says in which order its appends were committed, so anyone who reads it sees a piece of history; that is
 //! why checkers like lists best (Kingsbury, Alvaro, "Elle", VLDB 2020).
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use percolator_client::{Client, Error, Options, Range, Txn};
+use percolator_client::{Client, Error, OpenTxn, Options, Range, Txn};
 use percolator_history::{Op, Outcome, Transaction};
 use rand::RngExt;
 use serde::Serialize;
@@ -35,7 +36,10 @@ const NOT_WRITTEN: &str = "cannot write the history";
 #[command(after_help = "\
 Examples:
   percolator history record --duration 1m history.jsonl
-  percolator history record --clients 64 --lists 8 history.jsonl")]
+  percolator history record --clients 64 --lists 8 history.jsonl
+
+At its end, also when it is interrupted, it reads all lists in one transaction, which is in the history as well:
+so the check notices what was committed and is gone, also in a list that nobody has read since.")]
 pub(crate) struct Args {
     /// How many clients run transactions at the same time.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -72,6 +76,11 @@ async fn check_empty(client: &Client, table: &str) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// The row of a list, by the place where it is in use, and by how many were there before it.
+fn row(at: usize, generation: u64) -> String {
+    format!("list-{at:02x}-{generation}")
 }
 
 /// How it went.
@@ -132,6 +141,7 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         });
     }
     let mut signal = Box::pin(percolator_server::signals::shutdown());
+    let mut has_read = false;
     loop {
         tokio::select! {
             () = &mut signal => {
@@ -143,7 +153,12 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
             }
             ended = clients.join_next() => match ended {
                 Some(ended) => ended??,
-                None => break,
+                None if has_read => break,
+                None => {
+                    has_read = true;
+                    let shared = shared.clone();
+                    clients.spawn(async move { shared.read_all(args.clients).await });
+                }
             },
         }
     }
@@ -203,6 +218,37 @@ impl Shared {
         }
     }
 
+    /// Reads all lists at one snapshot, as this client.
+    async fn read_all(&self, client: u32) -> anyhow::Result<()> {
+        let began_us = self.file.now_us();
+        let read = |txn: OpenTxn| async move {
+            let mut lists = BTreeMap::new();
+            let mut scan = txn.scan(&self.table, Range::all()).await?;
+            while let Some(cell) = scan.next().await? {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                lists.insert(text(&cell.row), text(&cell.value));
+            }
+            Ok::<_, Error>((txn.start_ts(), lists))
+        };
+        let read = self.client.transact(read).await;
+        let (snapshot, lists) = read.context("cannot read all lists at the end")?;
+        // Behind the last list of each place there is none. One that is gone is the first that isn't there.
+        let places = 0..usize::try_from(self.lists).unwrap_or(usize::MAX);
+        let absent = places.filter_map(|at| {
+            let mut rows = (0..).map(|generation| row(at, generation));
+            rows.find(|row| !lists.contains_key(row))
+        });
+        let absent = absent.map(|row| Op::Read(self.name(&row), None));
+        let present = lists.iter();
+        let present = present.map(|(row, list)| Op::Read(self.name(row), Some(list.clone())));
+        let ops = absent.chain(present).collect();
+        self.file
+            .looked(client, began_us, snapshot, ops)
+            .context(NOT_WRITTEN)?;
+        self.ended[0].fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
     async fn read_and_append(
         &self,
         txn: &Txn,
@@ -250,7 +296,7 @@ impl Shared {
         ops: &mut Vec<Op>,
     ) -> Result<(String, Option<String>), Error> {
         loop {
-            let row = format!("list-{:02x}-{generation}", at);
+            let row = row(at, *generation);
             let value = self.read(txn, &row, ops).await?;
             let elements = value.as_deref().map_or(0, |list| list.split(',').count());
             if elements < ELEMENTS_MAX {

@@ -4,6 +4,7 @@
 //! The servers' programs are those that lie beside the command: `cargo test -p percolator-cli` alone doesn't
 //! build them anew, `cargo xtask test` does, and so does `cargo build --workspace --bins`.
 
+pub(crate) mod clients;
 pub(crate) mod collector;
 pub(crate) mod http;
 pub(crate) mod network;
@@ -21,6 +22,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+
+pub(crate) use clients::{end_bank, start_bank, wait_for_transfers};
 
 /// The command under test.
 pub(crate) const PERCOLATOR: &str = env!("CARGO_BIN_EXE_percolator");
@@ -553,45 +556,4 @@ pub(crate) fn rounds(least: u64, usual: u64) -> impl Iterator<Item = u64> {
         }
         next
     })
-}
-
-/// How many whole lines a file has.
-pub(crate) fn lines(file: &str) -> usize {
-    std::fs::read(file).map_or(0, |bytes| {
-        bytes.iter().filter(|byte| **byte == b'\n').count()
-    })
-}
-
-/// Waits until so many more transfers were answered, each of which is a line of the ledger.
-pub(crate) fn wait_for_transfers(ledger: &str, transfers: usize) {
-    let target = lines(ledger) + transfers;
-    wait_for("more transfers", || (lines(ledger) > target).then_some(()));
-}
-
-/// Starts a bank with these arguments, which goes on until [`end_bank`] and notes its transfers in the ledger.
-pub(crate) fn start_bank(cluster: &Cluster, arguments: &[&str], ledger: &str) -> Child {
-    cluster
-        .command(&[
-            "bank",
-            "-o",
-            "json",
-            "--duration",
-            "10m",
-            "--ledger",
-            ledger,
-        ])
-        .args(arguments)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the bank runs")
-}
-
-/// Ends a bank, whose output is a pipe: none of its transfers failed.
-pub(crate) fn end_bank(mut bank: Child) {
-    signal(bank.id(), "TERM");
-    let summary = std::io::read_to_string(bank.stdout.take().expect("a pipe")).expect("text");
-    bank.wait().expect("the bank ends");
-    let summary: Value = serde_json::from_str(&summary).expect("JSON");
-    assert_eq!(summary["failed"], 0, "{summary}");
 }

@@ -201,3 +201,29 @@ fn pick(entries: &[(u64, Option<Value>)], version: u64) -> Option<&Option<Value>
 fn cost(key: &Key, value: &Option<Value>) -> u64 {
     OVERHEAD_BYTES + (key.len() + value.as_ref().map_or(0, Value::len)) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_snapshot_needs_is_forgotten_though_there_always_is_one() {
+        let mut history = History::new(1 << 20);
+        let mut held = history.hold();
+        for at in 0..100_u64 {
+            let key = Key::from(at.to_be_bytes().to_vec());
+            history.next_version(vec![(Column::Data, key, Some(Value::from_static(b"v")))]);
+            // Each is taken before the one before it has gone.
+            let next = history.hold();
+            history.release(held);
+            held = next;
+            assert!(
+                history.queue.len() <= 1,
+                "{} after {at}",
+                history.queue.len()
+            );
+        }
+        history.release(held);
+        assert_eq!((history.queue.len(), history.bytes), (0, 0));
+    }
+}

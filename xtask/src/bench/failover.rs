@@ -25,6 +25,8 @@ pub(crate) const PORT: u16 = 17_400;
 const BEFORE: Duration = Duration::from_secs(1);
 /// All servers are there again within this, or something is wrong.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// Clients that run for some seconds commit many more than this.
+const COMMITTED_LEAST: u64 = 50;
 
 /// Whose leader it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,23 +224,43 @@ impl Recorded {
 /// The transfers that were answered as done are there, and no others.
 pub(crate) fn check_bank(mut percolator: Command, ledger: &Path) -> anyhow::Result<()> {
     percolator.args(["bank", "--accounts", "1000", "--verify"]);
-    let said = percolator.arg(ledger).output()?;
-    let found: Value = serde_json::from_slice(&said.stdout)?;
+    let found = found("the bank", percolator.arg(ledger))?;
     for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
         anyhow::ensure!(found[wrong] == 0, "the bank: {found}");
     }
+    has_enough("the bank", &found)?;
     println!("the bank: {found}");
     Ok(())
 }
 
 /// Snapshot isolation explains the history: what the check says of it.
-pub(crate) fn check_history(mut percolator: Command, file: &Path) -> anyhow::Result<String> {
-    let said = percolator.args(["history", "check"]).arg(file).output()?;
-    let report = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+pub(crate) fn check_history(mut percolator: Command, file: &Path) -> anyhow::Result<Value> {
+    let found = found(
+        "the history",
+        percolator.args(["history", "check"]).arg(file),
+    )?;
+    has_enough("the history", &found)?;
+    Ok(found)
+}
+
+/// What a check has found, where it has found nothing wrong.
+fn found(what: &str, check: &mut Command) -> anyhow::Result<Value> {
+    let said = check.output()?;
+    let report = String::from_utf8_lossy(&said.stdout);
     let failure = String::from_utf8_lossy(&said.stderr);
     let ended = said.status;
-    anyhow::ensure!(ended.success(), "the history, {ended}: {report}{failure}");
-    Ok(report)
+    anyhow::ensure!(ended.success(), "{what}, {ended}: {report}{failure}");
+    serde_json::from_str(&report).with_context(|| format!("{what}: {report}"))
+}
+
+/// Where next to nothing was committed, next to nothing was checked.
+fn has_enough(what: &str, found: &Value) -> anyhow::Result<()> {
+    let committed = found["committed"].as_u64();
+    anyhow::ensure!(
+        committed >= Some(COMMITTED_LEAST),
+        "{what}: fewer than {COMMITTED_LEAST} were committed: {found}"
+    );
+    Ok(())
 }
 
 impl Bench {
@@ -459,4 +481,19 @@ pub(crate) fn summary(bank: Child) -> anyhow::Result<Value> {
         bail!("transfers failed: {summary}");
     }
     Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::has_enough;
+
+    #[test]
+    fn a_check_of_next_to_nothing_is_none() {
+        assert!(has_enough("it", &json!({"committed": 50, "lost": 0})).is_ok());
+        for found in [json!({"committed": 49}), json!({"committed": 0}), json!({})] {
+            assert!(has_enough("it", &found).is_err(), "{found}");
+        }
+    }
 }

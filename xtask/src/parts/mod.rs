@@ -13,7 +13,7 @@ mod image;
 mod licences;
 mod prose;
 mod readme;
-mod sim;
+pub(crate) mod sim;
 pub(crate) mod unit;
 
 use std::time::{Duration, Instant};

@@ -15,6 +15,8 @@ const FIXED_LEAST: &str = "300";
 const LARGE: &str = "10000";
 /// How long fresh ones are run, in seconds.
 const FRESH_SECONDS: &str = "30";
+/// So many of them at the least, however little of the processors is left for them.
+pub(crate) const FRESH_LEAST: &str = "20";
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
@@ -32,6 +34,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     report.step("fresh seeds", |_| {
         Cmd::new(&program)
             .args(["--seeds", &seeds, "--seconds", FRESH_SECONDS])
+            .args(["--at-least", FRESH_LEAST])
             .run()
     })?;
     let prove = |what: &str| Cmd::new(&program).arg(what).run();

@@ -7,20 +7,18 @@ use std::{
 };
 
 use anyhow::Context as _;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::Ran;
 use crate::{
     cmd::Cmd,
     context::Context,
     kube::{self, release::Release},
-    parts::{
-        Report,
-        e2e::{self, E2eArgs, OLDER, OlderRelease},
-    },
+    parts::e2e::{self, E2eArgs, OLDER, OlderRelease},
 };
 
 /// Builds what was at a commit, and runs the test of an upgrade from it. Gives what was run.
-pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<Value> {
+pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<Ran> {
     if let Some(why) = kube::programs::why_not(context, Release::Usual) {
         anyhow::bail!("no Kubernetes can be run here: {why}");
     }
@@ -30,8 +28,10 @@ pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<Value> {
         older: Some(older),
         ..E2eArgs::default()
     };
-    e2e::run(context, &args, &mut Report::default())?;
-    Ok(json!({"from": commit}))
+    Ok(Ran::part(|report| {
+        e2e::run(context, &args, report)?;
+        Ok(json!({"from": commit}))
+    }))
 }
 
 /// The programs are built as tests' programs are, in a folder that the next older commit uses, too.
