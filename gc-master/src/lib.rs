@@ -31,6 +31,7 @@ mod ids;
 mod joining;
 mod leadership;
 mod locate;
+mod lost;
 mod measured;
 mod members;
 mod merges;

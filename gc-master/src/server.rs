@@ -13,7 +13,7 @@ use percolator_client::OracleClient;
 use percolator_protocol::election::StateNumber;
 use percolator_server::leadership;
 use percolator_server::promises::{PromiseService, PromiseTask};
-use percolator_server::{Beside, Folder, Probe, RegisterLocation};
+use percolator_server::{Beside, Folder, GrpcService, Probe, RegisterLocation};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::master_server::MasterServer;
@@ -145,18 +145,38 @@ impl Server {
         self.endpoint.as_ref().map(endpoint::Listener::address)
     }
 
+    /// What it serves.
+    fn service(&self) -> impl GrpcService + use<> {
+        let measured = Measured {
+            service: Service::new(
+                self.serving.clone(),
+                self.folder.clone(),
+                self.options.server.clone(),
+                self.metrics_address(),
+            ),
+            metrics: self.metrics.clone(),
+            tracer: self.exporter.as_ref().map(Exporter::tracer),
+        };
+        let service = MasterServer::new(measured).max_decoding_message_size(REQUEST_BYTES_MAX);
+        let promises = self.joined.as_ref().map(|joined| joined.promises.clone());
+        let replica = self.serving.candidate().cloned().zip(promises);
+        let promises = PromiseService::server(replica, self.folder.clone());
+        let service = Beside::new(service, promises);
+        names_cluster(service, self.folder.clone(), self.serving.clone())
+    }
+
     /// Serves until `shutdown` ends.
     ///
     /// # Errors
     /// Of serving; and when a master that is alone can't make its state durable: what was decided is not known to be
     /// true then, so the master stops. One of several becomes a standby then.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let metrics_address = self.metrics_address();
+        let service = self.service();
         let Self {
             listener,
             address,
             endpoint,
-            exporter,
+            exporter: _exporter,
             metrics,
             options,
             folder,
@@ -168,27 +188,12 @@ impl Server {
         let file = state.file.clone();
         let pages = pages(&metrics, &serving, folder.path().to_owned(), file);
         let _endpoint = endpoint.map(|listener| listener.serve(pages)).transpose()?;
-        let measured = Measured {
-            service: Service::new(
-                serving.clone(),
-                folder.clone(),
-                options.server.clone(),
-                metrics_address,
-            ),
-            metrics: metrics.clone(),
-            tracer: exporter.as_ref().map(Exporter::tracer),
-        };
         // Of several masters the next one is restarted only when this one could take over, or leads.
         let asked = serving.clone();
         let passes = move |probe| match probe {
             Probe::Ready => asked.ready().is_ok(),
             Probe::Lives => true,
         };
-        let service = MasterServer::new(measured).max_decoding_message_size(REQUEST_BYTES_MAX);
-        let promises = joined.as_ref().map(|joined| joined.promises.clone());
-        let replica = serving.candidate().cloned().zip(promises);
-        let service = Beside::new(service, PromiseService::server(replica, folder.clone()));
-        let service = names_cluster(service, folder.clone(), serving.clone());
         let terms = Terms {
             options,
             address,
