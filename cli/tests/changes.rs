@@ -353,3 +353,31 @@ fn it_is_interrupted_in_the_middle_of_a_transaction() {
     let (all, _) = read_lines(&cluster.run(&all).ok(), begin);
     assert_eq!(all.len(), 64);
 }
+
+/// What it has printed already is held for nobody.
+#[test]
+fn a_stream_that_goes_on_does_not_keep_versions_from_being_collected() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let now = || {
+        block_on(async {
+            let client = Client::connect(&cluster.master).await.expect("a cluster");
+            client.timestamp().await.expect("a timestamp").as_u64()
+        })
+    };
+    let mut follower = Follower::start(&cluster, folder.path(), now());
+    follower.wait();
+    let later = now();
+    cluster.run(&["gc", "set", "--retention", "1s"]).ok();
+    wait_for("the read barrier to pass its beginning", || {
+        let status = cluster.run(&["gc", "status", "-o", "json"]).ok();
+        let status: Value = serde_json::from_str(&status).expect("JSON");
+        let barrier = status["barrier"].as_str().expect("a timestamp");
+        let barrier: u64 = barrier.parse().expect("a number");
+        (barrier > later).then_some(())
+    });
+    wait_for("it to go on", || (follower.lines().1 > later).then_some(()));
+    signal(follower.child.id(), "INT");
+    assert_eq!(follower.child.wait().expect("it ends").code(), Some(0));
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{TableId, Timestamp};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -239,7 +240,9 @@ impl Changes {
             None => {
                 (self.next, self.given) = (Some(until), None);
                 self.is_waiting = true;
-                self.hold = Some(snapshot);
+                if self.hold.is_none() || !mutants::on(Mutant::FollowedSinceTheBeginning) {
+                    self.hold = Some(snapshot);
+                }
             }
             Some(cut) => {
                 if let Cut::Behind(ts) = cut {

@@ -150,6 +150,8 @@ pub enum Mutant {
     LossNotNoticed,
     /// The lease of a client that has died never ends.
     SessionsNeverEnd,
+    /// A stream of changes holds all that was committed since it began.
+    FollowedSinceTheBeginning,
     /// A master that starts doesn't wait for the leases of clients that one before it has granted.
     SessionsNotAwaited,
     /// A master that starts doesn't wait for leases of clients that are longer than those that are granted now.
@@ -222,7 +224,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 105] = [
+    pub const ALL: [Self; 106] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -294,6 +296,7 @@ impl Mutant {
         Self::TablesNotPinned,
         Self::LossNotNoticed,
         Self::SessionsNeverEnd,
+        Self::FollowedSinceTheBeginning,
         Self::SessionsNotAwaited,
         Self::LongerSessionsForgotten,
         Self::StuckForEver,

@@ -219,9 +219,12 @@ impl Mutation {
             S::Rule(M::SessionsNotAwaited | M::LongerSessionsForgotten) => {
                 &[&["leases hold", "granted leases hold"]]
             }
-            S::Rule(M::SessionsNeverEnd | M::StuckForEver | M::DroppedRecordsStay) => {
-                &[&["liveness: collection"]]
-            }
+            S::Rule(
+                M::SessionsNeverEnd
+                | M::FollowedSinceTheBeginning
+                | M::StuckForEver
+                | M::DroppedRecordsStay,
+            ) => &[&["liveness: collection"]],
             S::Rule(M::ShortenedValueStays) => &[&["nothing is overlooked"]],
             // A server that can't read its index stops, and calls its log corrupt.
             S::Rule(M::LongKeysCut) => &[&["nothing is overlooked"], DURABLE, LIVENESS],

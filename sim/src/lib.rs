@@ -31,6 +31,7 @@ mod elections;
 mod elsewhere;
 pub mod end;
 pub mod export;
+mod followed;
 pub mod history;
 pub mod invariants;
 pub mod killed_by;

@@ -16,6 +16,7 @@ use percolator_protocol::types::acknowledged_column;
 
 use crate::cluster::Cluster;
 use crate::dead_server;
+use crate::followed::Follower;
 use crate::history::{Record, forget_deleted};
 use crate::invariants::{errors, liveness};
 use crate::lost_folder::lost_folder;
@@ -167,15 +168,23 @@ fn carry_out(
         world.fail(invariant, detail);
         return;
     }
-    let collects =
-        liveness::collection(world, &cluster) && dead_server::collection_goes_on(world, &cluster);
-    if !collects {
+    if !collects(world, &cluster, tables.keys().next()) {
         return;
     }
     if !restarts_first {
         restart(world, &cluster);
     }
     let _ = world.failure().is_none() && replaced(world, &cluster) && lost_folder(world, &cluster);
+}
+
+/// Collection goes on while somebody follows this table, and then while a server is down.
+fn collects(world: &Arc<World>, cluster: &Arc<Cluster>, table: Option<&String>) -> bool {
+    let follower = table.and_then(|table| Follower::begin(world, cluster, table));
+    let collects = world.failure().is_none() && liveness::collection(world, cluster);
+    if let Some(follower) = follower {
+        follower.end(world);
+    }
+    collects && dead_server::collection_goes_on(world, cluster)
 }
 
 /// Kills every tablet server: what is durable is what comes back.
