@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::events::Heartbeat;
 
 /// A report counts for so long. Servers that are refused send one a second.
-const FRESH: Duration = Duration::from_secs(10);
+pub(crate) const FRESH: Duration = Duration::from_secs(10);
 
 /// What a master without a state knows.
 #[derive(Debug, Default)]

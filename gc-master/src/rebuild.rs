@@ -16,7 +16,7 @@ use crate::core::Directory;
 use crate::events::{Departed, Heartbeat, Note};
 use crate::fencing::{AHEAD_MAX, JUMP_MAX, LEASE, later};
 use crate::ids;
-use crate::lost::Lost;
+use crate::lost::{FRESH, Lost};
 use crate::placements::Placements;
 use crate::rebuilt::{RebuildCommand, Rebuilt, RebuiltServer, RebuiltTable};
 use crate::refusal::Refusal;

@@ -37,9 +37,9 @@ const REFUSED_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Arriving {
     tablets: BTreeMap<u64, Arrival>,
     /// Why the last attempt to get a tablet was given up.
-    failed: BTreeMap<u64, Failed>,
-    /// How many were.
-    failures: u64,
+    failed: BTreeMap<u64, GivenUp>,
+    /// The number of the last one.
+    last_given_up: u64,
     last_attempt: u64,
     /// The tablet whose owner was asked last: each has its turn.
     last_asked: u64,
@@ -47,11 +47,11 @@ pub(crate) struct Arriving {
 
 /// An attempt that was given up.
 #[derive(Debug)]
-struct Failed {
+struct GivenUp {
     /// Of the tablet.
     epoch: u64,
     why: String,
-    /// The how many-th one it was.
+    /// Counts up, so that the oldest is forgotten first.
     number: u64,
 }
 
@@ -288,11 +288,11 @@ impl Arriving {
             {
                 self.failed.remove(&oldest);
             }
-            self.failures += 1;
-            let failed = Failed {
+            self.last_given_up += 1;
+            let failed = GivenUp {
                 epoch: ended.tablet.epoch,
                 why: failure.to_owned(),
-                number: self.failures,
+                number: self.last_given_up,
             };
             self.failed.insert(id, failed);
         }

@@ -115,7 +115,7 @@ pub(crate) struct Source<'a> {
     /// Nothing that changes the tablet is on its way to the disk.
     pub(crate) is_quiet: bool,
     /// Whether these rows may have locks that the other server couldn't have any more.
-    pub(crate) has_old_locks: &'a dyn Fn(&Range) -> Result<bool, Error>,
+    pub(crate) may_have_old_locks: &'a dyn Fn(&Range) -> Result<bool, Error>,
 }
 
 /// What became of a request for a chunk.
@@ -340,7 +340,7 @@ impl Departure {
             return Ok(Ok(Pulled::Chunk(chunk)));
         }
         self.rounds += u32::from(!chunk.entries.is_empty());
-        if !self.waits.is_multiple_of(WAITS_UNSEEN) || (source.has_old_locks)(&self.rows)? {
+        if !self.waits.is_multiple_of(WAITS_UNSEEN) || (source.may_have_old_locks)(&self.rows)? {
             self.waits += 1;
             if self.waits > WAITS_MAX {
                 return Ok(Err(OLD_LOCKS.into()));
@@ -489,7 +489,7 @@ mod tests {
             chunk_bytes: 1 << 20,
             is_ahead: false,
             is_quiet: true,
-            has_old_locks: &|_| Ok(true),
+            may_have_old_locks: &|_| Ok(true),
         };
         leaving.pull(1, &request(chunk), &source).unwrap()
     }

@@ -15,6 +15,8 @@ use crate::store;
 const BYTES_MAX: usize = 1 << 20;
 /// Locks that one page looks at: nobody waits long behind it.
 const SEEN_MAX: usize = 512;
+/// The same of a search, of which there is one for a chunk of a tablet at the most.
+const SEARCHED_MAX: usize = 4096;
 
 /// The next of these locks, for somebody who asked this server.
 pub(crate) fn list(
@@ -30,15 +32,32 @@ pub(crate) fn list(
     )?)
 }
 
+/// What a search for locks has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockSearch {
+    Found,
+    Nothing,
+    /// There are so many that it has ended before.
+    Unfinished,
+}
+
 /// Whether a transaction that began below this has a lock in these rows, by what is durable.
-pub(crate) fn any(engine: &dyn Engine, rows: &Range, below: Timestamp) -> Result<bool, Error> {
-    for pair in engine.scan(Column::Lock, &rows.start, &rows.end, Direction::Forward)? {
+pub(crate) fn search(
+    engine: &dyn Engine,
+    rows: &Range,
+    below: Timestamp,
+) -> Result<LockSearch, Error> {
+    let pairs = engine.scan(Column::Lock, &rows.start, &rows.end, Direction::Forward)?;
+    for (seen, pair) in (1..).zip(pairs) {
         let (_, record) = pair?;
         if Lock::decode(record)?.start_ts < below {
-            return Ok(true);
+            return Ok(LockSearch::Found);
+        }
+        if seen >= SEARCHED_MAX {
+            return Ok(LockSearch::Unfinished);
         }
     }
-    Ok(false)
+    Ok(LockSearch::Nothing)
 }
 
 /// The next of these locks, behind this cell. What is decided and not yet durable is not among them, and need not be: its

@@ -93,6 +93,11 @@ impl Resolution {
         self.obstacle = Some((obstacle, since));
     }
 
+    /// Whether a lock was found that couldn't be resolved.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.obstacle.is_some()
+    }
+
     /// What is in the way, for the master.
     pub(crate) fn obstacle(&self, now: Duration) -> Option<v1::LockObstacle> {
         let (obstacle, since) = self.obstacle.as_ref()?;

@@ -292,11 +292,7 @@ impl<H: Host> Runner<H> {
 
     /// Locks below this are resolved, or this is in the way.
     pub fn resolved(&mut self, now: Duration, below: Timestamp, result: Result<(), Obstacle>) {
-        let resolution = self.core.resolution();
-        match result {
-            Ok(()) => resolution.resolved(below),
-            Err(obstacle) => resolution.blocked(now, obstacle),
-        }
+        self.core.locks_resolved(now, below, result);
     }
 
     /// It durably belongs to this cluster now.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::support::moves::{Two, tablets};
 use crate::support::{INCARNATION, ME, Server, me, prewrite, refused, tablet};
+use percolator_client::Obstacle;
 use percolator_engine::Column;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, Tablet, TabletState, Timestamp};
@@ -143,6 +144,13 @@ fn ahead(barrier: u64, locked: &'static str) -> Two {
     };
     two.other.core.reach(points, &mut two.other.replies);
     two.other.settle();
+    let obstacle = Obstacle {
+        what: "its primary's server is away".into(),
+        start_ts: Timestamp::from_u64(12),
+    };
+    two.owner
+        .core
+        .locks_resolved(two.now, points.barrier, Err(obstacle));
     let resolved = |server: &Server| server.core.report().resolved_ts;
     assert_eq!((resolved(&two.owner), resolved(&two.other)), (0, barrier));
     two

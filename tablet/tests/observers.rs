@@ -507,3 +507,25 @@ fn changes_that_a_worker_returns_are_sent_to_others() {
     let sent = server.answer(other).expect("an answer");
     assert_eq!(rows(&sent), [found("c", 13)]);
 }
+
+/// Its lease ends with the acknowledgement, not when it would have run out.
+#[test]
+fn a_change_behind_an_acknowledgement_is_sent_at_once() {
+    let mut server = observing();
+    server.put("b", "x", 10, 11);
+    let asks = v1::NotificationsRequest {
+        limit: 10,
+        ..Default::default()
+    };
+    let sent = server.ask(of_worker(0, asks));
+    assert_eq!(rows(&sent), [found("b", 11)]);
+    let other = server.send(asking(10, 10_000, 0));
+    server.settle();
+    let prewrite = Ask::Prewrite(acknowledging("b", 12, &[]));
+    assert_eq!(rejections(server.ask(prewrite)), []);
+    server.put("b", "y", 13, 14);
+    assert!(server.answer(other).is_none(), "it is leased");
+    server.ask(commit(vec![ack_cell("b")], 12, 15));
+    let sent = server.answer(other).expect("an answer");
+    assert_eq!(rows(&sent), [found("b", 14)]);
+}

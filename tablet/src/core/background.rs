@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use percolator_client::Obstacle;
 use percolator_engine::{Batch, Column};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
@@ -181,6 +182,19 @@ impl Core {
     /// Up to where locks are resolved, and what is in the way.
     pub(crate) fn resolution(&mut self) -> &mut Resolution {
         &mut self.resolution
+    }
+
+    /// The locks below this are resolved, or this one is in the way.
+    pub fn locks_resolved(
+        &mut self,
+        now: Duration,
+        below: Timestamp,
+        result: Result<(), Obstacle>,
+    ) {
+        match result {
+            Ok(()) => self.resolution.resolved(below),
+            Err(obstacle) => self.resolution.blocked(now, obstacle),
+        }
     }
 
     /// So much time has passed since the last call: more may be done of what waits for its turn.

@@ -14,7 +14,7 @@ use crate::arriving::{MoveCall, Step, Unanswered};
 use crate::decision::{Decision, TabletChange};
 use crate::latches::Ticket;
 use crate::leaving::{OLD_LOCKS, Pulled, Range, Source};
-use crate::locks;
+use crate::locks::{self, LockSearch};
 use crate::moves::{Move, check_chunk, points_of};
 use crate::probe::Note;
 use crate::work::Work;
@@ -38,24 +38,31 @@ impl Core {
                 )));
             };
             let tablet = tablet.clone();
-            let rows = Range::of(&tablet);
-            if !is_resolved && locks::any(&*self.state.engine, &rows, resolved_ts)? {
+            if !is_resolved && self.resolution.is_blocked() {
                 // All of it would be copied for nothing.
-                return Ok(over(OLD_LOCKS.into()));
+                let rows = Range::of(&tablet);
+                let found = locks::search(&*self.state.engine, &rows, resolved_ts)?;
+                if found == LockSearch::Found {
+                    return Ok(over(OLD_LOCKS.into()));
+                }
             }
             // Of an attempt that is over with this.
             self.state.tablets.reopen(id);
             self.state.leaving.begin(&tablet, request);
         }
         let engine = &*self.state.engine;
-        let source = Source {
-            engine,
-            lease: self.state.lease,
-            chunk_bytes: self.state.limits.move_bytes,
-            is_ahead: request.ahead,
-            is_quiet: self.is_quiet(id),
-            has_old_locks: &|rows| Ok(!is_resolved && locks::any(engine, rows, resolved_ts)?),
-        };
+        let source =
+            Source {
+                engine,
+                lease: self.state.lease,
+                chunk_bytes: self.state.limits.move_bytes,
+                is_ahead: request.ahead,
+                is_quiet: self.is_quiet(id),
+                may_have_old_locks: &|rows| {
+                    Ok(!is_resolved
+                        && locks::search(engine, rows, resolved_ts)? != LockSearch::Nothing)
+                },
+            };
         let pulled = self.state.leaving.pull(id, request, &source)?;
         Ok(match pulled {
             Ok(Pulled::Chunk(chunk)) => Body::PullTablet(chunk),
@@ -93,10 +100,9 @@ impl Core {
         let Some(rows) = self.state.leaving.rows(id).filter(|_| asked > of_server) else {
             return Ok(of_server);
         };
-        Ok(if locks::any(&*self.state.engine, rows, asked)? {
-            of_server
-        } else {
-            asked
+        Ok(match locks::search(&*self.state.engine, rows, asked)? {
+            LockSearch::Nothing => asked,
+            LockSearch::Found | LockSearch::Unfinished => of_server,
         })
     }
 
