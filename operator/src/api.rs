@@ -61,43 +61,56 @@ pub(crate) struct CarriedOut {
     pub(crate) is_cut_off: bool,
 }
 
-/// What the API server said to what was asked of it.
-#[derive(Default)]
-struct Answers {
-    refused: Vec<Refusal>,
+/// One of a plan's writes.
+enum Write<'a> {
+    Apply(&'a Object),
+    ChangeClaim(&'a str, &'a Value),
+    Remove(Kind, &'a str),
+    Release(&'a str),
 }
 
-impl Answers {
-    fn carried_out(self) -> CarriedOut {
-        CarriedOut {
-            refused: self.refused,
-            is_cut_off: false,
-        }
+impl Write<'_> {
+    fn is_of_set(&self) -> bool {
+        matches!(self, Self::Apply(object) if object.kind == Kind::StatefulSet)
     }
 
-    fn cut_off(self) -> CarriedOut {
-        CarriedOut {
-            refused: self.refused,
-            is_cut_off: true,
+    fn is_of_monitoring(&self) -> bool {
+        match self {
+            Self::Apply(object) => object.kind.is_of_monitoring(),
+            Self::Remove(kind, _) => kind.is_of_monitoring(),
+            Self::ChangeClaim(..) | Self::Release(_) => false,
         }
     }
+}
 
-    /// Another failure than a refusal ends the reconcile.
-    fn add(
-        &mut self,
-        answer: kube::Result<()>,
-        of_kind: impl FnOnce(String) -> Refusal,
-    ) -> kube::Result<()> {
-        match answer {
-            Ok(()) => {}
-            Err(kube::Error::Api(why)) if is_refusal(&why) && !is_of_ending_namespace(&why) => {
-                tracing::info!(why.message, "refused");
-                let words = lasting_words(&why.message).to_owned();
-                self.refused.push(of_kind(words));
-            }
-            Err(error) => return Err(error),
+/// All of them, in their order.
+fn writes(plan: &Plan) -> impl Iterator<Item = Write<'_>> {
+    let is_late = |object: &&Object| object.kind.is_of_monitoring();
+    let objects = plan.apply.iter().filter(move |object| !is_late(object));
+    let claims = plan.claims.iter();
+    let claims = claims.map(|(name, change)| Write::ChangeClaim(name, change));
+    let removed = plan.remove.iter();
+    let removed = removed.map(|(kind, name)| Write::Remove(*kind, name));
+    let released = plan.release.iter().map(|name| Write::Release(name));
+    let late = plan.apply.iter().filter(is_late).map(Write::Apply);
+    let first = objects.map(Write::Apply).chain(claims);
+    first.chain(removed).chain(released).chain(late)
+}
+
+/// Whether it was refused. Another failure ends the reconcile.
+fn refusal(answer: kube::Result<()>, is_of_monitoring: bool) -> kube::Result<Option<Refusal>> {
+    match answer {
+        Ok(()) => Ok(None),
+        Err(kube::Error::Api(why)) if is_refusal(&why) && !is_of_ending_namespace(&why) => {
+            tracing::info!(why.message, "refused");
+            let words = lasting_words(&why.message).to_owned();
+            Ok(Some(if is_of_monitoring {
+                Refusal::of_monitoring(words)
+            } else {
+                Refusal::of_servers(words)
+            }))
         }
-        Ok(())
+        Err(error) => Err(error),
     }
 }
 
@@ -277,8 +290,8 @@ impl Objects {
         Ok(list.items.into_iter().map(|event| json!(event)).collect())
     }
 
-    /// Does what was planned, or as much of it as there is time for, and notes in `observed` what is there then. What is refused keeps nothing else from being
-    /// done, but StatefulSets where that is something that their pods need; what is for the Prometheus operator comes last.
+    /// Does what was planned, or as much of it as there is time for, and notes in `observed` what is there then. What is refused
+    /// keeps nothing else from being done, but StatefulSets; what is for the Prometheus operator comes last.
     ///
     /// # Errors
     /// The API server doesn't answer, or takes nothing more in this namespace: the rest is not done then.
@@ -287,73 +300,55 @@ impl Objects {
         plan: &Plan,
         observed: &mut Observed,
     ) -> kube::Result<CarriedOut> {
-        let mut answers = Answers::default();
-        let (of_monitoring, objects): (Vec<&Object>, Vec<_>) = plan
-            .apply
-            .iter()
-            .partition(|object| object.kind.is_of_monitoring());
+        let mut refused = Vec::new();
         let began = Instant::now();
-        let is_over = || began.elapsed() > WRITES_TAKE;
-        for object in objects {
-            if is_over() {
-                return Ok(answers.cut_off());
+        for write in writes(plan) {
+            if began.elapsed() > WRITES_TAKE {
+                return Ok(CarriedOut {
+                    refused,
+                    is_cut_off: true,
+                });
             }
-            if object.kind == Kind::StatefulSet && !answers.refused.is_empty() {
+            // What its pods need may be missing.
+            if write.is_of_set() && !refused.is_empty() {
                 continue;
             }
-            answers.add(self.apply(object, observed).await, Refusal::of_servers)?;
+            let done = self.write(&write, observed).await;
+            refused.extend(refusal(done, write.is_of_monitoring())?);
         }
-        for (name, change) in &plan.claims {
-            if is_over() {
-                return Ok(answers.cut_off());
+        Ok(CarriedOut {
+            refused,
+            is_cut_off: false,
+        })
+    }
+
+    async fn write(&self, write: &Write<'_>, observed: &mut Observed) -> kube::Result<()> {
+        match *write {
+            Write::Apply(object) => self.apply(object, observed).await,
+            Write::ChangeClaim(name, change) => self.change_claim(name, change, observed).await,
+            Write::Remove(kind, name) => {
+                let live = &observed.objects[&(kind, name.to_owned())];
+                let only = Preconditions {
+                    uid: text(live, "/metadata/uid"),
+                    resource_version: None,
+                };
+                self.remove(&kind.api(), name, only).await?;
+                observed.note_removed(kind, name);
+                Ok(())
             }
-            let changed = self.change_claim(name, change, observed).await;
-            answers.add(changed, Refusal::of_servers)?;
-        }
-        for (kind, name) in &plan.remove {
-            if is_over() {
-                return Ok(answers.cut_off());
-            }
-            let live = &observed.objects[&(*kind, name.clone())];
-            let only = Preconditions {
-                uid: text(live, "/metadata/uid"),
-                resource_version: None,
-            };
-            let removed = self.remove(&kind.api(), name, only).await;
-            if removed.is_ok() {
-                observed.note_removed(*kind, name);
-            }
-            let of_kind = if kind.is_of_monitoring() {
-                Refusal::of_monitoring
-            } else {
-                Refusal::of_servers
-            };
-            answers.add(removed, of_kind)?;
-        }
-        for name in &plan.release {
-            if is_over() {
-                return Ok(answers.cut_off());
-            }
-            let claims = observed.claims.iter();
-            let live = claims.clone().find(|claim| cluster::name(claim) == name);
-            // As it was looked at: it may have a volume by now.
-            let only = Preconditions {
-                uid: live.and_then(|live| text(live, "/metadata/uid")),
-                resource_version: live.and_then(|live| text(live, "/metadata/resourceVersion")),
-            };
-            let removed = self.remove(&claims_api(), name, only).await;
-            if removed.is_ok() {
+            Write::Release(name) => {
+                let mut claims = observed.claims.iter();
+                let live = claims.find(|claim| cluster::name(claim) == name);
+                // As it was looked at: it may have a volume by now.
+                let only = Preconditions {
+                    uid: live.and_then(|live| text(live, "/metadata/uid")),
+                    resource_version: live.and_then(|live| text(live, "/metadata/resourceVersion")),
+                };
+                self.remove(&claims_api(), name, only).await?;
                 observed.note_released(name);
+                Ok(())
             }
-            answers.add(removed, Refusal::of_servers)?;
         }
-        for object in of_monitoring {
-            if is_over() {
-                return Ok(answers.cut_off());
-            }
-            answers.add(self.apply(object, observed).await, Refusal::of_monitoring)?;
-        }
-        Ok(answers.carried_out())
     }
 
     /// Applies an object, and notes what the API server made of it.

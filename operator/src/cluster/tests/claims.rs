@@ -145,6 +145,8 @@ fn a_claim_that_has_a_volume_by_now_stays() {
     });
     let written = world.reconcile(&old, &mut usize::MAX.clone()).0;
     assert_eq!(written, Vec::<String>::new());
+    // When it knows better, it says why.
+    world.step();
     assert_eq!(
         world.condition("Degraded"),
         reason(true, Reason::InvalidSpec)
