@@ -206,6 +206,15 @@ fn an_atomic_import_without_an_index_that_was_asked_for_loads_nothing() {
         (&0.into(), &false.into())
     );
     assert_eq!(rounds_seen(&cluster), (vec![], 0));
+    // Otherwise the row is in, and the code says the same.
+    let misspelt = ["--index", "secton=by_secton", "-o", "json", "-"];
+    let said = cluster.run_with(&[&IMPORT[..], &misspelt].concat(), row);
+    said.refused(1, &["no row of", "secton"]);
+    let summary: Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!(
+        (&summary["rows"], &summary["complete"]),
+        (&1.into(), &false.into())
+    );
 }
 
 /// One row of more than a client buffers, as many commits made it.

@@ -288,7 +288,12 @@ impl Transactions {
             Err(error) => return Err(self.failed(session, error)),
         };
         // A copy of its own: the session may write others in their place.
-        guard.own.take(scan.own_bytes())?;
+        guard.own.take(scan.own_bytes()).map_err(|mut failure| {
+            failure.message.push_str(
+                "; a scan holds a copy of what its session has written in its range: commit before, or scan fewer rows",
+            );
+            failure
+        })?;
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(scans::produce(scan, txn.ended.subscribe(), guard, sender));
         Ok(receiver)

@@ -104,8 +104,8 @@ impl Incarnation {
 
     /// The master knows this one now: earlier ones don't matter any more. To be called in a tokio runtime.
     ///
-    /// The folder has it later, as nobody waits for the disk: one that hangs would stop a master that leads. Nothing depends on
-    /// when. Until it is written, or if it never is, the file has this one behind those before it, since [`Self::begin`].
+    /// The folder has it later, as nobody waits for the disk: one that hangs would stop a master that leads. Until it is written, or if it
+    /// never is, the file has this one behind those before it, since [`Self::begin`]: the next start may wait for a lease.
     pub fn accepted(&self) {
         let was_accepted = self.is_accepted.swap(true, Ordering::Relaxed);
         if !was_accepted && self.file.is_some() {

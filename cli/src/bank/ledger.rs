@@ -144,7 +144,7 @@ pub(super) async fn verify(
         );
     }
     let mut shown = Shown { output, said: 0 };
-    let held = Held::of(&answers, &there, &mut shown);
+    let held = AnswerCounts::of(&answers, &there, &mut shown);
     let mut expected = Expected::by(there.values(), accounts)?;
     let differ = wrong_accounts(&txn, table, &mut expected, &mut shown).await?;
     let gone = expected.missing.len() as u64;
@@ -155,7 +155,7 @@ pub(super) async fn verify(
             path.display()
         ));
     }
-    let Held {
+    let AnswerCounts {
         committed,
         lost,
         aborted,
@@ -193,7 +193,7 @@ pub(super) async fn verify(
 
 /// What became of the answers of each kind.
 #[derive(Default)]
-struct Held {
+struct AnswerCounts {
     committed: u64,
     lost: u64,
     aborted: u64,
@@ -203,7 +203,7 @@ struct Held {
     unknown_there: u64,
 }
 
-impl Held {
+impl AnswerCounts {
     fn of(answers: &[Answer], there: &HashMap<String, String>, shown: &mut Shown) -> Self {
         let mut held = Self::default();
         for Answer { row, answer, .. } in answers {

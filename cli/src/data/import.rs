@@ -223,8 +223,8 @@ pub(crate) async fn run(
         drop(loader);
         return end_whole(client, whole, &counts, end, (&name, began), output).await;
     }
-    summary(&counts, &end, began.elapsed(), output)?;
     end.unmet = say_unmet(&loader, counts, &name);
+    summary(&counts, &end, began.elapsed(), output)?;
     say_end(&mut end, &name, args.skip_bad)?;
     Ok(code(&end))
 }
@@ -381,19 +381,7 @@ async fn load(
     let mut ticks = tokio::time::interval(Duration::from_millis(200));
     let mut stop = stops().context("cannot wait for Ctrl-C")?;
     let mut reading = true;
-    let made = async {
-        // Tables are made for a row: a file without a good one leaves none behind.
-        if first.await.is_err() {
-            return Ok(None);
-        }
-        loop {
-            match make_tables(loader.client, args).await {
-                Err(error) if may_pass(&error) => loader.retries.wait(error, loader.say).await?,
-                made => return made.map(Some),
-            }
-        }
-    };
-    let mut made = std::pin::pin!(made);
+    let mut made = std::pin::pin!(make_for(first, loader, args));
     let mut waiting = true;
     loop {
         tokio::select! {
@@ -494,6 +482,23 @@ impl End {
                 progress.say(&format!("{name}:{line}: cannot read on: {error}"));
                 self.stopped_at = Some(line);
             }
+        }
+    }
+}
+
+/// Makes the tables for the first row: a file without a good one leaves none behind. Says what it did.
+async fn make_for(
+    first: oneshot::Receiver<()>,
+    loader: &Loader<'_>,
+    args: &Args,
+) -> Result<Option<Vec<String>>, Error> {
+    if first.await.is_err() {
+        return Ok(None);
+    }
+    loop {
+        match make_tables(loader.client, args).await {
+            Err(error) if may_pass(&error) => loader.retries.wait(error, loader.say).await?,
+            made => return made.map(Some),
         }
     }
 }
