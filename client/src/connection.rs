@@ -483,6 +483,35 @@ mod tests {
         assert_eq!(counts, [3, 3, 1]);
     }
 
+    #[test]
+    fn a_call_that_is_dropped_keeps_no_place() {
+        for is_answered_first in [false, true] {
+            let connection = Arc::new(Connection {
+                state: Mutex::default(),
+                silent: String::new(),
+            });
+            let call = connection.call(v1::Request::default());
+            let mut packs = Packs(connection.clone());
+            let mut context = Context::from_waker(Waker::noop());
+            let Poll::Ready(Some(pack)) = packs.poll_next_unpin(&mut context) else {
+                panic!("a request waits");
+            };
+            let responses = vec![v1::Response {
+                id: pack.requests[0].id,
+                ..v1::Response::default()
+            }];
+            let answer = || connection.answered(v1::ResponsePack { responses });
+            if is_answered_first {
+                answer();
+                drop(call);
+            } else {
+                drop(call);
+                answer();
+            }
+            assert!(connection.state.lock().slots.is_empty());
+        }
+    }
+
     /// What each of a connection's calls is answered when it is lost: one that was written and one that was answered before,
     /// one that wasn't written yet, and one that comes later.
     #[test]

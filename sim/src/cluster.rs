@@ -292,6 +292,7 @@ impl Cluster {
             ["choices", "pasts", "pauses", "turns"].map(|name| session.with_dice(name));
         let mut begun = vec![0_u64; self.workloads.len()];
         let mut snapshots = Vec::new();
+        let mut attempts = session.client.attempts();
         let over = || until.is_some_and(|until| session.world.now() >= until);
         while !self.is_stopping() && !over() {
             let (began, mut doing) = (session.world.now(), "a look at the past".to_owned());
@@ -329,14 +330,14 @@ impl Cluster {
             if pasts.below(12) == 0 {
                 snapshots.push(*self.highest.lock());
             }
+            let mut goes_on = false;
             if let Err(error) = result {
-                let name = &session.name;
-                session.world.note(|| format!("{name}: {error}"));
-                // As one does that begins the same again.
-                if turns.below(2) == 0 {
-                    let began = *self.highest.lock();
-                    session.client.attempts().again(began, &error).await;
-                }
+                session.world.note(|| format!("{}: {error}", session.name));
+                let began = *self.highest.lock();
+                goes_on = turns.below(2) == 0 && attempts.again(began, &error).await;
+            }
+            if !goes_on {
+                attempts = session.client.attempts();
             }
             // Nobody asks without a pause: an application does something too.
             let think = if self.calm.load(Ordering::Relaxed) {

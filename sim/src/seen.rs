@@ -27,6 +27,8 @@ pub struct ShownState {
 pub enum Seen<'a> {
     /// The oracle hands these out.
     Granted(Granted),
+    /// The only oracle was told that nobody may commit at or below this.
+    Bounded(Timestamp),
     /// One of several oracles or masters has answered as the leader.
     Led {
         /// Of the oracles or the masters.

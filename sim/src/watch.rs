@@ -149,6 +149,7 @@ impl Watch {
                 number,
                 state,
             } => self.tell(|invariant| invariant.opened_state(*term, *number, *state)),
+            Seen::Bounded(above) => self.tell(|invariant| invariant.bounded(*above)),
             Seen::Received { ts, after } => self.tell(|invariant| invariant.received(*ts, *after)),
             Seen::Durable { server, group } => self.durable(server, group),
             Seen::Reopened {

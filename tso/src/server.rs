@@ -403,14 +403,17 @@ fn recover(
         StartError::Recover(cause) => Error::Clock { cause },
         cause @ StartError::NoLimit { .. } => Error::NoLimit { path, cause },
     })?;
-    // Nothing is handed out before the last limit of an oracle that may be alive has expired.
-    let may_be_alive = stored.is_some() && life.replaces.is_empty();
-    let waits = if may_be_alive {
-        Duration::from_millis(options.settings.wait_ms())
+    let waits = waits_for(options.settings, stored.is_some(), life);
+    Ok((core, waits))
+}
+
+/// How long an oracle that is alone waits, so that the last limit of one before it that may be alive has expired.
+fn waits_for(settings: Settings, has_limit: bool, life: &Incarnation) -> Duration {
+    if has_limit && life.replaces.is_empty() {
+        Duration::from_millis(settings.wait_ms())
     } else {
         Duration::ZERO
-    };
-    Ok((core, waits))
+    }
 }
 
 fn pages(shown: Arc<Shared>, is_adopted: watch::Receiver<bool>, data: PathBuf) -> Pages {
@@ -427,5 +430,29 @@ fn pages(shown: Arc<Shared>, is_adopted: watch::Receiver<bool>, data: PathBuf) -
             }
         }),
         healthy: Box::new(|| Ok(())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A limit counts for a second at the least, whatever the window is.
+    #[test]
+    fn an_oracle_before_it_that_may_be_alive_is_waited_for() {
+        let short = Settings {
+            window_ms: 200,
+            ..Settings::default()
+        };
+        let unknown = Incarnation::without_folder();
+        assert_eq!(waits_for(short, true, &unknown), Duration::from_secs(1));
+        let long = Settings::default();
+        let window = Duration::from_millis(long.window_ms);
+        assert!(waits_for(long, true, &unknown) >= window);
+        // There was none, or it has surely ended.
+        assert_eq!(waits_for(short, false, &unknown), Duration::ZERO);
+        let mut proven = unknown;
+        proven.replaces.push(7);
+        assert_eq!(waits_for(short, true, &proven), Duration::ZERO);
     }
 }

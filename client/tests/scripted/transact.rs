@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use percolator_client::{Client, Error, OpenTxn, Options, Outcome};
+use percolator_wire::v1::request::Body as Ask;
 
 use crate::cluster::{TABLE, cell};
 use crate::faults::{harmful, harmless};
@@ -206,4 +208,36 @@ fn a_closure_that_gives_up_leaves_nothing() {
     assert!(matches!(result, Err(Error::Application(_))));
     assert_eq!(count(&bench), 0);
     assert_eq!(bench.cluster.locks(), 0);
+}
+
+/// So that nobody is overtaken for ever.
+#[test]
+fn a_transaction_that_is_begun_again_waits_as_the_first_attempt_did() {
+    let bench = Bench::with(Options {
+        retry_for: Duration::from_secs(5),
+        ..Options::default()
+    });
+    let (_network, other) = bench.other();
+    let attempts = Mutex::new(Vec::new());
+    let result = bench.run(bench.client.transact(|txn| {
+        attempts.lock().push(txn.start_ts().as_u64());
+        let other = &other;
+        async move {
+            increment(txn).await?;
+            increment_once(other).await.0
+        }
+    }));
+    assert!(matches!(result, Err(Error::Conflict(_))), "{result:?}");
+    let log = bench.network.log().into_iter();
+    let waiters = log.filter_map(|sent| match sent.body {
+        Some(Ask::WaitForCell(wait)) => Some(wait.waiter),
+        _ => None,
+    });
+    let waiters: Vec<u64> = waiters.collect();
+    let first = attempts.lock()[0];
+    assert!(waiters.len() > 1, "{waiters:?}");
+    assert!(
+        waiters.iter().all(|it| *it == first),
+        "{waiters:?}, and {first}"
+    );
 }

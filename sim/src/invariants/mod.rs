@@ -100,6 +100,11 @@ pub trait Invariant: Send {
         Ok(())
     }
 
+    /// The only oracle was told that nobody may commit at or below this.
+    fn bounded(&mut self, above: Timestamp) -> Result<(), String> {
+        Ok(())
+    }
+
     /// A client has a timestamp; `after` was the highest that anybody had when it asked.
     fn received(&mut self, ts: Timestamp, after: Timestamp) -> Result<(), String> {
         Ok(())

@@ -11,6 +11,8 @@ use super::Invariant;
 pub(super) struct Timestamps {
     /// The highest that was granted.
     granted: u64,
+    /// Nobody may commit at or below this, as the oracle was told.
+    bound: u64,
 }
 
 impl Invariant for Timestamps {
@@ -23,7 +25,18 @@ impl Invariant for Timestamps {
         if first <= self.granted {
             return Err(format!("{first} was granted after {}", self.granted));
         }
+        if first <= self.bound {
+            return Err(format!(
+                "{first} was granted, and nobody may commit up to {}",
+                self.bound
+            ));
+        }
         self.granted = first + u64::from(granted.count) - 1;
+        Ok(())
+    }
+
+    fn bounded(&mut self, above: Timestamp) -> Result<(), String> {
+        self.bound = self.bound.max(above.as_u64());
         Ok(())
     }
 

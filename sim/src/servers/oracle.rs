@@ -301,6 +301,9 @@ impl Oracle {
                     state.granting.heard(sent_ms, lease_ms, bounds);
                     state.is_accepted = true;
                 }
+                if oracle.replicated.is_none() {
+                    world.see(&Seen::Bounded(bounds.commits_above));
+                }
                 oracle.answer_waiting(&world, &running);
             }
         };

@@ -30,6 +30,8 @@ const LIMIT: u32 = 3;
 
 /// What is given to an observer is its own for twice so long at the most.
 const LEASE: Duration = Duration::from_millis(50);
+/// In a cluster without clients all leases are over behind so many.
+const REFUSED_MAX: u32 = 60;
 
 /// The workload.
 pub struct Observe;
@@ -179,6 +181,7 @@ impl Workload for Observe {
     fn check<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<Option<String>, Error>> {
         async move {
             // Nobody writes any more, and all locks are gone: what waits is run for.
+            let mut refused = 0;
             loop {
                 let changes = self.changes(session, Duration::ZERO).await?;
                 let status = session.client.observed(INBOX, COLUMN).await?;
@@ -188,6 +191,15 @@ impl Workload for Observe {
                 if changes.is_empty() {
                     // They were given to clients that have ended.
                     session.world.sleep(LEASE).await;
+                    refused += 1;
+                } else {
+                    refused = 0;
+                }
+                if refused > REFUSED_MAX {
+                    let waiting = status.waiting;
+                    return Ok(Some(format!(
+                        "{waiting} changes wait, and nobody was given one for {refused} leases"
+                    )));
                 }
                 for change in changes {
                     match self.run(session, &change, false).await {

@@ -19,6 +19,8 @@ const ROWS: u64 = 10;
 const COLUMNS: [&str; 2] = ["a", "b"];
 /// Longer than what a lock or a write record holds.
 const LONG_BYTES: usize = 300;
+/// How long values are, about: around what a lock and a record hold, and what a server keeps in memory together with a long row.
+const WIDTHS: [usize; 6] = [0, 180, 250, 255, 256, LONG_BYTES];
 /// Cells that one transaction writes, at most: some of them more than once.
 const WRITES: u64 = 30;
 /// A pause is about so long: several of a transaction are longer than a short retention.
@@ -56,9 +58,9 @@ impl Pipelined {
                     let pause = session.rng.lock().about(PAUSE);
                     session.world.sleep(pause).await;
                 }
-                long => {
+                _ => {
                     let value = tagged(1, session);
-                    let width = if long < 5 { LONG_BYTES } else { 0 };
+                    let width = WIDTHS[session.below(WIDTHS.len() as u64) as usize];
                     txn.put(TABLE, &row(at), column, format!("{value:width$}"))?;
                 }
             }
