@@ -239,8 +239,10 @@ fn whatever_was_exported_can_be_imported() {
         cluster
             .run_with(&[&import[..], more].concat(), &exported)
             .ok();
-        let export = ["export", "--table", table];
-        assert!(cluster.run(&export).ok() == exported, "{table} differs");
+        // The key is a column of the row now, in its place among them.
+        let again = cluster.run(&["export", "--table", table]).ok();
+        let row = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+        assert!(row(&again) == row(&exported), "{table} differs");
     }
 }
 
