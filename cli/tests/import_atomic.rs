@@ -225,7 +225,7 @@ fn whatever_was_exported_can_be_imported() {
     block_on(async {
         let client = Client::connect(&cluster.master).await.expect("a master");
         for column in 0..17 {
-            let value = format!("{column:02}").repeat(2 << 20);
+            let value = format!("v{column:03}").repeat(1 << 20);
             let txn = client.begin().await.expect("a transaction");
             txn.put("t", "r", format!("c{column:02}"), value)
                 .expect("it is short enough");
