@@ -194,8 +194,10 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
             deed.by_ms = rng.below(2 * most) as i64 - most as i64;
         }
         Fault::ClockStop => deed.lasts = rng.about(ms(2_000)),
-        // Some until leases of before are over.
-        Fault::LoseMaster if rng.below(3) == 0 => deed.lasts = plan.lease + rng.about(plan.lease),
+        // Some until leases of before are over, where that isn't long.
+        Fault::LoseMaster if plan.lease <= ms(3_000) && rng.below(3) == 0 => {
+            deed.lasts = plan.lease + rng.about(plan.lease);
+        }
         Fault::LoseMaster => deed.lasts = rng.about(ms(300)),
         // Some of them until long after the other one serves.
         Fault::TwoProcesses => deed.lasts = plan.lease / 2 + rng.about(2 * plan.lease),
