@@ -9,10 +9,11 @@ use std::cell::Cell;
 use bytes::Bytes;
 use percolator_protocol::types::{Timestamp, Write, WriteKind};
 
-/// Larger ones are left to the engine, in bytes of key and value.
-const ENTRY_BYTES_MAX: usize = 512;
 /// What an entry is reckoned to take, in bytes, when the number of slots is chosen.
 const ENTRY_BYTES: u64 = 256;
+/// Larger ones are left to the engine, in bytes of key and value: with its head and its slot none takes more than twice what is
+/// reckoned.
+const ENTRY_BYTES_MAX: usize = 2 * ENTRY_BYTES as usize - HEAD_BYTES - size_of::<Slot>();
 /// Cells that share their hash's low bits and are kept beside each other: with one slot each, a sixth of
 /// 100,000 cells in 256Ki slots would push each other out.
 const WAYS: usize = 4;
@@ -233,6 +234,29 @@ mod tests {
     fn newest(cache: &CellCache, hash: u64, key: &str) -> Option<u64> {
         let newest = cache.newest(hash, key.as_bytes())?;
         Some(newest.commit_ts.as_u64())
+    }
+
+    #[test]
+    fn the_largest_entries_take_twice_as_much_at_the_most() {
+        for bytes in [1 << 10, 64 << 10] {
+            let mut cache = CellCache::new(bytes);
+            for cell in 0..4 * bytes / ENTRY_BYTES {
+                let key = [&cell.to_be_bytes()[..], &[b'k'; 300]].concat();
+                let write = Write {
+                    kind: WriteKind::Put,
+                    start_ts: Timestamp::from_u64(1),
+                    short_value: Some(vec![b'v'; ENTRY_BYTES_MAX - key.len()].into()),
+                    overlapped_rollback: false,
+                };
+                cache.learn(cell, &key, Timestamp::from_u64(2), &write);
+                assert!(cache.newest(cell, &key).is_some());
+            }
+            assert!(
+                cache.bytes() <= 2 * bytes as usize,
+                "{} of {bytes}",
+                cache.bytes()
+            );
+        }
     }
 
     #[test]
