@@ -180,10 +180,15 @@ impl Admin {
         Ok(false)
     }
 
-    pub(crate) async fn tablet_servers(&self) -> Result<Vec<String>, Error> {
+    /// Everything that the master knows.
+    pub(crate) async fn listing(&self) -> Result<v1::DirectoryResponse, Error> {
         let deadline = self.router.deadline(REQUEST_TIMEOUT);
-        let directory = self.router.listed(deadline).await;
-        let directory = directory.map_err(|error| Error::Unavailable(error.to_string()))?;
+        let listed = self.router.listed(deadline).await;
+        listed.map_err(|error| Error::Unavailable(error.to_string()))
+    }
+
+    pub(crate) async fn tablet_servers(&self) -> Result<Vec<String>, Error> {
+        let directory = self.listing().await?;
         let is_tablet = |server: &&v1::ServerInfo| server.role() == v1::Role::Tablet;
         let servers = directory.servers.iter().filter(is_tablet);
         Ok(servers.map(|server| server.server.clone()).collect())

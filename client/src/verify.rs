@@ -192,9 +192,7 @@ impl Admin {
 
     /// Where tablets are that are in use.
     async fn places(&self) -> Result<Vec<Place>, Error> {
-        let deadline = self.router.deadline(REQUEST_TIMEOUT);
-        let directory = self.router.listed(deadline).await;
-        let directory = directory.map_err(|error| Error::Unavailable(error.to_string()))?;
+        let directory = self.listing().await?;
         let place = |place: v1::TabletPlace| {
             let tablet = place.tablet?;
             Some(Place {

@@ -2,13 +2,13 @@
 
 use std::future::pending;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::startup::options;
 use percolator_client::{Admin, Error, GcChange};
-use percolator_gc_master::{Options, Server, Settings};
+use percolator_gc_master::{Options, Server};
 use percolator_server::{Incarnation, heartbeat};
 use percolator_wire::v1;
 use tokio::sync::oneshot;
@@ -18,21 +18,6 @@ use tonic::Status;
 use crate::masters::{BOUND, connect};
 
 const PAUSE: Duration = Duration::from_millis(20);
-
-fn options(folder: &Path) -> Options {
-    Options {
-        data_dir: folder.to_owned(),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        advertise: None,
-        register: None,
-        server: "gc-master-0".into(),
-        metrics_listen: None,
-        traces: None,
-        new_cluster: true,
-        settings: Settings::default(),
-        manifest: None,
-    }
-}
 
 /// A master in this process.
 struct Running {

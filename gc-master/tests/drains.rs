@@ -353,6 +353,13 @@ fn what_cannot_be_drained_is_refused() {
     );
 }
 
+/// How often a server was asked to get a tablet.
+fn imports(world: &World) -> usize {
+    let sent = world.sent.iter();
+    sent.filter(|it| matches!(it.action, Action::Import { .. }))
+        .count()
+}
+
 #[test]
 fn a_server_that_forgets_a_move_when_it_starts_again_is_asked_again() {
     let mut world = World::new(2);
@@ -360,11 +367,6 @@ fn a_server_that_forgets_a_move_when_it_starts_again_is_asked_again() {
     world.beat_all();
     world.drain("tablet-0", true).unwrap();
     world.beat_all();
-    let imports = |world: &World| {
-        let sent = world.sent.iter();
-        sent.filter(|it| matches!(it.action, Action::Import { .. }))
-            .count()
-    };
     assert_eq!(imports(&world), 1);
     // It is back before it counts as down, and has neither the tablet nor a reason.
     world.incarnations.insert("tablet-1".into(), 2);
@@ -455,11 +457,6 @@ fn a_server_that_has_forgotten_a_failure_is_asked_again() {
     world.create("accounts", &[]).unwrap();
     world.beat_all();
     world.drain("tablet-0", true).unwrap();
-    let imports = |world: &World| {
-        let sent = world.sent.iter();
-        sent.filter(|it| matches!(it.action, Action::Import { .. }))
-            .count()
-    };
     // It says nothing of the tablet, in none of its heartbeats.
     for _ in 0..40 {
         world.beat_all();

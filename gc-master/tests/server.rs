@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use percolator_gc_master::{Options, Server, Settings};
+use crate::startup::options;
+use percolator_gc_master::{Options, Server};
 use percolator_wire::v1;
 use percolator_wire::v1::master_client::MasterClient;
 use percolator_wire::v1::tablets_server::{Tablets, TabletsServer};
@@ -203,16 +204,8 @@ fn create(name: &str, cuts: &[&'static str]) -> v1::CreateTableRequest {
 
 async fn in_process(data_dir: &Path, new_cluster: bool) -> SocketAddr {
     let server = Server::bind(Options {
-        data_dir: data_dir.into(),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        advertise: None,
-        register: None,
-        server: "gc-master-0".into(),
-        metrics_listen: None,
-        traces: None,
         new_cluster,
-        settings: Settings::default(),
-        manifest: None,
+        ..options(data_dir)
     })
     .await
     .unwrap();
@@ -367,20 +360,7 @@ async fn a_master_without_a_state_waits_until_it_is_rebuilt() {
 #[tokio::test]
 async fn a_master_that_cannot_write_its_state_stops_and_shows_nothing_of_it() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::bind(Options {
-        data_dir: folder.path().into(),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        advertise: None,
-        register: None,
-        server: "gc-master-0".into(),
-        metrics_listen: None,
-        traces: None,
-        new_cluster: true,
-        settings: Settings::default(),
-        manifest: None,
-    })
-    .await
-    .unwrap();
+    let server = Server::bind(options(folder.path())).await.unwrap();
     let mut master = connect(server.address());
     let running = tokio::spawn(server.run(pending()));
     master

@@ -5,18 +5,27 @@ use std::path::Path;
 use percolator_gc_master::{Error, Options, Server, Settings};
 use percolator_server::RegisterLocation;
 
-async fn bind(folder: &Path, register: Option<&Path>, new_cluster: bool) -> Result<Server, Error> {
-    Server::bind(Options {
-        data_dir: folder.into(),
+/// Those of a master that begins a cluster in this folder, alone and at any port.
+pub(crate) fn options(folder: &Path) -> Options {
+    Options {
+        data_dir: folder.to_owned(),
         listen: "127.0.0.1:0".parse().unwrap(),
         advertise: None,
-        register: register.map(|folder| RegisterLocation::File(folder.into())),
+        register: None,
         server: "gc-master-0".into(),
         metrics_listen: None,
         traces: None,
-        new_cluster,
+        new_cluster: true,
         settings: Settings::default(),
         manifest: None,
+    }
+}
+
+async fn bind(folder: &Path, register: Option<&Path>, new_cluster: bool) -> Result<Server, Error> {
+    Server::bind(Options {
+        register: register.map(|folder| RegisterLocation::File(folder.into())),
+        new_cluster,
+        ..options(folder)
     })
     .await
 }

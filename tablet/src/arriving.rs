@@ -158,7 +158,7 @@ impl Arriving {
 
     fn give_up_all(&mut self, why: &str) {
         for arrival in self.tablets.values_mut().filter(|it| !it.record.complete) {
-            arrival.step = Some(Arc::new(Step::GiveUp(why.to_owned())));
+            arrival.give_up(why);
         }
     }
 

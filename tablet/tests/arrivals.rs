@@ -70,22 +70,12 @@ fn a_tablet_is_not_made_whose_rows_arrive() {
     assert!(why.contains("tablet 8"), "{why}");
 }
 
-/// Asks the owner for a piece, which is to be written down.
-fn pull(two: &mut Two) {
-    let call = two.call();
-    let id = two.owner.send_as_it_is(call.body.clone());
-    two.owner.settle();
-    let answer = two.owner.answer(id).expect("an answer");
-    two.other
-        .core
-        .asked(two.now, &call, Ok(answer), &mut two.other.replies);
-}
-
 #[test]
 fn what_a_full_disk_refuses_rests_and_is_given_up_in_the_end() {
     let mut two = Two::new();
     two.begin(1);
-    pull(&mut two);
+    let call = two.call();
+    two.ask(&call);
     assert_eq!(two.other.refuse_group(), 1);
     assert_eq!(two.other.refuse_group(), 0, "it would be refused at once");
     let tick = Duration::from_secs(1);
@@ -114,7 +104,8 @@ fn what_a_full_disk_refuses_rests_and_is_given_up_in_the_end() {
 fn what_is_refused_is_given_up_where_another_server_has_the_tablet() {
     let mut two = Two::new();
     two.begin(1);
-    pull(&mut two);
+    let call = two.call();
+    two.ask(&call);
     assert_eq!(two.other.refuse_group(), 1);
     let settled = [v1::TabletRef { id: 1, epoch: 1 }];
     two.other
@@ -169,7 +160,8 @@ fn locks_of_other_tablets_keep_none_from_being_handed_over() {
 fn a_tablet_with_locks_that_are_too_old_for_the_other_one_is_not_copied() {
     let mut two = ahead(14, "d");
     two.begin(1);
-    pull(&mut two);
+    let call = two.call();
+    two.ask(&call);
     two.other.settle();
     assert_eq!(two.other.content(Column::Write), []);
     let failure = two.other.core.report().arriving[0].failure.clone();

@@ -330,12 +330,7 @@ fn what_the_owner_refused_comes_along_though_a_full_disk_refuses_the_last_chunk_
         if matches!(call.body, Ask::TakeTablet(_)) {
             break call;
         }
-        let id = two.owner.send_as_it_is(call.body.clone());
-        two.owner.settle();
-        let answer = two.owner.answer(id).expect("an answer");
-        two.other
-            .core
-            .asked(two.now, &call, Ok(answer), &mut two.other.replies);
+        two.ask(&call);
         refused_once |= two.other.commit_group_short_of_room() > 0;
         two.other.settle();
     };
@@ -473,13 +468,8 @@ fn a_full_disk_takes_it_that_a_tablet_is_served() {
     let mut two = Two::new();
     two.begin(1);
     let take = two.copy();
-    let id = two.owner.send_as_it_is(take.body.clone());
-    two.owner.settle();
-    let answer = two.owner.answer(id).expect("an answer");
-    // Its owner has given it away: nobody else can serve it.
-    two.other
-        .core
-        .asked(two.now, &take, Ok(answer), &mut two.other.replies);
+    // Its owner gives it away: nobody else can serve it.
+    two.ask(&take);
     assert_eq!(two.other.commit_group_short_of_room(), 1);
     assert_eq!(tablets(&two.other), [(1, 2)]);
 }

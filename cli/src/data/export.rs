@@ -402,28 +402,33 @@ fn json_line(row: &Row, key: Option<&str>, escape: bool) -> anyhow::Result<Strin
 
 /// The names of a CSV file's columns.
 fn header_fields(columns: &[Bytes], escaped: bool) -> anyhow::Result<Vec<String>> {
-    let field = |name: &Bytes| match std::str::from_utf8(name) {
-        Ok("") => bail!(
-            "a column's name is empty, which no CSV file can say; use --format jsonl, or --columns without it"
-        ),
-        Ok(name) => Ok(name.to_owned()),
-        Err(_) if escaped => Ok(escape(name)),
-        Err(_) => bail!(
-            "a column's name is not UTF-8 text, {}; --escape writes it in this form",
-            short(name)
-        ),
+    let field = |name: &Bytes| {
+        if name.is_empty() {
+            bail!(
+                "a column's name is empty, which no CSV file can say; use --format jsonl, or --columns without it"
+            );
+        }
+        text_of(name, || "a column's name".to_owned(), escaped)
     };
     columns.iter().map(field).collect()
 }
 
 /// Bytes as text; those that are none only escaped, and only if that is wanted.
 fn text(bytes: &[u8], row: &Row, what: &str, escaped: bool) -> anyhow::Result<String> {
+    text_of(
+        bytes,
+        || format!("row {}: {what}", short(&row.key)),
+        escaped,
+    )
+}
+
+fn text_of(bytes: &[u8], what: impl FnOnce() -> String, escaped: bool) -> anyhow::Result<String> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
         Err(_) if escaped => Ok(escape(bytes)),
         Err(_) => bail!(
-            "row {}: {what} is not UTF-8 text, {}; --escape writes it in this form",
-            short(&row.key),
+            "{} is not UTF-8 text, {}; --escape writes it in this form",
+            what(),
             short(bytes)
         ),
     }

@@ -73,14 +73,20 @@ impl Two {
             .expect("something to ask")
     }
 
-    /// Asks the owner, and tells the other one what it said.
-    pub(crate) fn carry(&mut self, call: &MoveCall) -> Body {
+    /// Asks the owner, and gives the other one the answer, which has yet to be written down.
+    pub(crate) fn ask(&mut self, call: &MoveCall) -> Body {
         let id = self.owner.send_as_it_is(call.body.clone());
         self.owner.settle();
         let answer = self.owner.answer(id).expect("an answer");
         self.other
             .core
             .asked(self.now, call, Ok(answer.clone()), &mut self.other.replies);
+        answer
+    }
+
+    /// The same, and writes it down.
+    pub(crate) fn carry(&mut self, call: &MoveCall) -> Body {
+        let answer = self.ask(call);
         self.other.settle();
         answer
     }
