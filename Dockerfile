@@ -1,5 +1,5 @@
 # One image with all programs: percolator, percolator-operator, and percolator under the names of the servers, which
-# it then is: percolator-tso, percolator-tablet, percolator-gc-master, percolator-proxy.
+# it then is: percolator-tso, percolator-tablet, percolator-master, percolator-proxy.
 #
 #   docker build -t percolator .
 #   docker run --rm percolator --version
@@ -34,7 +34,7 @@ RUN mkdir -p /image/usr/local/bin /image/etc /image/tmp /image/data \
     && cd /image/usr/local/bin \
     && ln -s percolator percolator-tso \
     && ln -s percolator percolator-tablet \
-    && ln -s percolator percolator-gc-master \
+    && ln -s percolator percolator-master \
     && ln -s percolator percolator-proxy
 
 # No shell, no package manager.

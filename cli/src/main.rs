@@ -209,7 +209,7 @@ fn main() -> ExitCode {
     let called = std::env::args_os().next().map(PathBuf::from);
     let called = called.as_deref().and_then(Path::file_name);
     match called.and_then(OsStr::to_str) {
-        Some("percolator-gc-master") => percolator_gc_master::program::main(),
+        Some("percolator-master") => percolator_gc_master::program::main(),
         Some("percolator-tso") => percolator_tso::program::main(),
         Some("percolator-tablet") => percolator_tablet::program::main(),
         Some("percolator-proxy") => percolator_proxy::program::main(),

@@ -30,7 +30,7 @@ Examples:
   percolator master rebuild --server tablet-0 --server tablet-1         show what would be rebuilt
   percolator master rebuild --server tablet-0 --server tablet-1 --yes   rebuild it
   percolator master rebuild --servers-from names.txt --yes              a name a line
-  kubectl exec demo-gc-master-0 -- percolator master rebuild --server demo-tablet-0 --server demo-tablet-1")]
+  kubectl exec demo-master-0 -- percolator master rebuild --server demo-tablet-0 --server demo-tablet-1")]
     Rebuild(RebuildArgs),
 }
 

@@ -125,7 +125,7 @@ fn a_command_without_the_servers_programs_beside_it() {
     up.args(["up", "--port", "0", "--processes", "--data-dir"])
         .arg(&data);
     let said = support::output_of(up);
-    said.refused(1, &["percolator-gc-master", "cargo build --release"]);
+    said.refused(1, &["percolator-master", "cargo build --release"]);
     assert!(!data.exists());
 }
 
@@ -501,7 +501,7 @@ fn up_runs_a_command_and_ends_with_its_status() {
         .filter(|line| line.starts_with('['))
         .collect();
     assert!(
-        running.len() == 1 && running[0].contains("gc-master-0"),
+        running.len() == 1 && running[0].contains("master-0"),
         "{said:#?}"
     );
     assert_eq!(said.ok(), "mine\n");
@@ -546,7 +546,7 @@ fn up_that_is_told_to_stop_lets_its_command_end_and_ends_with_its_status() {
 fn a_cluster_without_one_of_its_folders() {
     let folder = tempfile::tempdir().expect("a folder");
     Cluster::start_in(folder.path(), &[]).stop();
-    for server in ["gc-master-0", "tso-0", "tablet-1"] {
+    for server in ["master-0", "tso-0", "tablet-1"] {
         let (there, away) = (folder.path().join(server), folder.path().join("away"));
         std::fs::rename(&there, &away).expect("moved");
         let data_dir = folder.path().to_str().expect("a path of text");

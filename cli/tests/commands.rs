@@ -324,7 +324,7 @@ fn a_csv_file_has_every_column_or_those_that_are_named() {
 fn flags_of_servers_can_come_from_the_environment() {
     for (server, prefix, needed) in [
         ("percolator-tso", "PERCOLATOR_TSO_", "DATA_DIR"),
-        ("percolator-gc-master", "PERCOLATOR_GC_MASTER_", "DATA_DIR"),
+        ("percolator-master", "PERCOLATOR_MASTER_", "DATA_DIR"),
         ("percolator-tablet", "PERCOLATOR_TABLET_", "DATA_DIR"),
         ("percolator-proxy", "PERCOLATOR_PROXY_", "MASTER"),
     ] {
@@ -542,7 +542,7 @@ fn the_command_is_each_server_under_its_name() {
     let itself = folder.path().join("percolator");
     // No copy: what another test starts meanwhile would hold it open for writing, and it could not be run.
     std::fs::hard_link(PERCOLATOR, &itself).expect("a link");
-    for server in ["gc-master", "tso", "tablet", "proxy"].map(|role| format!("percolator-{role}")) {
+    for server in ["master", "tso", "tablet", "proxy"].map(|role| format!("percolator-{role}")) {
         let program = folder.path().join(&server);
         std::os::unix::fs::symlink("percolator", &program).expect("a link");
         let said = Command::new(&program).arg("--version").output();
@@ -562,7 +562,7 @@ fn the_command_is_each_server_under_its_name() {
 fn a_bank_waits_for_a_master_that_is_not_there_yet() {
     let cluster = Cluster::processes();
     let bank = cluster.without_restarts(|cluster| {
-        support::signal(cluster.pid("gc-master-0"), "KILL");
+        support::signal(cluster.pid("master-0"), "KILL");
         cluster
             .run(&["table", "list"])
             .refused(5, &["percolator up"]);

@@ -76,10 +76,10 @@ fn a_damaged_store_stops_its_server() {
     assert_eq!(said.code(), 7, "{said:?}");
     let said = cluster.run(&["get", "t", "0001", "text", "--request-timeout", "10m"]);
     assert_eq!(said.code(), 5, "{said:?}");
-    let shown = cluster.metrics_address("gc-master-0");
+    let shown = cluster.metrics_address("master-0");
     let counted = wait_for("the master to count it", || {
         let said = block_on(endpoint::get(&shown, "/metrics")).ok()?;
-        let count = "percolator_gc_master_disk_failures_total ";
+        let count = "percolator_master_disk_failures_total ";
         said.body
             .lines()
             .find_map(|line| line.strip_prefix(count)?.parse::<u64>().ok())

@@ -84,7 +84,7 @@ fn a_server_whose_disk_stalls_says_so_and_ends() {
 
     let settings = [
         ("PERCOLATOR_TABLET_DISK_STALL_MAX", "9s"),
-        ("PERCOLATOR_GC_MASTER_LEASE", "2s"),
+        ("PERCOLATOR_MASTER_LEASE", "2s"),
     ];
     let cluster = Cluster::start_by(&data_dir, &["--processes"], &settings);
     let (pid, shown) = (cluster.pid(&owner), cluster.metrics_address(&owner));
@@ -126,7 +126,7 @@ fn a_server_whose_disk_stalls_says_so_and_ends() {
 }
 
 const SEVERAL: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
-                       spec: {oracle: {replicas: 2}, gcMaster: {replicas: 2}, tablets: {replicas: 1}}\n";
+                       spec: {oracle: {replicas: 2}, master: {replicas: 2}, tablets: {replicas: 1}}\n";
 
 /// Which oracle and which master lead, once all are there.
 fn leaders(cluster: &Cluster) -> [String; 2] {
@@ -153,7 +153,7 @@ fn leaders_go_on_without_their_disks_and_others_when_they_die() {
     let arguments = ["--processes", "-f", &manifest];
     let cluster = Cluster::start_in(&data_dir, &arguments);
     assert_eq!(cluster.stop().0, 0);
-    let volumes = ["tso-0", "tso-1", "gc-master-0", "gc-master-1"].map(|server| {
+    let volumes = ["tso-0", "tso-1", "master-0", "master-1"].map(|server| {
         let place = folder.path().join(format!("of-{server}"));
         std::fs::create_dir(&place).expect("a folder");
         let volume = Volume::make(&place);

@@ -9,7 +9,7 @@ use crate::support::{CommandOutput, block_on, percolator, signal, wait_for, wait
 use percolator_register_etcd::testbed::Etcd;
 
 /// The masters come first.
-const SERVERS: [&str; 5] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1", "tablet-0"];
+const SERVERS: [&str; 5] = ["master-0", "master-1", "tso-0", "tso-1", "tablet-0"];
 
 /// Two masters and two oracles over one etcd, and a tablet server.
 struct Servers {
@@ -67,7 +67,7 @@ impl Servers {
         let child = start(&place, |program| {
             let mut command = Command::new(program);
             command.args(["--metrics-listen", &server.metrics]);
-            if let Some((role @ ("gc-master" | "tso"), _)) = server.name.rsplit_once('-') {
+            if let Some((role @ ("master" | "tso"), _)) = server.name.rsplit_once('-') {
                 command.args(["--register", &format!("etcd:{etcd}/percolator/{role}")]);
             }
             command
@@ -86,7 +86,7 @@ impl Servers {
 
     /// Waits until those that lead could go on without etcd: all that could take over promise not to.
     fn wait_for_promises(&self) {
-        let metrics = ["percolator_gc_master_promised", "percolator_tso_promised"];
+        let metrics = ["percolator_master_promised", "percolator_tso_promised"];
         for (leader, metric) in self.leaders().iter().zip(metrics) {
             let leader = self.running.iter().find(|server| server.name == leader);
             let leader = leader.expect("one of them");
@@ -114,7 +114,7 @@ fn leaders_over_etcd_are_replaced_and_go_on_without_it() {
     let mut servers = Servers::start(etcd);
     wait_until_ready(|arguments| servers.run(arguments));
     servers.run(&["table", "create", "t"]).ok();
-    for (round, killed) in ["gc-master", "tso"].into_iter().enumerate() {
+    for (round, killed) in ["master", "tso"].into_iter().enumerate() {
         let before = servers.leaders();
         let at = servers.running.iter().position(|server| {
             server.name.starts_with(killed) && before.iter().any(|leader| leader == server.name)

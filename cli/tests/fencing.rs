@@ -14,7 +14,7 @@ use percolator_wire::proxy::v1;
 use tonic::Code;
 
 /// Short, so that nobody waits long.
-const LEASE: (&str, &str) = ("PERCOLATOR_GC_MASTER_LEASE", "2s");
+const LEASE: (&str, &str) = ("PERCOLATOR_MASTER_LEASE", "2s");
 
 /// A cluster with a table of one row, and the server that has it.
 fn begun() -> (Cluster, String) {
@@ -108,7 +108,7 @@ fn a_twin_with_an_older_folder_takes_nobodys_place() {
     let pid = cluster.pid(&owner);
     // The master hears of it with the next heartbeat, and writes its state more rarely than that.
     let written = || {
-        let state = std::fs::metadata(cluster.data_dir.join("gc-master-0/directory"));
+        let state = std::fs::metadata(cluster.data_dir.join("master-0/directory"));
         state.and_then(|state| state.modified()).ok()
     };
     for _ in 0..2 {
@@ -167,7 +167,7 @@ fn a_second_oracle_gives_nothing() {
 struct ByHand(Vec<Child>);
 
 impl ByHand {
-    const SERVERS: [&str; 3] = ["gc-master-0", "tso-0", "tablet-0"];
+    const SERVERS: [&str; 3] = ["master-0", "tso-0", "tablet-0"];
 
     fn start(folder: &Path, addresses: &[String]) -> Self {
         std::fs::create_dir(folder).expect("a folder");

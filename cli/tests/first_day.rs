@@ -129,8 +129,8 @@ fn a_field_that_no_row_has_is_told_of_beside_one_whose_entries_changed() {
 #[test]
 fn a_folder_in_which_no_cluster_has_begun_is_taken() {
     for left in [
-        &["gc-master-0"][..],
-        &["gc-master-0", "tablet-0"],
+        &["master-0"][..],
+        &["master-0", "tablet-0"],
         &["tablet-1", "tso-0"],
     ] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -154,9 +154,9 @@ fn a_folder_in_which_no_cluster_has_begun_is_taken() {
         percolator(&up).ok();
         // One that has begun is not taken for new, whatever is missing.
         std::fs::remove_file(format!("{folder}/CLUSTER")).expect("removed");
-        let master = format!("{folder}/gc-master-0");
+        let master = format!("{folder}/master-0");
         std::fs::remove_dir_all(&master).expect("removed");
-        percolator(&up).refused(1, &["gc-master-0"]);
+        percolator(&up).refused(1, &["master-0"]);
         assert!(!std::path::Path::new(&master).exists());
     }
 }

@@ -165,7 +165,7 @@ fn a_master_without_room_says_so_before_it_has_to_stop() {
         return;
     };
     let cluster = Cluster::start_in(&volume.0.join("data"), &["--processes"]);
-    let address = cluster.metrics_address("gc-master-0");
+    let address = cluster.metrics_address("master-0");
     // Where the others took the last of it, it may have been started again at that address.
     let wait_for_readyz = |is_it: &dyn Fn(&Answer) -> bool, what: &str| {
         wait_for(what, || {

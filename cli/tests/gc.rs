@@ -177,7 +177,7 @@ fn the_points_stay_where_they_are_when_everybody_is_killed() {
         })
         .await;
         run(&cluster, &["gc", "set", "--pause", "true"]).await.ok();
-        for server in ["tablet-0", "tablet-1", "tablet-2", "gc-master-0"] {
+        for server in ["tablet-0", "tablet-1", "tablet-2", "master-0"] {
             beside(&cluster, move |cluster| cluster.kill(server)).await;
         }
         let after = until("all of them", async || {

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::support::server::{Place, Running, start};
 use crate::support::{CommandOutput, percolator, wait_until_ready};
 
-const SERVERS: [&str; 3] = ["gc-master-0", "tso-0", "tablet-0"];
+const SERVERS: [&str; 3] = ["master-0", "tso-0", "tablet-0"];
 
 /// Servers on the loopback address of IPv6, each in a process of its own.
 struct Servers {
@@ -23,7 +23,7 @@ impl Servers {
         let started = SERVERS.map(|server| {
             let place = Place {
                 server,
-                listen: if server == "gc-master-0" {
+                listen: if server == "master-0" {
                     &master
                 } else {
                     "[::]:0"

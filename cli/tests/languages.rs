@@ -200,13 +200,7 @@ fn clients_in_two_languages_lose_no_money_whatever_is_killed() {
     let mut clients = Clients::start(proxies.addresses);
     let places = clients.running.len();
     let mut servers = Deck::new([
-        "bank-0",
-        "bank-1",
-        "tablet-0",
-        "tablet-1",
-        "tablet-2",
-        "gc-master-0",
-        "tso-0",
+        "bank-0", "bank-1", "tablet-0", "tablet-1", "tablet-2", "master-0", "tso-0",
     ]);
     let committed = |clients: &Clients| {
         let lines = clients.lines();

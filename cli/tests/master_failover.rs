@@ -14,7 +14,7 @@ use percolator_register::VersionedFolder;
 use serde_json::Value;
 
 const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
-                        spec: {gcMaster: {replicas: 2}, tablets: {replicas: 2}}\n";
+                        spec: {master: {replicas: 2}, tablets: {replicas: 2}}\n";
 const BANK: [&str; 4] = ["--accounts", "100", "--clients", "8"];
 
 /// Who leads, by the register.
@@ -165,11 +165,11 @@ fn a_cluster_gets_more_masters_and_keeps_its_tables() {
     let data_dir = folder.path().join("data");
     let manifest = folder.path().join("cluster.yaml");
     let manifest = manifest.to_str().expect("a path of text");
-    let alone = data_dir.join("gc-master-0").join("directory");
+    let alone = data_dir.join("master-0").join("directory");
     for (start, masters) in [1, 2, 3, 1].into_iter().enumerate() {
         let text = MANIFEST.replace(
-            "gcMaster: {replicas: 2}",
-            &format!("gcMaster: {{replicas: {masters}}}"),
+            "master: {replicas: 2}",
+            &format!("master: {{replicas: {masters}}}"),
         );
         std::fs::write(manifest, text).expect("written");
         let cluster = Cluster::start_in(&data_dir, &["-f", manifest]);

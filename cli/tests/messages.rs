@@ -99,7 +99,7 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
             .refused(5, &["the oracle at 127.0.0.1:", "did not answer for"]);
     }
     {
-        let _stopped = Stopped::new(&cluster, "gc-master-0");
+        let _stopped = Stopped::new(&cluster, "master-0");
         let said = cluster.run(&[&get[..], &["--request-timeout", "8s"]].concat());
         said.refused(5, &["the master at 127.0.0.1:", "did not answer for 3 s"]);
         assert_eq!(said.err.matches("unavailable").count(), 1, "{said:?}");
@@ -114,7 +114,7 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
 fn a_command_waits_for_a_silent_master_until_its_request_timeout() {
     let cluster = Cluster::processes();
     cluster.run(&["table", "create", "t"]).ok();
-    let stopped = Stopped::new(&cluster, "gc-master-0");
+    let stopped = Stopped::new(&cluster, "master-0");
     std::thread::scope(|threads| {
         threads.spawn(|| {
             // A connection without answers is given up after 3 s.
@@ -422,7 +422,7 @@ fn an_oracle_that_has_lost_its_folder_is_refused_by_its_master() {
     let folder = tempfile::tempdir().expect("a folder");
     let cluster = Cluster::start_in(folder.path(), &[]);
     wait_for("the master to know that its oracle has joined", || {
-        let stored = std::fs::read(folder.path().join("gc-master-0/directory")).ok()?;
+        let stored = std::fs::read(folder.path().join("master-0/directory")).ok()?;
         let gzip = stored.windows(2).position(|it| it == [0x1f, 0x8b])?;
         let mut state = Vec::new();
         // What follows it in the file is no part of it.
@@ -433,9 +433,9 @@ fn an_oracle_that_has_lost_its_folder_is_refused_by_its_master() {
     });
     cluster.stop();
     let program = |name: &str| Command::new(Path::new(PERCOLATOR).with_file_name(name));
-    let mut master = program("percolator-gc-master")
+    let mut master = program("percolator-master")
         .arg("--data-dir")
-        .arg(folder.path().join("gc-master-0"))
+        .arg(folder.path().join("master-0"))
         .args(["--listen", "127.0.0.1:0"])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::support::{Cluster, block_on, wait_for};
 use percolator_client::{Client, Options, Registry};
 use percolator_telemetry::endpoint;
-use percolator_telemetry::names::{client, gc_master, leadership, process, proxy, tablet, tso};
+use percolator_telemetry::names::{client, leadership, master, process, proxy, tablet, tso};
 use percolator_telemetry::{Kind, Metric, Values, text};
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ fn scrape(cluster: &Cluster) -> Pages {
 
 fn tables(server: &str) -> [&'static [Metric]; 3] {
     let (own, led) = match server.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-') {
-        "gc-master" => (gc_master::ALL, leadership::ALL),
+        "master" => (master::ALL, leadership::ALL),
         "tso" => (tso::ALL, leadership::ALL),
         "proxy" => (proxy::ALL, client::ALL),
         _ => (tablet::ALL, &[][..]),
@@ -161,7 +161,7 @@ fn every_server_shows_what_is_declared_and_counts_what_happens() {
         ];
         cluster.run(&few).ok();
         let pages = scrape(&cluster);
-        left = ["tso", "gc-master", "tablet"]
+        left = ["tso", "master", "tablet"]
             .into_iter()
             .flat_map(|role| {
                 let pages = pages.iter().filter(|(server, _)| server.starts_with(role));
@@ -217,7 +217,7 @@ fn servers_of_one_process_have_a_page_each_and_the_process_is_counted_once() {
     assert_eq!(pages.len(), servers_and_proxy, "{:?}", pages.keys());
     for (server, page) in &pages {
         let mut declared = tables(server).concat();
-        if server != "gc-master-0" {
+        if server != "master-0" {
             declared.retain(|metric| WHOLE.iter().all(|whole| whole.name != metric.name));
         }
         check_declared(page, &declared);
@@ -382,7 +382,7 @@ fn labels_of_names_are_bounded() {
         process::ALL,
         tso::ALL,
         tablet::ALL,
-        gc_master::ALL,
+        master::ALL,
         client::ALL,
     ];
     for metric in metrics.into_iter().flatten() {

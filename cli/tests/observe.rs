@@ -254,7 +254,7 @@ fn a_bundle_of_a_cluster_in_one_process_has_metrics_and_settings_and_says_where_
     let files = unpacked(&path);
     for name in [
         "settings.json",
-        "metrics/gc-master-0-001.txt",
+        "metrics/master-0-001.txt",
         "metrics/tablet-2-001.txt",
     ] {
         let name = format!("percolator-debug/{name}");

@@ -82,6 +82,6 @@ fn another_master_lists_the_proxies_that_there_are() {
         })
     };
     is_listed();
-    signal(cluster.pid("gc-master-0"), "KILL");
+    signal(cluster.pid("master-0"), "KILL");
     is_listed();
 }

@@ -96,7 +96,7 @@ fn a_request_counts_until_its_writes_are_buffered() {
         for _ in 0..4 {
             sessions.push(Session::begin(&grpc).await);
         }
-        let stopped = Stopped::new(&cluster, "gc-master-0");
+        let stopped = Stopped::new(&cluster, "master-0");
         let mut commits = JoinSet::new();
         for mut session in sessions {
             let put = Change::Put(vec![b'x'; 60_000].into());

@@ -94,7 +94,7 @@ fn rebuild<'a>(servers: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
 
 /// The master's folder goes, and it and the servers say what is wrong.
 fn lose_folder(cluster: &Cluster) {
-    cluster.lose_folder("gc-master-0");
+    cluster.lose_folder("master-0");
     for server in SERVERS {
         wait_for(&format!("the word of {server}"), || {
             let says = "was lost. Nothing is begun over it";
@@ -128,16 +128,13 @@ fn a_lost_master_is_rebuilt_by_what_up_says() {
     cluster.run(&["table", "create", "notes"]).ok();
     cluster.run(&["put", "notes", "zoe", "text", "kept"]).ok();
     cluster.stop();
-    let master = data.join("gc-master-0");
+    let master = data.join("master-0");
     std::fs::remove_dir_all(&master).expect("removed");
 
     let data_dir = data.to_str().expect("text");
     let up = ["up", "--port", "0", "--data-dir", data_dir];
     let refused = support::percolator(&up);
-    refused.refused(
-        1,
-        &["the folder of gc-master-0 is missing", "bring it back"],
-    );
+    refused.refused(1, &["the folder of master-0 is missing", "bring it back"]);
     let all = "-c HOST:PORT master rebuild --server tablet-0 --server tablet-1 --server tablet-2";
     assert_eq!(typed(&refused.err, "percolator -c")[1..].join(" "), all);
     assert_eq!(
@@ -186,10 +183,10 @@ fn stopped_with_a_row(folder: &Path, spec: &str) -> (PathBuf, String) {
 #[test]
 fn the_folder_of_one_of_several_is_not_missed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let spec = "{gcMaster: {replicas: 2}, oracle: {replicas: 2}}";
+    let spec = "{master: {replicas: 2}, oracle: {replicas: 2}}";
     let (data, manifest) = stopped_with_a_row(folder.path(), spec);
     let of_two = ["-f", &*manifest];
-    for server in ["gc-master-0", "tso-0"] {
+    for server in ["master-0", "tso-0"] {
         std::fs::remove_dir_all(data.join(server)).expect("removed");
     }
     let cluster = Cluster::start_in(&data, &of_two);
@@ -200,14 +197,14 @@ fn the_folder_of_one_of_several_is_not_missed() {
 #[test]
 fn a_state_that_comes_back_needs_no_restart() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (data, manifest) = stopped_with_a_row(folder.path(), "{gcMaster: {replicas: 2}}");
+    let (data, manifest) = stopped_with_a_row(folder.path(), "{master: {replicas: 2}}");
     let of_two = ["-f", &*manifest];
     let (state, kept) = (
         data.join("register/master-state"),
         folder.path().join("kept"),
     );
     std::fs::rename(&state, &kept).expect("a state");
-    for master in ["gc-master-0", "gc-master-1"] {
+    for master in ["master-0", "master-1"] {
         let _ = std::fs::remove_file(data.join(master).join("state-copy"));
     }
     let data_dir = data.to_str().expect("text");
@@ -297,7 +294,7 @@ fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
         std::thread::sleep(Duration::from_millis(500));
     }
     // It starts as any other.
-    cluster.kill("gc-master-0");
+    cluster.kill("master-0");
     wait_for("the money", || {
         let said = cluster.run(&["bank", "--verify", ledger]);
         said.status.success().then_some(())

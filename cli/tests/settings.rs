@@ -93,7 +93,7 @@ fn is_of(line: &str, role: &str, server: &str) -> bool {
     line["role"] == role && line["server"] == server
 }
 
-const ROLES: [&str; 5] = ["gc-master", "tso", "tablet", "tablet", "tablet"];
+const ROLES: [&str; 5] = ["master", "tso", "tablet", "tablet", "tablet"];
 
 #[test]
 fn servers_that_share_a_process_follow_the_level_and_say_who_they_are() {

@@ -103,7 +103,7 @@ fn a_transactions_trace_shows_the_steps_of_its_path_on_every_server() {
             && has(&seen, "tablet", "get", 2)
             && has(&seen, "tablet", "prewrite", 2)
             && has(&seen, "tablet", "commit", 2 + 2)
-            && has(&seen, "gc-master", "session", 1)
+            && has(&seen, "master", "session", 1)
             && has(&seen, "client", "transaction", 1);
         all.then_some(())
     });
@@ -129,8 +129,8 @@ fn a_transactions_trace_shows_the_steps_of_its_path_on_every_server() {
         let below: &[&str] = match (span.role.as_str(), span.name.as_str()) {
             ("client", _) => &["transaction"],
             ("tso", _) => &["begin", "timestamp", "lease", "safe_point_check"],
-            ("gc-master", "locate") => &["locate"],
-            ("gc-master", _) => &["lease", "safe_point_check"],
+            ("master", "locate") => &["locate"],
+            ("master", _) => &["lease", "safe_point_check"],
             ("tablet", "get") => &["get"],
             ("tablet", "prewrite") => &["prewrite"],
             ("tablet", "commit") if parent.role == "client" => {

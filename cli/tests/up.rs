@@ -83,7 +83,7 @@ fn a_cluster_that_has_not_started_yet_is_stopped() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let itself = folder.path().join("percolator");
     std::fs::hard_link(PERCOLATOR, &itself).expect("a link");
-    for server in ["percolator-gc-master", "percolator-tablet"] {
+    for server in ["percolator-master", "percolator-tablet"] {
         std::os::unix::fs::symlink("percolator", folder.path().join(server)).expect("a link");
     }
     make_silent_program(&folder.path().join("percolator-tso"));
@@ -102,7 +102,7 @@ fn a_cluster_that_has_not_started_yet_is_stopped() {
         pid.ok()?.trim().parse().ok()
     });
     let master = std::fs::read_to_string(data.join("servers.json")).expect("what runs");
-    assert!(master.contains("gc-master-0"), "{master}");
+    assert!(master.contains("master-0"), "{master}");
     signal(up.id(), "TERM");
     let said = up.wait_with_output().expect("it ends");
     assert!(said.status.success(), "{said:?}");

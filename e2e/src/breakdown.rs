@@ -14,7 +14,7 @@ const CLUSTERS: &str = "percolatorclusters";
 /// The kinds that are to be watched.
 pub const KINDS: [&str; 3] = [SETS, PODS, CLUSTERS];
 /// In the order in which they start.
-const ROLES: [&str; 3] = ["gc-master", "tso", "tablet"];
+const ROLES: [&str; 3] = ["master", "tso", "tablet"];
 
 /// The first moment at which this was so.
 fn first(
@@ -133,7 +133,7 @@ mod tests {
         let cluster = |status: &str| json!({"status": {"conditions": [{"type": "Available", "status": status}]}});
         let pod = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         let mut changes = vec![seen(1, CLUSTERS, "a", cluster("False"))];
-        for (role, made) in [("gc-master", 2), ("tso", 12), ("tablet", 22)] {
+        for (role, made) in [("master", 2), ("tso", 12), ("tablet", 22)] {
             let name = format!("a-{role}");
             changes.push(seen(made, SETS, &name, set(0)));
             changes.push(seen(made + 8, SETS, &name, set(1)));

@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_MAX: Duration = Duration::from_secs(1);
 /// The roles, as in a spec and as in labels.
 const ROLES: [(&str, &str); 3] = [
-    ("gcMaster", "gc-master"),
+    ("master", "master"),
     ("oracle", "tso"),
     ("tablets", "tablet"),
 ];

@@ -297,7 +297,7 @@ spec:
   oracle:
     storage: {{size: 16Mi}}
     pod: {{resources: {{requests: {{cpu: 10m}}}}}}
-  gcMaster:
+  master:
     storage: {{size: 16Mi}}
     # The API server keeps them in another form, which is no difference.
     pod: {{resources: {{requests: {{cpu: \"0.01\", memory: 16384Ki}}}}, env: [{{name: EMPTY, value: \"\"}}]}}
@@ -504,7 +504,7 @@ impl Namespace {
     /// Looks whether all the money of a bank of so many accounts is there, while others may move it.
     pub fn all_money_is_there(&self, cluster: &str, accounts: u32) {
         let (server, accounts) = (server_of(cluster), accounts.to_string());
-        let pod = format!("{cluster}-gc-master-0");
+        let pod = format!("{cluster}-master-0");
         let exec = ["exec", &pod, "--", PROGRAM, "-c", &server];
         let bank = ["bank", "--accounts", &accounts];
         let once = ["--clients", "1", "--duration", "100ms"];
@@ -559,7 +559,7 @@ impl Namespace {
     /// Whether there are as many pods as the spec asks for, and all are ready.
     fn pods_serve(&self, cluster: &str) -> Result<(), String> {
         let spec = &self.get("perc", cluster)?["spec"];
-        let roles = ["tablets", "oracle", "gcMaster", "proxy"].map(|role| &spec[role]["replicas"]);
+        let roles = ["tablets", "oracle", "master", "proxy"].map(|role| &spec[role]["replicas"]);
         let asked: u64 = roles.into_iter().filter_map(Value::as_u64).sum();
         let pods = self.pods(cluster)?;
         let serves = |pod: &&Value| {

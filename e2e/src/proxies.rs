@@ -27,7 +27,7 @@ pub struct Proxies<'a> {
 impl<'a> Proxies<'a> {
     /// Those of a cluster that serves; makes the table that sessions write to.
     pub fn of(space: &'a Namespace, cluster: &'a str) -> Self {
-        let master = format!("{cluster}-gc-master-0");
+        let master = format!("{cluster}-master-0");
         let create = ["table", "create", TABLE];
         space
             .percolator(&master, cluster, &create)
@@ -71,7 +71,7 @@ impl<'a> Proxies<'a> {
 
     /// The proxies that `percolator status` lists are the pods that go on, each is up, and its metrics are reached.
     pub fn are_listed(&self) {
-        let master = format!("{}-gc-master-0", self.cluster);
+        let master = format!("{}-master-0", self.cluster);
         wait("the proxies in the status", || {
             let status = ["status", "-o", "json"];
             let status = self.space.percolator(&master, self.cluster, &status)?;

@@ -124,7 +124,7 @@ fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
     say("a cluster starts");
     space.apply(&small("altered", "")).expect("a cluster");
     is_ready(&space);
-    let sets = ["altered-gc-master", "altered-tso", "altered-tablet"];
+    let sets = ["altered-master", "altered-tso", "altered-tablet"];
     for set in sets {
         let live = space.get("statefulset", set).expect("a set");
         assert_eq!(grace(&live) == Some(GRACE), has_policies, "{live}");
@@ -164,7 +164,7 @@ fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
 
 /// Runs the command in the master's pod.
 fn percolator(space: &Namespace, arguments: &[&str]) -> Result<String, String> {
-    space.percolator("altered-gc-master-0", "altered", arguments)
+    space.percolator("altered-master-0", "altered", arguments)
 }
 
 /// Workers call this machine, and what it answers is written.

@@ -44,10 +44,10 @@ fn a_cluster_is_restored_from_what_it_had_when_it_stood_still() {
     say("a cluster with two oracles, two masters and a proxy");
     let manifest = small("demo", SMALL_PROXY);
     let manifest = manifest.replace("oracle:\n", "oracle:\n    replicas: 2\n");
-    let manifest = manifest.replace("gcMaster:\n", "gcMaster:\n    replicas: 2\n");
+    let manifest = manifest.replace("master:\n", "master:\n    replicas: 2\n");
     space.apply(&manifest).expect("a cluster");
     space.wait_until_up_to_date("demo");
-    let run = |arguments: &[&str]| space.percolator("demo-gc-master-0", "demo", arguments);
+    let run = |arguments: &[&str]| space.percolator("demo-master-0", "demo", arguments);
     run(&["table", "create", "notes"]).expect("a table");
     run(&["put", "notes", "zoe", "text", "kept"]).expect("a row");
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 const DEPLOYMENT: &str = "deployment/percolator-percolator-operator";
 const LEASE: &str = "percolator-percolator-operator";
-const SETS: [&str; 3] = ["demo-gc-master", "demo-tso", "demo-tablet"];
+const SETS: [&str; 3] = ["demo-master", "demo-tso", "demo-tablet"];
 
 fn operator(arguments: &[&str]) -> String {
     ask_operator(arguments).expect("an answer about the operator")
@@ -151,7 +151,7 @@ fn late_and_killed(kube: &Kube) {
         .kubectl(&["scale", "perc", "demo", "--replicas=2"])
         .expect("scale");
     space.wait_until_up_to_date("demo");
-    for pod in ["demo-tablet-0", "demo-tso-0", "demo-gc-master-0"] {
+    for pod in ["demo-tablet-0", "demo-tso-0", "demo-master-0"] {
         space.kill(pod);
         space.wait_until_up_to_date("demo");
         application.goes_on();
@@ -190,7 +190,7 @@ fn late_and_killed(kube: &Kube) {
     say(&format!("it was stopped after {done} of 3 sets"));
     // What was under way goes on without it, and nothing else.
     space
-        .kubectl(&["rollout", "status", "statefulset/demo-gc-master", TIMEOUT])
+        .kubectl(&["rollout", "status", "statefulset/demo-master", TIMEOUT])
         .expect("the master serves");
     space
         .kubectl(&["scale", "perc", "demo", "--replicas=3"])
@@ -323,7 +323,7 @@ fn change_settings(space: &Namespace) -> Vec<String> {
     lives
 }
 
-const PODS: [&str; 3] = ["demo-gc-master-0", "demo-tso-0", "demo-tablet-0"];
+const PODS: [&str; 3] = ["demo-master-0", "demo-tso-0", "demo-tablet-0"];
 
 /// Kubernetes takes more than a minute until it brings them into the pods.
 fn wait_for_settings(space: &Namespace) {
@@ -338,7 +338,7 @@ fn wait_for_settings(space: &Namespace) {
         });
     }
     wait("the retention", || {
-        let said = space.percolator("demo-gc-master-0", "demo", &["gc", "status"])?;
+        let said = space.percolator("demo-master-0", "demo", &["gc", "status"])?;
         if said.contains("retention 7m") {
             Ok(())
         } else {

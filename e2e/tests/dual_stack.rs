@@ -45,7 +45,7 @@ fn a_cluster_serves_by_both_families() {
         let bank = [&bank[..], &["--clients", "2", "--duration", "30s"]].concat();
         space.start(&kube, pod, &bank);
     }
-    for role in ["gc-master-0", "tso-0", "tablet-0"] {
+    for role in ["master-0", "tso-0", "tablet-0"] {
         space.kill(&format!("demo-{role}"));
         space.wait_until_up_to_date("demo");
     }

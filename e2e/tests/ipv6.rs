@@ -32,7 +32,7 @@ fn is_of_ipv6(address: &Value, others: &Value) {
 /// Every server is up where the status says that it is.
 fn all_are_up(space: &Namespace) {
     wait("all servers in the status", || {
-        let said = space.percolator("demo-gc-master-0", "demo", &["status", "-o", "json"])?;
+        let said = space.percolator("demo-master-0", "demo", &["status", "-o", "json"])?;
         let status: Value = serde_json::from_str(&said).map_err(|error| error.to_string())?;
         let servers = status["servers"].as_array().cloned().unwrap_or_default();
         let is_well = |server: &&Value| {
@@ -72,7 +72,7 @@ fn a_cluster_serves_where_there_is_no_ipv4() {
     let bank = ["-c", &server_of("demo"), "bank", "--accounts", "20"];
     let bank = [&bank[..], &["--clients", "2", "--duration", "40s"]].concat();
     space.start(&kube, "bank", &bank);
-    for role in ["gc-master-0", "gc-master-1", "tso-0", "tso-1", "tablet-0"] {
+    for role in ["master-0", "master-1", "tso-0", "tso-1", "tablet-0"] {
         space.kill(&format!("demo-{role}"));
         space.wait_until_up_to_date("demo");
     }

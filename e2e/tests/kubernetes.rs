@@ -47,7 +47,7 @@ fn an_application_runs_through_everything() {
     let monitor = ConditionMonitor::follow(&space, "demo");
     let application = Application::start(&kube, &space, "demo", 1000, 8);
 
-    for pod in ["demo-tablet-1", "demo-tso-0", "demo-gc-master-0"] {
+    for pod in ["demo-tablet-1", "demo-tso-0", "demo-master-0"] {
         say(&format!("{pod} is killed"));
         let available = space.follow("demo");
         space.kill(pod);

@@ -20,8 +20,8 @@ use percolator_e2e::{Kube, Namespace, PROGRAM, say, server_of, small, wait};
 const ACCOUNTS: u32 = 100;
 const CLIENTS: u32 = 8;
 /// In the status.
-const ROLE: &str = "gcMaster";
-const REGISTERS: [&str; 2] = ["demo-gc-master-register", "demo-gc-master-register-state"];
+const ROLE: &str = "master";
+const REGISTERS: [&str; 2] = ["demo-master-register", "demo-master-register-state"];
 /// A machine that runs a whole Kubernetes is busy. Longer than that, and another master has not taken over.
 const STALL_MAX: Duration = Duration::from_secs(90);
 /// Between two tables: the machine has other things to do.
@@ -147,7 +147,7 @@ fn stall(what: &str, tables: &Tables, application: &Application<'_>, act: impl F
 /// Both masters run, on two nodes.
 fn are_apart(space: &Namespace, cluster: &str) {
     let pods = [0, 1].map(|number| {
-        let pod = format!("{cluster}-gc-master-{number}");
+        let pod = format!("{cluster}-master-{number}");
         wait(&pod, || space.get("pod", &pod))
     });
     let nodes = pods.map(|pod| pod["spec"]["nodeName"].to_string());
@@ -228,7 +228,7 @@ fn leaders_are_lost(
 fn the_leader_is_evicted(space: &Namespace, tables: &Tables, application: &Application<'_>) {
     say("the leader is evicted");
     stall("leader evicted", tables, application, || {
-        evict_leader(space, ROLE, ["demo-gc-master-0", "demo-gc-master-1"]);
+        evict_leader(space, ROLE, ["demo-master-0", "demo-master-1"]);
         space.wait_until_up_to_date("demo");
     });
 }
@@ -239,12 +239,12 @@ fn tables_are_created_while_masters_come_and_go() {
     kube.install(&[]);
     let space = kube.namespace("masters");
     say("a cluster with one master, and one that begins with two");
-    let one = "gcMaster:\n    storage";
-    let two = "gcMaster:\n    replicas: 2\n    storage";
+    let one = "master:\n    storage";
+    let two = "master:\n    replicas: 2\n    storage";
     let demo = small("demo", "");
     let (storage, own_disk) = (
-        "gcMaster:\n    storage: {size: 16Mi}",
-        format!("gcMaster:\n    {OWN_DISK}"),
+        "master:\n    storage: {size: 16Mi}",
+        format!("master:\n    {OWN_DISK}"),
     );
     assert!(demo.contains(storage), "{demo}");
     space
@@ -262,7 +262,7 @@ fn tables_are_created_while_masters_come_and_go() {
     say("one master becomes two");
     stall("from one master to two", &tables, &application, || {
         space
-            .change("demo", r#"{"gcMaster":{"replicas":2}}"#)
+            .change("demo", r#"{"master":{"replicas":2}}"#)
             .expect("a master more");
         space.wait_until_up_to_date("demo");
     });
@@ -281,7 +281,7 @@ fn tables_are_created_while_masters_come_and_go() {
         space
             .change(
                 "demo",
-                r#"{"gcMaster":{"pod":{"annotations":{"round":"two"}}}}"#,
+                r#"{"master":{"pod":{"annotations":{"round":"two"}}}}"#,
             )
             .expect("an annotation");
         space.wait_until_up_to_date("demo");
@@ -289,7 +289,7 @@ fn tables_are_created_while_masters_come_and_go() {
     wait_for_another_term(&space, ROLE, term);
     let now = space.lives("demo");
     let changed: Vec<&String> = now.iter().filter(|life| !lives.contains(life)).collect();
-    let is_master = |life: &&String| life.starts_with("demo-gc-master-");
+    let is_master = |life: &&String| life.starts_with("demo-master-");
     assert!(
         changed.len() == 2 && changed.iter().all(is_master),
         "{changed:?}"
@@ -298,7 +298,7 @@ fn tables_are_created_while_masters_come_and_go() {
     say("two masters become one, which keeps the registers");
     stall("from two masters to one", &tables, &application, || {
         space
-            .change("demo", r#"{"gcMaster":{"replicas":1}}"#)
+            .change("demo", r#"{"master":{"replicas":1}}"#)
             .expect("a master less");
         space.wait_until_up_to_date("demo");
     });

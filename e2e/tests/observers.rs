@@ -6,7 +6,7 @@ use percolator_e2e::prometheus::{Prometheus, documented_configuration};
 use percolator_e2e::{Kube, Namespace, say, small, wait};
 
 const SPACE: &str = "observers";
-const MASTER: &str = "demo-gc-master-0";
+const MASTER: &str = "demo-master-0";
 const DOCUMENTS: usize = 400;
 const WORKERS_MAX: &str = "3";
 

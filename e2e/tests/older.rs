@@ -58,6 +58,6 @@ fn an_older_release_is_brought_up_to_date() {
     bank.nothing_has_failed();
     bank.ends_well();
     space
-        .percolator("demo-gc-master-0", "demo", &["gc", "verify"])
+        .percolator("demo-master-0", "demo", &["gc", "verify"])
         .expect("nothing is lost");
 }

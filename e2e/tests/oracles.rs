@@ -22,7 +22,7 @@ const HISTORY: &str = "history.jsonl";
 const REGISTER: &str = "demo-tso-register";
 /// In the status.
 const ROLE: &str = "oracle";
-const MASTERS: &str = "gcMaster";
+const MASTERS: &str = "master";
 /// A machine that runs a whole Kubernetes is busy. Longer than that, and another oracle has not taken over.
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// A transfer that is answered is in the history by then.
@@ -158,7 +158,7 @@ fn the_api_server_is_away(
     let (master, _) = masters.as_ref().expect("a master that leads");
     // A standby that was away needs some seconds to be one of those that promise.
     wait_until_promised(space, leads, "percolator_tso_promised");
-    wait_until_promised(space, master, "percolator_gc_master_promised");
+    wait_until_promised(space, master, "percolator_master_promised");
     history.stall(
         &format!("API server away for {away_for:?}"),
         application,
@@ -236,8 +236,8 @@ fn money_moves_while_oracles_come_and_go() {
     let two = "oracle:\n    replicas: 2\n    storage";
     // Two masters: they go on without the API server as well.
     let (one, two_masters) = (
-        "gcMaster:\n    storage",
-        "gcMaster:\n    replicas: 2\n    storage",
+        "master:\n    storage",
+        "master:\n    replicas: 2\n    storage",
     );
     let (demo, pair) = (small("demo", ""), small("pair", ""));
     assert!(pair.contains(storage) && demo.contains(one), "{pair}");

@@ -9,7 +9,7 @@ use serde_json::Value;
 const CLUSTERS: [&str; 2] = ["one", "two"];
 
 fn sets(space: &Namespace, cluster: &str) -> Vec<Value> {
-    let sets = ["gc-master", "tso", "tablet"].map(|role| format!("{cluster}-{role}"));
+    let sets = ["master", "tso", "tablet"].map(|role| format!("{cluster}-{role}"));
     let sets = sets.iter().map(|name| space.get("statefulset", name));
     sets.collect::<Result<_, _>>().expect("StatefulSets")
 }

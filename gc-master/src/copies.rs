@@ -156,7 +156,7 @@ mod tests {
     #[tokio::test]
     async fn a_folder_keeps_the_latest_copy() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path(), "master", "gc-master-0", None);
+        let folder = Folder::open(place.path(), "master", "master-0", None);
         let folder = Arc::new(folder.unwrap());
         let copies = CopyFile::open(&folder).unwrap();
         assert_eq!(copies.load(7).await.unwrap(), None);

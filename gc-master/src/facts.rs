@@ -76,7 +76,7 @@ impl Directory {
             ..Facts::default()
         };
         let expected = [
-            ("gc-master", self.manifest.masters),
+            ("master", self.manifest.masters),
             ("tablet", self.manifest.tablet_servers),
             ("tso", self.manifest.oracles),
         ];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_server::leadership::LeadershipMetrics;
-use percolator_telemetry::names::gc_master as names;
+use percolator_telemetry::names::master as names;
 use percolator_telemetry::{
     Bounded, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Registry, Set, Volume,
@@ -105,7 +105,7 @@ impl Metrics {
             ahead: set.gauge(names::STATE_AHEAD)?,
             promises: set.counters(names::PROMISES)?,
             volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
-            leadership: LeadershipMetrics::new(&registry, "gc-master")?,
+            leadership: LeadershipMetrics::new(&registry, "master")?,
         };
         set.finish();
         Ok(metrics)

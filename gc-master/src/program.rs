@@ -1,4 +1,4 @@
-//! The program `percolator-gc-master`: also a part of `percolator`, which is it under that name.
+//! The program `percolator-master`: also a part of `percolator`, which is it under that name.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ use percolator_telemetry::who::ServerIdentity;
 /// to standard error; PERCOLATOR_LOG says how much (default: info). With --metrics-listen there's a line before that
 /// one: `metrics on ADDRESS`.
 #[derive(Parser)]
-#[command(name = "percolator-gc-master", version, after_help = EXAMPLES)]
+#[command(name = "percolator-master", version, after_help = EXAMPLES)]
 struct Flags {
     /// The folder of its state; created if it's missing
-    #[arg(long, value_name = "FOLDER", env = "PERCOLATOR_GC_MASTER_DATA_DIR")]
+    #[arg(long, value_name = "FOLDER", env = "PERCOLATOR_MASTER_DATA_DIR")]
     data_dir: PathBuf,
 
     /// Where to listen; port 0 picks a free one
@@ -32,16 +32,12 @@ struct Flags {
         long,
         value_name = "ADDRESS",
         default_value = "127.0.0.1:7400",
-        env = "PERCOLATOR_GC_MASTER_LISTEN"
+        env = "PERCOLATOR_MASTER_LISTEN"
     )]
     listen: SocketAddr,
 
     /// Where to show /metrics, /healthz and /readyz; port 0 picks a free one (default: nowhere)
-    #[arg(
-        long,
-        value_name = "ADDRESS",
-        env = "PERCOLATOR_GC_MASTER_METRICS_LISTEN"
-    )]
+    #[arg(long, value_name = "ADDRESS", env = "PERCOLATOR_MASTER_METRICS_LISTEN")]
     metrics_listen: Option<SocketAddr>,
 
     /// Where to send the spans of traces, http://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC; default:
@@ -55,28 +51,28 @@ struct Flags {
         value_name = "RATIO",
         default_value_t = 1.0,
         value_parser = otlp::ratio,
-        env = "PERCOLATOR_GC_MASTER_OTLP_SAMPLE_RATIO"
+        env = "PERCOLATOR_MASTER_OTLP_SAMPLE_RATIO"
     )]
     otlp_sample_ratio: f64,
 
     /// Where the others reach it, HOST:PORT, or an IP address alone with the port on which it listens (default: where it
     /// listens; needed with --register when it listens on every address, `[::]`)
-    #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_GC_MASTER_ADVERTISE")]
+    #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_MASTER_ADVERTISE")]
     advertise: Option<String>,
 
     /// The registers that it shares with other masters, of which one leads and answers: file:DIR, for processes of one machine
     /// that share this folder; kube:NAMESPACE/NAME, for pods: the ConfigMaps NAME and NAME-state, by default (kube:NAME) in the
     /// pod's own namespace; etcd:HOST:PORT/KEY, without TLS: the keys KEY and KEY-state, of several members with commas between their
     /// addresses (default: none, the master is alone and its state is in its own folder)
-    #[arg(long, value_name = "REGISTER", env = "PERCOLATOR_GC_MASTER_REGISTER")]
+    #[arg(long, value_name = "REGISTER", env = "PERCOLATOR_MASTER_REGISTER")]
     register: Option<RegisterLocation>,
 
     /// Its stable name
     #[arg(
         long,
         value_name = "NAME",
-        default_value = "gc-master-0",
-        env = "PERCOLATOR_GC_MASTER_SERVER"
+        default_value = "master-0",
+        env = "PERCOLATOR_MASTER_SERVER"
     )]
     server: String,
 
@@ -90,14 +86,14 @@ struct Flags {
         default_value_t = false,
         default_missing_value = "true",
         action = clap::ArgAction::Set,
-        env = "PERCOLATOR_GC_MASTER_NEW_CLUSTER"
+        env = "PERCOLATOR_MASTER_NEW_CLUSTER"
     )]
     new_cluster: bool,
 
     /// The file with what the cluster's manifest says for the master: JSON, as
     /// {"retentionMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3}, where each may be left out.
     /// It is read again every second, and wins over `percolator gc set`
-    #[arg(long, value_name = "FILE", env = "PERCOLATOR_GC_MASTER_MANIFEST")]
+    #[arg(long, value_name = "FILE", env = "PERCOLATOR_MASTER_MANIFEST")]
     manifest: Option<PathBuf>,
 
     /// How long servers may answer without hearing from the master, from 2s to 5m: so long, at the most, one that died
@@ -107,7 +103,7 @@ struct Flags {
         value_name = "DURATION",
         default_value = "10s",
         value_parser = lease,
-        env = "PERCOLATOR_GC_MASTER_LEASE"
+        env = "PERCOLATOR_MASTER_LEASE"
     )]
     lease: Duration,
 }
@@ -158,23 +154,23 @@ fn lease(text: &str) -> Result<Duration, String> {
 const EXAMPLES: &str = "\
 Examples:
   # The first start of a new cluster
-  percolator-gc-master --data-dir data/gc-master-0 --new-cluster
+  percolator-master --data-dir data/master-0 --new-cluster
 
   # Every later start
-  percolator-gc-master --data-dir data/gc-master-0
+  percolator-master --data-dir data/master-0
 
   # Any free port, for a test
-  percolator-gc-master --data-dir data/gc-master-0 --listen 127.0.0.1:0";
+  percolator-master --data-dir data/master-0 --listen 127.0.0.1:0";
 
 /// Runs it, by the arguments of the process, to its end.
 pub fn main() -> ExitCode {
     let flags = Flags::parse();
     many_connections();
     logs::init(ServerIdentity {
-        role: "gc-master",
+        role: "master",
         server: flags.server.clone(),
     });
-    let result = run_on_current_thread("gc-master", async {
+    let result = run_on_current_thread("master", async {
         let mut shutdown = pin!(signals::shutdown());
         // A register that can't be read is waited for.
         let server = tokio::select! {
@@ -196,7 +192,7 @@ mod tests {
         use clap::CommandFactory;
         Flags::command().debug_assert();
         let flags = |more: &[&str]| {
-            let given = ["percolator-gc-master", "--data-dir", "x"];
+            let given = ["percolator-master", "--data-dir", "x"];
             Flags::parse_from(given.iter().chain(more)).new_cluster
         };
         assert!(!flags(&[]));
@@ -209,10 +205,10 @@ mod tests {
     #[test]
     fn the_leases_default_is_the_librarys_and_it_has_bounds() {
         let lease = |text: &str| {
-            let flags = ["percolator-gc-master", "--data-dir", "x", "--lease", text];
+            let flags = ["percolator-master", "--data-dir", "x", "--lease", text];
             Flags::try_parse_from(flags).map(|flags| flags.lease)
         };
-        let flags = Flags::parse_from(["percolator-gc-master", "--data-dir", "x"]);
+        let flags = Flags::parse_from(["percolator-master", "--data-dir", "x"]);
         assert_eq!(flags.lease, Settings::default().lease);
         assert_eq!(lease("2s").unwrap(), Duration::from_secs(2));
         for text in ["1s", "6m", "ten"] {

@@ -340,7 +340,7 @@ mod tests {
     impl Fixture {
         async fn new(fails: bool) -> Self {
             let place = tempfile::tempdir().unwrap();
-            let folder = Folder::open(place.path(), "master", "gc-master-0", None).unwrap();
+            let folder = Folder::open(place.path(), "master", "master-0", None).unwrap();
             let register = Arc::new(GatedRegister {
                 swaps: Semaphore::new(1),
                 values: Mutex::default(),
@@ -412,7 +412,7 @@ mod tests {
     #[tokio::test]
     async fn a_master_without_a_state_stores_none() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path(), "master", "gc-master-0", None).unwrap();
+        let folder = Folder::open(place.path(), "master", "master-0", None).unwrap();
         let register = Arc::new(GatedRegister {
             swaps: Semaphore::new(1),
             values: Mutex::default(),

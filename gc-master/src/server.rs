@@ -50,7 +50,7 @@ pub struct Options {
     /// The registers that it shares with other masters, of which one leads; without it, it is alone, and its state is in
     /// its folder.
     pub register: Option<RegisterLocation>,
-    /// Its stable name, for example "gc-master-0".
+    /// Its stable name, for example "master-0".
     pub server: String,
     /// Begin a new cluster if the folder is empty. Without this, an empty folder means that the
     /// state was lost: the master then refuses all servers until the state is rebuilt.
@@ -103,7 +103,7 @@ impl Server {
         let metrics = Arc::new(Metrics::new().map_err(endpoint::Error::Metrics)?);
         let (listener, address) = percolator_server::listen(options.listen)?;
         let endpoint = options.metrics_listen.map(endpoint::listen).transpose()?;
-        let export = |traces| Exporter::of_server(traces, "gc-master", &options.server);
+        let export = |traces| Exporter::of_server(traces, "master", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
         let (state, serving, alone, joined) = match &options.register {
             None => {
@@ -447,7 +447,7 @@ fn pages(
     let volume = folder.clone();
     Pages {
         registry: metrics.registry.clone(),
-        role: "gc-master",
+        role: "master",
         refresh: Box::new(move || {
             shown.show_volume(&volume);
             let serving = watched.upgrade();

@@ -306,7 +306,7 @@ mod tests {
             traces: None,
             advertise: None,
             register: Some(RegisterLocation::File("elsewhere".into())),
-            server: "gc-master-0".into(),
+            server: "master-0".into(),
             new_cluster: false,
             settings: crate::Settings::default(),
             manifest: None,
@@ -316,7 +316,7 @@ mod tests {
     #[tokio::test]
     async fn a_state_that_does_not_fit_stays_where_it_is() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path().join("own"), "master", "gc-master-0", None);
+        let folder = Folder::open(place.path().join("own"), "master", "master-0", None);
         let folder = folder.unwrap();
         let own = StateLocation::alone(&folder);
         let begun = Directory::open(Start::NewCluster, crate::Settings::default(), 7);

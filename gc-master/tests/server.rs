@@ -388,7 +388,7 @@ struct Process {
 
 /// Starts the real program; it listens when this returns.
 async fn process(data_dir: &Path, listen: &str, new_cluster: bool) -> Process {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_percolator-gc-master"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_percolator-master"));
     command.arg("--data-dir").arg(data_dir);
     command.args(["--listen", listen]);
     if new_cluster {

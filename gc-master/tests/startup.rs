@@ -12,7 +12,7 @@ pub(crate) fn options(folder: &Path) -> Options {
         listen: "127.0.0.1:0".parse().unwrap(),
         advertise: None,
         register: None,
-        server: "gc-master-0".into(),
+        server: "master-0".into(),
         metrics_listen: None,
         traces: None,
         new_cluster: true,

@@ -146,8 +146,8 @@ impl Layout {
                 ours.oracle.replicas != asked.oracle.replicas,
             ),
             (
-                "spec.gcMaster.replicas",
-                ours.gc_master.replicas != asked.gc_master.replicas,
+                "spec.master.replicas",
+                ours.master.replicas != asked.master.replicas,
             ),
             (
                 "spec.oracle.window",
@@ -189,7 +189,7 @@ impl Layout {
 
     /// The masters' names.
     pub(crate) fn masters(&self) -> impl Iterator<Item = String> + use<> {
-        (0..self.spec.gc_master.replicas).map(|number| format!("{MASTER_PREFIX}{number}"))
+        (0..self.spec.master.replicas).map(|number| format!("{MASTER_PREFIX}{number}"))
     }
 
     /// The oracles' names.
@@ -204,7 +204,7 @@ impl Layout {
 
     /// The same of the masters.
     pub(crate) fn master_register(&self) -> Option<PathBuf> {
-        self.register(self.spec.gc_master.replicas, MASTER_REGISTER)
+        self.register(self.spec.master.replicas, MASTER_REGISTER)
     }
 
     fn register(&self, replicas: u32, file: &str) -> Option<PathBuf> {
@@ -216,7 +216,7 @@ impl Layout {
     pub(crate) fn with_its_servers(&self, spec: &Spec) -> Spec {
         let mut spec = spec.clone();
         spec.tablets.replicas = self.spec.tablets.replicas;
-        spec.gc_master.replicas = self.spec.gc_master.replicas;
+        spec.master.replicas = self.spec.master.replicas;
         spec.oracle.replicas = self.spec.oracle.replicas;
         spec
     }
@@ -443,7 +443,7 @@ fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
 /// The masters, the oracles and the tablet servers.
 pub(crate) fn servers(spec: &Spec) -> u16 {
     let replicas = [
-        spec.gc_master.replicas,
+        spec.master.replicas,
         spec.oracle.replicas,
         spec.tablets.replicas,
     ];
@@ -488,9 +488,9 @@ const DEFAULT_NAME: &str = "local";
 /// The state of a master that is alone in its folder.
 const DIRECTORY: &str = "directory";
 /// The first master's name.
-pub(crate) const MASTER: &str = "gc-master-0";
+pub(crate) const MASTER: &str = "master-0";
 /// What names of masters begin with; a number follows.
-const MASTER_PREFIX: &str = "gc-master-";
+const MASTER_PREFIX: &str = "master-";
 /// The first oracle's name.
 pub(crate) const ORACLE: &str = "tso-0";
 /// What names of oracles begin with; a number follows.

@@ -67,7 +67,7 @@ mod tests {
         let said = folder_is_missing(Path::new("/data"), 7400, &servers);
         let typed =
             "percolator -c 127.0.0.1:7400 master rebuild --server tablet-0 --server tablet-1 ";
-        for part in [typed, "mkdir /data/gc-master-0\n", "bring it back"] {
+        for part in [typed, "mkdir /data/master-0\n", "bring it back"] {
             assert!(said.contains(part), "{part}: {said}");
         }
         assert!(folder_is_missing(Path::new("/data"), 0, &servers).contains("-c HOST:PORT "));

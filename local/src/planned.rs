@@ -38,7 +38,7 @@ impl Role {
     /// What logs, metrics and traces call it.
     pub(crate) fn logged_as(self) -> &'static str {
         match self {
-            Self::Master => "gc-master",
+            Self::Master => "master",
             Self::Oracle => "tso",
             Self::Tablet => "tablet",
             Self::Proxy => "proxy",
@@ -48,7 +48,7 @@ impl Role {
     /// Its program.
     pub(crate) fn program(self) -> &'static str {
         match self {
-            Self::Master => "percolator-gc-master",
+            Self::Master => "percolator-master",
             Self::Oracle => "percolator-tso",
             Self::Tablet => "percolator-tablet",
             Self::Proxy => "percolator-proxy",

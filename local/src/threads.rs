@@ -275,8 +275,8 @@ mod tests {
     async fn an_end_that_nobody_asked_for_is_a_failure() {
         let folder = tempfile::tempdir().expect("a folder");
         for (panics, why) in [
-            (true, "master gc-master-0: it ended in a panic"),
-            (false, "master gc-master-0: it ended by itself"),
+            (true, "master master-0: it ended in a panic"),
+            (false, "master master-0: it ended by itself"),
         ] {
             let (failed, mut failures) = mpsc::unbounded_channel();
             let (end, ends) = oneshot::channel::<()>();

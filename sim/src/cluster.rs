@@ -88,7 +88,7 @@ impl Cluster {
         let rng = |name: &str| Rng::new(plan.seed, name);
         let replicas = &plan.replicas;
         let name = |several: bool, one, first| if several { first } else { one };
-        let master_node = world.add_node(name(replicas.masters > 1, "master", "gc-master-0"));
+        let master_node = world.add_node(name(replicas.masters > 1, "master", "master-0"));
         let oracle_node = world.add_node(name(replicas.oracles > 1, "oracle", "tso-0"));
         let highest = Highest::default();
         let tablets: Vec<Mutex<Arc<Tablet>>> = (0..plan.tablet_servers)
@@ -537,7 +537,7 @@ fn new_masters(
 ) -> Vec<Arc<Master>> {
     let rng = |name: &str| Rng::new(plan.seed, name);
     let master = |number: usize| {
-        let name = format!("gc-master-{number}");
+        let name = format!("master-{number}");
         let (stream, node) = match number {
             0 => ("master", first),
             _ => (name.as_str(), world.add_node(&name)),

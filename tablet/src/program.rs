@@ -16,7 +16,7 @@ use percolator_telemetry::who::ServerIdentity;
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Example:\n  percolator-tablet --server tablet-0 --data-dir /data --master gc-master:7400 --listen [::]:7410 --advertise 10.0.0.7"
+    after_help = "Example:\n  percolator-tablet --server tablet-0 --data-dir /data --master master:7400 --listen [::]:7410 --advertise 10.0.0.7"
 )]
 struct Flags {
     /// Folder of the server's data; made if it isn't there.

@@ -18,7 +18,7 @@ pub mod key {
     pub const TABLE: &str = "table";
     /// Numbers of tablets, the first few.
     pub const TABLET: &str = "tablet";
-    /// What the process is: client, tso, tablet, gc-master, proxy or operator.
+    /// What the process is: client, tso, tablet, master, proxy or operator.
     pub const ROLE: &str = "role";
     /// The server's stable name; of a client, whom it asks: HOST:PORT.
     pub const SERVER: &str = "server";

@@ -35,7 +35,7 @@ pub(crate) const PROGRAMS: [&str; 2] = ["percolator", "percolator-operator"];
 pub(crate) const SERVERS: [&str; 4] = [
     "percolator-tso",
     "percolator-tablet",
-    "percolator-gc-master",
+    "percolator-master",
     "percolator-proxy",
 ];
 /// What the image says of itself; the Dockerfile has the same.

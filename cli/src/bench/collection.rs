@@ -218,7 +218,7 @@ pub(super) async fn sessions(
         let (_, processes) = memory::now("");
         processes
             .into_iter()
-            .find(|process| process.name.contains("gc-master"))
+            .find(|process| process.name.contains("master"))
     };
     let since = Instant::now();
     let first =

@@ -63,7 +63,7 @@ mod tests {
         let missing = "standby-missing";
         assert_eq!(found, [(missing, "masters"), (missing, "oracles")]);
         survey.servers.push(server("oracle", "tso-1", 7405));
-        let mut master = server("master", "gc-master-1", 7404);
+        let mut master = server("master", "master-1", 7404);
         survey.servers.push(master.clone());
         assert_eq!(find(&survey, &BTreeMap::new()), []);
         // One that is down is reported by its name.
@@ -72,6 +72,6 @@ mod tests {
         survey.servers.push(master);
         let found = find(&survey, &BTreeMap::new());
         let found: Vec<_> = found.iter().map(|it| (it.kind, &*it.about)).collect();
-        assert_eq!(found, [("server-down", "gc-master-1")]);
+        assert_eq!(found, [("server-down", "master-1")]);
     }
 }

@@ -262,7 +262,7 @@ mod tests {
 cluster c1: healthy
 
 ROLE     NAME          ADDRESS          STATE
-master   gc-master-0   127.0.0.1:7400   up
+master   master-0   127.0.0.1:7400   up
 oracle   tso-0         127.0.0.1:7401   up
 tablet   tablet-0      127.0.0.1:7402   up
 tablet   tablet-1      127.0.0.1:7403   up
@@ -288,18 +288,18 @@ sessions             0"
         (standby.name, standby.leads_term) = ("tso-1".into(), 6);
         survey.servers[0].takeover = Some(Duration::from_millis(3_049));
         let mut master = standby.clone();
-        (master.role, master.name, master.leads_term) = ("master", "gc-master-1".into(), 0);
+        (master.role, master.name, master.leads_term) = ("master", "master-1".into(), 0);
         survey.servers.insert(1, standby);
         survey.servers.insert(0, master.clone());
-        (master.name, master.alive) = ("gc-master-2".into(), false);
+        (master.name, master.alive) = ("master-2".into(), false);
         master.silence = Some(Duration::from_secs(7));
         survey.servers.insert(1, master);
         survey.master_takeover = Some(Duration::from_millis(35));
         let page = super::text(&survey, &[], &[]);
         for line in [
-            "master   gc-master-0   127.0.0.1:7400   up, leads in term 4, took over in 0.0 s",
-            "master   gc-master-1   127.0.0.1:7401   up, standby",
-            "master   gc-master-2   127.0.0.1:7401   down for 7 s",
+            "master   master-0   127.0.0.1:7400   up, leads in term 4, took over in 0.0 s",
+            "master   master-1   127.0.0.1:7401   up, standby",
+            "master   master-2   127.0.0.1:7401   down for 7 s",
             "oracle   tso-0         127.0.0.1:7401   up, leads in term 7, took over in 3.0 s",
             "oracle   tso-1         127.0.0.1:7401   up, standby",
         ] {

@@ -127,7 +127,7 @@ pub(crate) fn unseen(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Str
         unseen.push(format!(
             "whether the oracle is reached by clients: no timestamp was got from here ({why}), though the master gets \
              some. Through `kubectl port-forward` to the master alone that is so; a pod sees more, as with `kubectl \
-             exec demo-gc-master-0 -- percolator status`"
+             exec demo-master-0 -- percolator status`"
         ));
     }
     if let (Err(why), Ok(_)) = (&survey.given_up, &survey.oracle) {
@@ -307,7 +307,7 @@ pub(crate) mod tests {
         let now = ts(2_000_000);
         Survey {
             master: "127.0.0.1:7400".into(),
-            master_name: "gc-master-0".into(),
+            master_name: "master-0".into(),
             master_term: 0,
             master_takeover: None,
             masters_expected: 1,

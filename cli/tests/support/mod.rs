@@ -472,7 +472,7 @@ pub(crate) fn wait_until_ready(run: impl Fn(&[&str]) -> CommandOutput) {
 }
 
 /// The servers of a cluster as it is by default.
-pub(crate) const SERVERS: [&str; 5] = ["gc-master-0", "tso-0", "tablet-0", "tablet-1", "tablet-2"];
+pub(crate) const SERVERS: [&str; 5] = ["master-0", "tso-0", "tablet-0", "tablet-1", "tablet-2"];
 
 /// A small generator, so that a seed gives the same choices everywhere.
 pub(crate) struct Choices(u64);

@@ -11,7 +11,7 @@ use super::server::{self, Place, Running};
 use super::{CommandOutput, PERCOLATOR, SERVERS, output_of, wait_until_ready};
 
 const PORT: u16 = 7400;
-const WITH_STANDBYS: [&str; 5] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1", "tablet-0"];
+const WITH_STANDBYS: [&str; 5] = ["master-0", "master-1", "tso-0", "tso-1", "tablet-0"];
 
 /// The network, and the servers on it.
 pub(crate) struct Network {
@@ -74,7 +74,7 @@ impl Network {
     /// The addresses of all masters.
     fn masters(&self) -> String {
         let servers = self.servers.keys();
-        let masters = servers.filter(|name| name.starts_with("gc-master"));
+        let masters = servers.filter(|name| name.starts_with("master"));
         let masters = masters.map(|name| self.address(name));
         masters.collect::<Vec<_>>().join(",")
     }
@@ -89,7 +89,7 @@ impl Network {
         };
         let child = server::start(&place, |program| {
             let mut command = self.hosts.on(server, program).expect("a host");
-            if let (Some(etcd), Some((role @ ("gc-master" | "tso"), _))) =
+            if let (Some(etcd), Some((role @ ("master" | "tso"), _))) =
                 (&self.etcd, server.rsplit_once('-'))
             {
                 let register = format!("etcd:{}/percolator/{role}", etcd.address());

@@ -89,7 +89,7 @@ impl Storm {
     }
 
     fn start(&mut self, server: &'static str) {
-        let master = self.hosts["gc-master-0"].proxy.clone();
+        let master = self.hosts["master-0"].proxy.clone();
         let host = self.hosts.get_mut(server).expect("a host");
         let place = Place {
             server,
@@ -117,7 +117,7 @@ impl Storm {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PERCOLATOR);
         command
-            .args(["-c", &self.hosts["gc-master-0"].proxy])
+            .args(["-c", &self.hosts["master-0"].proxy])
             .args(arguments);
         command
     }

@@ -86,7 +86,7 @@ pub(crate) fn start(place: &Place<'_>, launch: impl FnOnce(&str) -> Command) -> 
         .args(["--server", place.server, "--listen", place.listen])
         .arg("--data-dir")
         .arg(&data);
-    if role == "gc-master" {
+    if role == "master" {
         if !data.exists() {
             command.arg("--new-cluster");
         }

@@ -183,7 +183,7 @@ fn look_into_bundle(space: &Namespace, cluster: &str) -> Result<(), String> {
     };
     for (name, words) in [
         ("kubernetes/percolatorcluster.json", "PercolatorCluster"),
-        ("kubernetes/statefulsets.json", "-gc-master"),
+        ("kubernetes/statefulsets.json", "-master"),
         ("kubernetes/pods.json", "-tablet-0"),
         ("kubernetes/configmaps.json", "log-level"),
         ("kubernetes/events.json", "-tso-0"),
@@ -197,7 +197,7 @@ fn look_into_bundle(space: &Namespace, cluster: &str) -> Result<(), String> {
     }
     let pods = read("kubernetes/pods.json")?;
     let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
-    for server in ["gc-master-0", "tso-0", "tablet-0"] {
+    for server in ["master-0", "tso-0", "tablet-0"] {
         let pod = format!("{cluster}-{server}");
         let mut items = pods["items"].as_array().into_iter().flatten();
         let found = items.find(|it| it["metadata"]["name"] == pod.as_str());

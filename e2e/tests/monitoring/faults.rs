@@ -120,7 +120,7 @@ pub(crate) fn begin(space: &Namespace) {
 /// Their pods, as long as all is well.
 pub(crate) fn pods() -> impl Iterator<Item = String> {
     let roles =
-        |(name, _, _)| ["gc-master-0", "tso-0", "tablet-0"].map(|role| format!("{name}-{role}"));
+        |(name, _, _)| ["master-0", "tso-0", "tablet-0"].map(|role| format!("{name}-{role}"));
     let more = ["away-tablet-1", "full-tablet-1"].map(str::to_owned);
     FAULTS.into_iter().flat_map(roles).chain(more)
 }
@@ -211,7 +211,7 @@ pub(crate) fn produce(kube: &Kube, space: &Namespace, faulty: &mut Faulty) {
         say(&format!("{name}: {what}"));
         match name {
             "away" => scale(space, "away-tablet", 1),
-            "headless" => scale(space, "headless-gc-master", 0),
+            "headless" => scale(space, "headless-master", 0),
             "hung" => leaders::signal(space, "hung-tso-0", "STOP"),
             "held" => faulty.shell = Some(open_transaction(space)),
             "late" => std::fs::write(folder(space, "data-late-tso-0").join("clock"), "-60000")
@@ -248,7 +248,7 @@ fn scale(space: &Namespace, set: &str, replicas: u32) {
 fn open_transaction(space: &Namespace) -> Shell {
     let ask = || -> std::io::Result<(Shell, String)> {
         let mut process = Command::new("kubectl")
-            .args(["-n", space.name(), "exec", "-i", "held-gc-master-0", "--"])
+            .args(["-n", space.name(), "exec", "-i", "held-master-0", "--"])
             .args(["/usr/local/bin/percolator", "-c", "held:7400", "shell"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

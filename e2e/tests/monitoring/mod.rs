@@ -105,7 +105,7 @@ fn check_monitor(space: &Namespace) {
     let found = found.expect("pods");
     let found: Vec<&str> = found.split_whitespace().collect();
     let expected = [
-        "calm-gc-master-0",
+        "calm-master-0",
         "9090",
         "calm-tablet-0",
         "9090",
@@ -198,7 +198,7 @@ fn every_expression_is_answered_and_alerts_fire_by_their_faults() {
     else {
         return;
     };
-    let calm = ["gc-master-0", "tso-0", "tablet-0"].map(|role| format!("calm-{role}"));
+    let calm = ["master-0", "tso-0", "tablet-0"].map(|role| format!("calm-{role}"));
     let others = [
         format!("percolator of {OPERATOR}"),
         format!("bank of {SPACE}"),
@@ -207,7 +207,7 @@ fn every_expression_is_answered_and_alerts_fire_by_their_faults() {
     wait_for_targets(&prometheus, &expected.collect());
     say("scraped: every pod, the operator and the bank");
     expressions::check(&kube, &space, &prometheus);
-    let servers = ["gc-master-0", "tso-0", "tablet-0"];
+    let servers = ["master-0", "tso-0", "tablet-0"];
     command::Seen::new(&space, "calm", &servers).check(0, &[": healthy", "bank"], &[]);
     command::check_bundle(&space, "calm");
     faults::check_quiet(&prometheus);

@@ -14,7 +14,7 @@ pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespac
     blue.wait_for("mine", "Degraded", "True", "ObjectConflict");
     let config = blue.get("configmap", "mine").expect("it is there");
     assert_eq!(config["data"]["a"], "b");
-    assert!(blue.get("statefulset", "mine-gc-master").is_err());
+    assert!(blue.get("statefulset", "mine-master").is_err());
     blue.kubectl(&["delete", "configmap", "mine"])
         .expect("gone");
     // Nothing tells the operator of the end of what isn't its own: it looks for it.
@@ -57,7 +57,7 @@ pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespac
     let account = "{apiVersion: v1, kind: ServiceAccount, metadata: {name: theirs}}";
     green.apply(account).expect("an account");
     let of_pod = r#"{"pod":{"serviceAccountName":"theirs"}}"#;
-    let spec = ["oracle", "gcMaster", "tablets"].map(|role| format!(r#""{role}":{of_pod}"#));
+    let spec = ["oracle", "master", "tablets"].map(|role| format!(r#""{role}":{of_pod}"#));
     let spec = format!("{{{}}}", spec.join(","));
     green.change("mine", &spec).expect("an account");
     green.wait_until_up_to_date("mine");

@@ -239,12 +239,12 @@ impl Masters {
 }
 
 pub(crate) fn name(number: usize) -> String {
-    format!("gc-master-{number}")
+    format!("master-{number}")
 }
 
 /// Starts a process, and waits until it listens.
 pub(crate) async fn start(folder: &Path, number: usize, listen: &str) -> (Child, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_percolator-gc-master"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_percolator-master"));
     command
         .arg("--data-dir")
         .arg(folder.join(name(number)))

@@ -113,7 +113,7 @@ pub struct Metadata {
     printcolumn(
         name = "Master",
         type_ = "string",
-        json_path = ".status.gcMaster.summary",
+        json_path = ".status.master.summary",
         description = "Master: ready of desired."
     ),
     printcolumn(
@@ -211,7 +211,7 @@ pub struct Spec {
     /// The tablet servers.
     pub tablets: Tablets,
     /// The master: the directory of tables, tablets and servers.
-    pub gc_master: GcMaster,
+    pub master: Master,
     /// The proxies: they carry out transactions for applications in any language, over gRPC and over HTTP with JSON, at the
     /// service with the cluster's name and `-proxy`. A local cluster has a proxy of its own and ignores this. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -236,7 +236,7 @@ impl Spec {
         let of_roles = [
             &mut self.oracle.pod,
             &mut self.tablets.pod,
-            &mut self.gc_master.pod,
+            &mut self.master.pod,
         ];
         for pod in of_roles.into_iter().chain(of_proxies) {
             *pod = pod.over(defaults);
@@ -273,7 +273,7 @@ impl Spec {
         say("tabletServers", Some(self.tablets.replicas.into()));
         // A master of before there could be several refuses what it doesn't know.
         let several = |count: u32| (count > 1).then(|| count.into());
-        say("masters", several(self.gc_master.replicas));
+        say("masters", several(self.master.replicas));
         say("oracles", several(self.oracle.replicas));
         serde_json::Value::Object(said).to_string()
     }
@@ -469,7 +469,7 @@ impl std::fmt::Display for Engine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = least_memory("quantity('64Mi')", "64Mi")))]
-pub struct GcMaster {
+pub struct Master {
     /// How many masters, from 1 to 3, of which one leads. With 2, another one takes over within some seconds when the
     /// leader dies. They share registers, on Kubernetes two ConfigMaps, and go on without these while all of them are up. A cluster
     /// that has had several keeps the registers. The first change from 1 to more restarts all servers, one at a time in each
@@ -489,7 +489,7 @@ pub struct GcMaster {
     pub pod: Pod,
 }
 
-impl Default for GcMaster {
+impl Default for Master {
     fn default() -> Self {
         Self {
             replicas: 1,

@@ -61,7 +61,7 @@ fn what_volumes_forbid() -> Vec<Value> {
             "fieldPath": format!(".spec.{path}"),
         }));
     };
-    for role in ["tablets", "oracle", "gcMaster"] {
+    for role in ["tablets", "oracle", "master"] {
         let (new, old) = (
             format!("self.spec.{role}.storage"),
             format!("oldSelf.spec.{role}.storage"),

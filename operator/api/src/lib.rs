@@ -21,8 +21,8 @@ mod template;
 mod validate;
 
 pub use cluster::{
-    API_VERSION, Balance, ClusterObject, Engine, GcMaster, KIND, Metadata, Oracle,
-    PercolatorCluster, Spec, Storage, Tablets,
+    API_VERSION, Balance, ClusterObject, Engine, KIND, Master, Metadata, Oracle, PercolatorCluster,
+    Spec, Storage, Tablets,
 };
 pub use definition::{KUBERNETES_OWN, definition};
 pub use duration::{Duration, DurationError};

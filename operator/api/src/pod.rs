@@ -315,7 +315,7 @@ pub struct Pod {
     pub container_security_context: Option<SecurityContext>,
     /// Merged into the pods' spec: a part of Kubernetes' own PodSpec, such as sidecars in `containers`, `initContainers`,
     /// `volumes`, `dnsConfig` or `runtimeClassName`. Elements of lists are merged by their names; the server's own container
-    /// (`tso`, `tablet`, `gc-master` or `proxy`) takes `envFrom`, `volumeMounts`, `ports` and `lifecycle`. What has a field of its own
+    /// (`tso`, `tablet`, `master` or `proxy`) takes `envFrom`, `volumeMounts`, `ports` and `lifecycle`. What has a field of its own
     /// here, or what a server needs, is refused. Default: nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec_patch: Option<PodPatch>,

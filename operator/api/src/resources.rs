@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::quantity::{BILLION, Number};
-use crate::{GcMaster, Oracle, Proxy, Quantity, Tablets};
+use crate::{Master, Oracle, Proxy, Quantity, Tablets};
 
 /// What a container asks for, and what it may not exceed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -66,7 +66,7 @@ impl Oracle {
     }
 }
 
-impl GcMaster {
+impl Master {
     /// What a master needs.
     pub fn needs(&self) -> Needs {
         Needs {

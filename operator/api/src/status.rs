@@ -43,7 +43,7 @@ pub struct Status {
     /// The timestamp oracle.
     pub oracle: RoleStatus,
     /// The master.
-    pub gc_master: RoleStatus,
+    pub master: RoleStatus,
     /// The proxies. Unset: the spec asks for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<WorkloadStatus>,

@@ -215,7 +215,7 @@ fn is_server(name: &str) -> bool {
     SERVERS.contains(&name) || name.starts_with("observer-")
 }
 
-const SERVERS: [&str; 5] = ["tso", "tablet", "gc-master", "proxy", "observe"];
+const SERVERS: [&str; 5] = ["tso", "tablet", "master", "proxy", "observe"];
 /// A volume of observers.
 const SCRATCH: &str = "scratch";
 const GRACE: &str = "terminationGracePeriodSeconds";

@@ -159,11 +159,11 @@ impl Spec {
                 "tablet",
             ),
             (
-                "gcMaster",
-                &self.gc_master.pod,
-                self.gc_master.needs(),
+                "master",
+                &self.master.pod,
+                self.master.needs(),
                 "a master",
-                "gc-master",
+                "master",
             ),
         ] {
             let path = format!("spec.{role}.pod");
@@ -231,7 +231,7 @@ impl Spec {
         for (role, advertise) in [
             ("oracle", &self.oracle.advertise),
             ("tablets", &self.tablets.advertise),
-            ("gcMaster", &self.gc_master.advertise),
+            ("master", &self.master.advertise),
         ] {
             if let Some(advertise) = advertise.as_ref().filter(|it| !is_advertised(it)) {
                 problems.add(
@@ -276,10 +276,10 @@ impl Spec {
                 format!("{oracles} must be from 1 to {ORACLES_MAX}"),
             );
         }
-        let masters = self.gc_master.replicas;
+        let masters = self.master.replicas;
         if !(1..=MASTERS_MAX).contains(&masters) {
             problems.add(
-                "spec.gcMaster.replicas",
+                "spec.master.replicas",
                 format!("{masters} must be from 1 to {MASTERS_MAX}"),
             );
         }
@@ -359,8 +359,8 @@ impl Spec {
                 SMALL_SIZE_MIN,
             ),
             (
-                "gcMaster.storage.size",
-                self.gc_master.storage.size,
+                "master.storage.size",
+                self.master.storage.size,
                 SMALL_SIZE_MIN,
             ),
         ] {
@@ -379,13 +379,10 @@ impl Spec {
             ("service", &self.service.labels),
             ("oracle.storage.claim", &self.oracle.storage.claim.labels),
             ("tablets.storage.claim", &self.tablets.storage.claim.labels),
-            (
-                "gcMaster.storage.claim",
-                &self.gc_master.storage.claim.labels,
-            ),
+            ("master.storage.claim", &self.master.storage.claim.labels),
             ("oracle.service", &self.oracle.service.labels),
             ("tablets.service", &self.tablets.service.labels),
-            ("gcMaster.service", &self.gc_master.service.labels),
+            ("master.service", &self.master.service.labels),
             ("monitoring.podMonitor", &monitoring.pod_monitor.labels),
             (
                 "monitoring.prometheusRule",

@@ -115,7 +115,7 @@ fn rules_for_values_refuse_what_they_should() {
         ("/metadata/name", json!("a".repeat(41)), "1 to 40"),
         ("/spec/oracle/replicas", json!(0), "from 1 to 3"),
         ("/spec/oracle/replicas", json!(4), "from 1 to 3"),
-        ("/spec/gcMaster/replicas", json!(4), "must be from 1 to 3"),
+        ("/spec/master/replicas", json!(4), "must be from 1 to 3"),
         ("/spec/oracle/window", json!("99ms"), "from 100ms to 60s"),
         ("/spec/oracle/window", json!("1m1s"), "from 100ms to 60s"),
         (
@@ -174,7 +174,7 @@ fn rules_for_proxies_refuse_what_they_should() {
 
 fn made(volumes: u32, change: impl FnOnce(&mut Value)) -> Value {
     object(|object| {
-        for role in ["tablets", "oracle", "gcMaster"] {
+        for role in ["tablets", "oracle", "master"] {
             let volumes = if role == "tablets" {
                 volumes
             } else {
@@ -204,7 +204,7 @@ fn what_was_never_carried_out_can_be_taken_back() {
         ("/spec/tablets/replicas", json!(30), json!(3), 3),
         // A class that doesn't exist: no claim has a volume.
         (
-            "/spec/gcMaster/storage/storageClassName",
+            "/spec/master/storage/storageClassName",
             json!("x"),
             json!("y"),
             0,
@@ -248,7 +248,7 @@ fn a_cluster_that_no_operator_has_seen_is_about_no_generation() {
     let status = schema()["properties"]["status"].clone();
     assert_eq!(status["default"], json!({"observedGeneration": -1}));
     // The rules about changes count on what these have then.
-    for role in ["tablets", "oracle", "gcMaster"] {
+    for role in ["tablets", "oracle", "master"] {
         let of_role = &status["properties"][role];
         assert_eq!(of_role["properties"]["volumes"]["default"], 0, "{role}");
     }
@@ -280,7 +280,7 @@ fn lists_with_names_take_each_name_once() {
         list["x-kubernetes-list-map-keys"].clone()
     };
     assert_eq!(keys(&spec["imagePullSecrets"]), json!(["name"]));
-    for role in ["tablets", "oracle", "gcMaster"] {
+    for role in ["tablets", "oracle", "master"] {
         let pod = &spec[role]["properties"]["pod"]["properties"];
         assert_eq!(keys(&pod["env"]), json!(["name"]));
         let spread = keys(&pod["topologySpreadConstraints"]);
@@ -303,7 +303,7 @@ fn rules_for_changes_refuse_what_they_should() {
             "must not change",
         ),
         (
-            "/spec/gcMaster/storage/size",
+            "/spec/master/storage/size",
             json!("100Mi"),
             "must not shrink",
         ),
@@ -315,7 +315,7 @@ fn rules_for_changes_refuse_what_they_should() {
             "{path} {value}: {refusals:?}"
         );
     }
-    for role in ["tablets", "oracle", "gcMaster"] {
+    for role in ["tablets", "oracle", "master"] {
         let class = |class: &str| {
             made(3, |object| {
                 object["spec"][role]["storage"]["storageClassName"] = json!(class)
@@ -345,7 +345,7 @@ fn a_limit_that_a_server_can_not_work_with_is_refused() {
     for (role, least, less) in [
         ("tablets", "384Mi", "383Mi"),
         ("oracle", "32Mi", "33554431"),
-        ("gcMaster", "64Mi", "63Mi"),
+        ("master", "64Mi", "63Mi"),
     ] {
         let with = |limit: &str| {
             object(|object| {
@@ -428,7 +428,7 @@ fn an_operator_reads_what_a_newer_definition_brings() {
                 "prometheusRule": {"future": 1},
             },
             "oracle": {"future": 1, "storage": {"future": 1}},
-            "gcMaster": {"future": 1},
+            "master": {"future": 1},
             "tablets": {
                 "replicas": 5,
                 "future": {},

@@ -42,7 +42,7 @@ fn every_field_can_be_set() {
          annotations: {{owner: 'Ann, B.'}}}}\n\
          spec: {{image: 'registry.example.com/percolator:1@sha256:{digest}', oracle: {{replicas: 1, window: 1m}},\n\
          tablets: {{replicas: 7, storage: {{engine: sled, cacheSize: 1048576, size: 1.5Gi}}}},\n\
-         gcMaster: {{replicas: 1}}, proxy: {{replicas: 2, grace: 1m}}}}\n"
+         master: {{replicas: 1}}, proxy: {{replicas: 2, grace: 1m}}}}\n"
     );
     let cluster = PercolatorCluster::from_yaml(&text).expect(&text);
     assert_eq!(cluster.metadata.namespace.as_deref(), Some("data"));
@@ -136,7 +136,7 @@ fn unknown_fields_are_all_named_with_path_and_line() {
          line 9: spec.tablets.storage.cachesize: unknown field; did you mean \"cacheSize\"?\n\
          line 10: spec.colour: unknown field; the fields here are image, imagePullPolicy, \
          imagePullSecrets, templateRevision, paused, claims, log, service, podDefaults, \
-         monitoring, oracle, tablets, gcMaster, proxy, observers, gc, balance"
+         monitoring, oracle, tablets, master, proxy, observers, gc, balance"
     );
     assert_eq!(
         refusal(&format!("{HEAD}metadata: {{name: demo}}\nspecs:\n")),
@@ -265,10 +265,10 @@ fn wrong_values_are_named_with_what_to_do() {
             "line 5: spec.tablets.drainOnStop: 2h must be from 0s to 1h",
         ),
         (
-            "  oracle: {replicas: 4, window: 10ms}\n  gcMaster: {replicas: 0}\n",
+            "  oracle: {replicas: 4, window: 10ms}\n  master: {replicas: 0}\n",
             "line 5: spec.oracle.replicas: 4 must be from 1 to 3\n\
              line 5: spec.oracle.window: 10ms must be from 100ms to 60s\n\
-             line 6: spec.gcMaster.replicas: 0 must be from 1 to 3",
+             line 6: spec.master.replicas: 0 must be from 1 to 3",
         ),
         (
             "  monitoring: {podMonitor: {enabled: true, interval: 2m}}\n",
@@ -297,7 +297,7 @@ fn everything_that_is_wrong_is_said_at_once() {
              kind: PercolatorCluster\n\
              metadata:\n  labels:\n    app.example.com/part: 3\n    b: c d\n\
              spec:\n  oracle: {window: 3, replicas: 0}\n  tablets:\n    replicas: three\n    storage:\n      \
-             engine: rocksdb\n      cacheSize: 256MB\n      sise: 1\n  gcMaster: [1]\n"
+             engine: rocksdb\n      cacheSize: 256MB\n      sise: 1\n  master: [1]\n"
         ),
         "line 1: apiVersion: expected \"percolator.dev/v1alpha1\", found the string \
          \"percolator.dev/v1\"\n\
@@ -316,7 +316,7 @@ fn everything_that_is_wrong_is_said_at_once() {
          bytes, if need be with one of the suffixes Ki Mi Gi Ti Pi Ei (powers of 1024) or k M G T P \
          E (powers of 1000), such as \"256Mi\"\n\
          line 14: spec.tablets.storage.sise: unknown field; did you mean \"size\"?\n\
-         line 15: spec.gcMaster: expected a group of fields, found a list"
+         line 15: spec.master: expected a group of fields, found a list"
     );
     // No metadata at all, and no name where some is.
     assert_eq!(

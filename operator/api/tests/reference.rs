@@ -11,7 +11,7 @@ const SHARED: [(&str, &[&str], &str); 6] = [
         &[
             "spec.oracle.pod",
             "spec.tablets.pod",
-            "spec.gcMaster.pod",
+            "spec.master.pod",
             "spec.proxy.pod",
         ],
         "The pods of a role",
@@ -21,7 +21,7 @@ const SHARED: [(&str, &[&str], &str); 6] = [
         &[
             "spec.oracle.service",
             "spec.tablets.service",
-            "spec.gcMaster.service",
+            "spec.master.service",
         ],
         "The headless service of a role",
     ),
@@ -35,18 +35,18 @@ const SHARED: [(&str, &[&str], &str); 6] = [
         &[
             "spec.tablets.storage.claim",
             "spec.oracle.storage.claim",
-            "spec.gcMaster.storage.claim",
+            "spec.master.storage.claim",
         ],
         "The claims of a role's volumes",
     ),
     (
         "storage",
-        &["spec.oracle.storage", "spec.gcMaster.storage"],
+        &["spec.oracle.storage", "spec.master.storage"],
         "The volumes of oracles and masters",
     ),
     (
         "role",
-        &["status.oracle", "status.tablets", "status.gcMaster"],
+        &["status.oracle", "status.tablets", "status.master"],
         "The state of a role",
     ),
 ];

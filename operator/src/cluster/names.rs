@@ -17,7 +17,7 @@ pub(crate) const CLAIM: &str = "data";
 /// What a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    GcMaster,
+    Master,
     Oracle,
     Tablet,
 }
@@ -25,12 +25,12 @@ pub(crate) enum Role {
 impl Role {
     /// In the order in which they start, and change: everybody asks the master, and a tablet server is of use
     /// only with an oracle.
-    pub(crate) const ALL: [Self; 3] = [Self::GcMaster, Self::Oracle, Self::Tablet];
+    pub(crate) const ALL: [Self; 3] = [Self::Master, Self::Oracle, Self::Tablet];
 
     /// As it stands in labels, and in names behind the cluster's.
     pub(crate) fn component(self) -> &'static str {
         match self {
-            Self::GcMaster => "gc-master",
+            Self::Master => "master",
             Self::Oracle => "tso",
             Self::Tablet => "tablet",
         }
@@ -39,7 +39,7 @@ impl Role {
     /// For messages, and labels of registers.
     pub(crate) fn singular(self) -> &'static str {
         match self {
-            Self::GcMaster => "master",
+            Self::Master => "master",
             Self::Oracle => "oracle",
             Self::Tablet => "tablet server",
         }
@@ -48,7 +48,7 @@ impl Role {
     /// For messages.
     pub(crate) fn plural(self) -> &'static str {
         match self {
-            Self::GcMaster => "the master",
+            Self::Master => "the master",
             Self::Oracle => "the oracle",
             Self::Tablet => "tablet servers",
         }
@@ -62,15 +62,15 @@ impl Role {
     /// What a spec says of the role.
     pub(crate) fn asked(self, spec: &Spec) -> RoleSpec<'_> {
         match self {
-            Self::GcMaster => RoleSpec {
-                path: "gcMaster",
-                replicas: spec.gc_master.replicas,
-                size: spec.gc_master.storage.size,
-                class: spec.gc_master.storage.storage_class_name.as_deref(),
-                claim: &spec.gc_master.storage.claim,
-                advertise: spec.gc_master.advertise.as_deref(),
-                service: &spec.gc_master.service,
-                pod: &spec.gc_master.pod,
+            Self::Master => RoleSpec {
+                path: "master",
+                replicas: spec.master.replicas,
+                size: spec.master.storage.size,
+                class: spec.master.storage.storage_class_name.as_deref(),
+                claim: &spec.master.storage.claim,
+                advertise: spec.master.advertise.as_deref(),
+                service: &spec.master.service,
+                pod: &spec.master.pod,
             },
             Self::Oracle => RoleSpec {
                 path: "oracle",
@@ -98,7 +98,7 @@ impl Role {
     /// What a server of the role needs of its node.
     pub(crate) fn needs(self, spec: &Spec) -> Needs {
         match self {
-            Self::GcMaster => spec.gc_master.needs(),
+            Self::Master => spec.master.needs(),
             Self::Oracle => spec.oracle.needs(),
             Self::Tablet => spec.tablets.needs(),
         }
@@ -110,7 +110,7 @@ impl Role {
 pub(crate) fn registers(cluster: &str, role: Role) -> Vec<String> {
     let leadership = register(cluster, role);
     match role {
-        Role::GcMaster => {
+        Role::Master => {
             let state = format!("{leadership}-state");
             vec![leadership, state]
         }
@@ -128,7 +128,7 @@ pub(crate) fn register(cluster: &str, role: Role) -> String {
 /// pod for half a minute. Then the pods, which the service leaves out while they aren't ready. Of several it names as many as
 /// there may be, so that another number of them restarts nobody.
 pub(crate) fn masters(cluster: &str, namespace: &str, has_register: bool) -> String {
-    let set = Role::GcMaster.set(cluster);
+    let set = Role::Master.set(cluster);
     let count = if has_register { MASTERS_MAX } else { 1 };
     let address = |ordinal| format!("{set}-{ordinal}.{set}.{namespace}.svc:{PORT}");
     let service = format!("{cluster}.{namespace}.svc:{PORT}");

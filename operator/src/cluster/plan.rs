@@ -382,7 +382,7 @@ fn make_room(
 
 fn waits_for(role: Role, set: &Object, live: Option<&Value>) -> (Reason, String) {
     let reason = match role {
-        Role::GcMaster => Reason::WaitingForMaster,
+        Role::Master => Reason::WaitingForMaster,
         Role::Oracle => Reason::WaitingForOracle,
         Role::Tablet => Reason::WaitingForTablets,
     };

@@ -34,7 +34,7 @@ impl RegisterPlan {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
         let asked = match role {
             Role::Tablet => ScaleIn::of(cluster, observed).replicas,
-            Role::GcMaster | Role::Oracle => role.asked(&cluster.spec).replicas,
+            Role::Master | Role::Oracle => role.asked(&cluster.spec).replicas,
         };
         let registers = names::registers(name, role);
         if registers.is_empty() {
@@ -100,7 +100,7 @@ pub(crate) fn leader(cluster: &ClusterObject, observed: &Observed, role: Role) -
 fn led_last(cluster: &ClusterObject, role: Role) -> Option<Leader> {
     let status = cluster.status.as_ref()?;
     match role {
-        Role::GcMaster => status.gc_master.leader.clone(),
+        Role::Master => status.master.leader.clone(),
         Role::Oracle => status.oracle.leader.clone(),
         Role::Tablet => None,
     }

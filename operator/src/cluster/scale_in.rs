@@ -391,7 +391,7 @@ pub(crate) fn masters_to_ask(cluster: &ClusterObject, observed: &Observed) -> Op
     if it.surplus.is_empty() && it.recorded.is_empty() {
         return None;
     }
-    let prefix = format!("{}-", Role::GcMaster.set(name));
+    let prefix = format!("{}-", Role::Master.set(name));
     let serving = observed.serving();
     let masters = observed.pods.iter().filter(|pod| {
         let name = observed::name(pod);

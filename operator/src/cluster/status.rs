@@ -94,7 +94,7 @@ pub(crate) fn status(
     let is_invalid = matches!(outcome, Outcome::Invalid(_));
     let [of_master, of_oracle, of_tablets] =
         Role::ALL.map(|role| of_role(cluster, observed, role, is_invalid));
-    let (masters_missing, gc_master) = of_master;
+    let (masters_missing, master) = of_master;
     let (oracles_missing, oracle) = of_oracle;
     let (tablets_missing, tablets) = of_tablets;
     let missing = [masters_missing, oracles_missing, tablets_missing];
@@ -112,7 +112,7 @@ pub(crate) fn status(
         ))),
         tablets,
         oracle,
-        gc_master,
+        master,
         proxy: workloads::proxies(cluster, observed, is_invalid),
         observers: if is_invalid {
             BTreeMap::new()
@@ -177,7 +177,7 @@ fn of_role(
     let [desired, running] =
         [desired, running].map(|count| i32::try_from(count).unwrap_or(i32::MAX));
     let before = cluster.status.as_ref().map(|status| match role {
-        Role::GcMaster => &status.gc_master,
+        Role::Master => &status.master,
         Role::Oracle => &status.oracle,
         Role::Tablet => &status.tablets,
     });
@@ -206,7 +206,7 @@ fn of_role(
     let is_enough = role != Role::Tablet && first > 0 && pods.len() < counting.len();
     let missing = Missing {
         role: match role {
-            Role::GcMaster | Role::Oracle => role.singular(),
+            Role::Master | Role::Oracle => role.singular(),
             Role::Tablet => role.plural(),
         },
         has_set: set.is_some(),
@@ -297,7 +297,7 @@ impl Missing {
 
 /// `missing` is of the master, the oracle and the tablet servers.
 fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: Timestamp) -> Said {
-    let of_roles = [&status.gc_master, &status.oracle, &status.tablets];
+    let of_roles = [&status.master, &status.oracle, &status.tablets];
     let lacking = missing.iter().zip(of_roles);
     let (standbys, lacking): (Vec<_>, Vec<_>) = lacking
         .filter(|(missing, _)| !missing.pods.is_empty())

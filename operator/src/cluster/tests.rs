@@ -274,13 +274,13 @@ fn servers_start_one_role_after_the_other() {
             "demo",
             "demo",
             "demo",
-            "demo-gc-master",
+            "demo-master",
             "demo-tso",
             "demo-tablet",
-            "demo-gc-master",
+            "demo-master",
             "demo-tso",
             "demo-tablet",
-            "demo-gc-master",
+            "demo-master",
         ]
     );
     assert_eq!(
@@ -292,7 +292,7 @@ fn servers_start_one_role_after_the_other() {
         reason(true, Reason::WaitingForMaster)
     );
     assert_eq!(world.step(), (vec![], false));
-    world.ready(Role::GcMaster);
+    world.ready(Role::Master);
     assert_eq!(world.step().0, ["demo-tso"]);
     assert_eq!(
         world.condition("Progressing"),
@@ -344,7 +344,7 @@ fn a_new_image_goes_from_role_to_role() {
 #[test]
 fn that_claims_stay_is_asked_of_every_role_at_once() {
     let mut world = World::all_ready();
-    let master = (Kind::StatefulSet, Role::GcMaster.set("demo"));
+    let master = (Kind::StatefulSet, Role::Master.set("demo"));
     let master = world.observed.objects.get_mut(&master).expect("a set");
     master["status"]["readyReplicas"] = json!(0);
     world.change(|cluster| {
@@ -364,9 +364,9 @@ fn that_claims_stay_is_asked_of_every_role_at_once() {
 fn a_bad_image_stops_at_the_first_role_and_a_good_one_recovers() {
     let mut world = World::all_ready();
     world.change(|cluster| cluster.spec.image = Some("percolator:none".into()));
-    assert_eq!(world.step().0, ["demo-gc-master"]);
+    assert_eq!(world.step().0, ["demo-master"]);
     world.pod(
-        "demo-gc-master-0",
+        "demo-master-0",
         json!({"containerStatuses": [
             {"image": "percolator:none", "state": {"waiting": {"reason": "ErrImageNeverPull"}}}
         ]}),
@@ -377,8 +377,8 @@ fn a_bad_image_stops_at_the_first_role_and_a_good_one_recovers() {
         reason(true, Reason::ImageUnavailable)
     );
     world.change(|cluster| cluster.spec.image = None);
-    assert_eq!(world.step().0, ["demo-gc-master"]);
-    world.ready(Role::GcMaster);
+    assert_eq!(world.step().0, ["demo-master"]);
+    world.ready(Role::Master);
     assert_eq!(world.step().0, Vec::<String>::new());
     assert_eq!(
         world.condition("Degraded"),
@@ -543,7 +543,7 @@ fn what_is_not_asked_for_any_more_is_removed_when_nobody_needs_it() {
     world.change(|cluster| {
         let spec = &mut cluster.spec;
         for pod in [
-            &mut spec.gc_master.pod,
+            &mut spec.master.pod,
             &mut spec.oracle.pod,
             &mut spec.tablets.pod,
         ] {

@@ -477,7 +477,7 @@ impl World {
     fn answer(&mut self, process: usize, term: u64) {
         if term < self.highest {
             self.violation = Some(format!(
-                "gc-master-{process} answered in term {term} at {} ms, after term {} had begun",
+                "master-{process} answered in term {term} at {} ms, after term {} had begun",
                 self.now, self.highest
             ));
         }

@@ -35,7 +35,7 @@ use crate::world::{NodeId, World};
 
 /// Where the others reach a master.
 pub fn address(number: usize) -> String {
-    format!("gc-master-{number}:7400")
+    format!("master-{number}:7400")
 }
 
 /// A master: what outlives its processes.
@@ -79,7 +79,7 @@ pub struct Master {
 impl Master {
     /// Its stable name.
     pub fn name(&self) -> String {
-        format!("gc-master-{}", self.number)
+        format!("master-{}", self.number)
     }
 
     pub(super) fn random(&self) -> u128 {
@@ -466,5 +466,5 @@ fn name_others(response: &mut v1::LocateResponse, servers: &[v1::ServerInfo]) {
 
 /// As a client over the network has it.
 fn refused(refusal: Refusal) -> Answer {
-    Answer::Refused(MasterError::of("gc-master-0", &refusal.into()))
+    Answer::Refused(MasterError::of("master-0", &refusal.into()))
 }

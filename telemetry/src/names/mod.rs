@@ -5,8 +5,8 @@
 //! clients, all servers and other work on two virtual cores of one machine.
 
 pub mod client;
-pub mod gc_master;
 pub mod leadership;
+pub mod master;
 pub mod operator;
 pub mod process;
 pub mod proxy;
@@ -53,8 +53,8 @@ pub const TABLES: &[Table] = &[
     },
     Table {
         title: "Master",
-        about: "Shown by `percolator-gc-master`.",
-        metrics: gc_master::ALL,
+        about: "Shown by `percolator-master`.",
+        metrics: master::ALL,
     },
     Table {
         title: "Proxy",

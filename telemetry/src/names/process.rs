@@ -8,13 +8,7 @@ const ROLE: Label = Label::one_of("role", &ROLES);
 
 /// Which processes there are.
 pub(crate) const ROLES: [&str; 7] = [
-    "bank",
-    "gc-master",
-    "observer",
-    "operator",
-    "proxy",
-    "tablet",
-    "tso",
+    "bank", "master", "observer", "operator", "proxy", "tablet", "tso",
 ];
 
 declarations! {

@@ -21,10 +21,10 @@ use crate::cmd::Cmd;
 
 /// A cluster with a standby of each role.
 pub(super) const SEVERAL: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
-                       spec: {oracle: {replicas: 2}, gcMaster: {replicas: 2}, tablets: {replicas: 1}}\n";
+                       spec: {oracle: {replicas: 2}, master: {replicas: 2}, tablets: {replicas: 1}}\n";
 /// A leader has a disk that hangs for so long before it is killed: a write waits for it then.
 const DISK_HANGS: Duration = Duration::from_secs(1);
-const REPLICAS: [&str; 4] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1"];
+const REPLICAS: [&str; 4] = ["master-0", "master-1", "tso-0", "tso-1"];
 
 /// What becomes of a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

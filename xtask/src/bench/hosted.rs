@@ -12,7 +12,7 @@ use percolator_hosts::{HUB, Hosts};
 
 const PORT: u16 = 7400;
 /// A standby of each role.
-const SERVERS: [&str; 5] = ["gc-master-0", "gc-master-1", "tso-0", "tso-1", "tablet-0"];
+const SERVERS: [&str; 5] = ["master-0", "master-1", "tso-0", "tso-1", "tablet-0"];
 /// It serves within this, or something is wrong.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
@@ -38,7 +38,7 @@ impl HostedCluster {
         let mut masters = Vec::new();
         for server in SERVERS {
             let address = cluster.hosts.add(server)?;
-            if server.starts_with("gc-master") {
+            if server.starts_with("master") {
                 masters.push(format!("{address}:{PORT}"));
             }
         }
@@ -79,7 +79,7 @@ impl HostedCluster {
             .args(["--server", server, "--listen", &format!("{address}:{PORT}")])
             .arg("--data-dir")
             .arg(folder.join(server));
-        if role == "gc-master" {
+        if role == "master" {
             command.arg("--new-cluster");
         } else {
             command.args(["--master", &self.masters]);

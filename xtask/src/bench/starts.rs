@@ -46,7 +46,7 @@ struct Servers<'a> {
 }
 
 const MASTER: usize = 0;
-const NAMES: [&str; 3] = ["gc-master-0", "tso-0", "tablet-0"];
+const NAMES: [&str; 3] = ["master-0", "tso-0", "tablet-0"];
 /// Rows that are there.
 const ROWS: u32 = 100_000;
 /// Long enough for any of these, and short enough to wait for.

@@ -138,7 +138,7 @@ kind: PercolatorCluster
 metadata: {{name: c{number}, namespace: {NAMESPACE}}}
 spec:
   oracle: {{storage: {{storageClassName: none}}}}
-  gcMaster: {{storage: {{storageClassName: none}}}}
+  master: {{storage: {{storageClassName: none}}}}
   tablets: {{storage: {{storageClassName: none}}}}
 "
             )?;

@@ -81,7 +81,7 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
         cluster,
         default_image: default_image(cluster, settings),
         revision: revisions::of(cluster, observed, settings),
-        masters: RegisterPlan::of(cluster, observed, Role::GcMaster),
+        masters: RegisterPlan::of(cluster, observed, Role::Master),
         oracles: RegisterPlan::of(cluster, observed, Role::Oracle),
         tablets: RegisterPlan::of(cluster, observed, Role::Tablet),
     };
@@ -144,7 +144,7 @@ const FAMILIES: &str = "PreferDualStack";
 impl Builder<'_> {
     fn plan(&self, role: Role) -> &RegisterPlan {
         match role {
-            Role::GcMaster => &self.masters,
+            Role::Master => &self.masters,
             Role::Oracle => &self.oracles,
             Role::Tablet => &self.tablets,
         }
@@ -204,7 +204,7 @@ impl Builder<'_> {
     }
 
     fn master_service(&self) -> Object {
-        let selector = names::role_selector(self.name, Role::GcMaster);
+        let selector = names::role_selector(self.name, Role::Master);
         let body = client_service(&self.cluster.spec.service, &selector);
         let labels = with(names::labels(self.name), &self.cluster.spec.service.labels);
         self.object(Kind::Service, self.name, labels, body)

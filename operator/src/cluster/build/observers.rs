@@ -92,7 +92,7 @@ impl Builder<'_> {
 
     /// The cluster, for the command.
     fn cluster_arguments(&self) -> Vec<String> {
-        let has_register = self.has_register(Role::GcMaster);
+        let has_register = self.has_register(Role::Master);
         let masters = names::masters(self.name, self.namespace, has_register);
         vec![format!("--cluster={masters}")]
     }

@@ -201,7 +201,7 @@ impl Builder<'_> {
     /// files of every pod that has it.
     fn followed(role: Role) -> &'static [&'static str] {
         match role {
-            Role::GcMaster => &[LOG_LEVEL, MANIFEST],
+            Role::Master => &[LOG_LEVEL, MANIFEST],
             Role::Oracle | Role::Tablet => &[LOG_LEVEL],
         }
     }
@@ -332,7 +332,7 @@ impl Builder<'_> {
 
     /// Whether servers of this role say where they are. Nobody is sent to a master that is alone.
     fn is_advertised(&self, role: Role) -> bool {
-        role != Role::GcMaster || self.has_register(role)
+        role != Role::Master || self.has_register(role)
     }
 
     fn arguments(&self, role: Role) -> Vec<String> {
@@ -352,13 +352,13 @@ impl Builder<'_> {
             let asked = asked.map(|it| it.replace("{pod}", "$(POD_NAME)"));
             arguments.push(format!("--advertise={}", asked.unwrap_or_else(of_pod)));
         }
-        if role != Role::GcMaster {
-            let has_register = self.has_register(Role::GcMaster);
+        if role != Role::Master {
+            let has_register = self.has_register(Role::Master);
             let masters = names::masters(self.name, self.namespace, has_register);
             arguments.push(format!("--master={masters}"));
         }
         match role {
-            Role::GcMaster => arguments.push(format!("--manifest={CONFIG}/{MANIFEST}")),
+            Role::Master => arguments.push(format!("--manifest={CONFIG}/{MANIFEST}")),
             Role::Oracle => arguments.extend(spec.oracle.to_args()),
             Role::Tablet => {
                 arguments.extend(spec.tablets.to_args());
@@ -377,9 +377,9 @@ impl Builder<'_> {
 
     fn environment(&self, role: Role) -> Vec<Value> {
         let mut variables = self.variables(self.is_advertised(role));
-        if role == Role::GcMaster {
+        if role == Role::Master {
             variables.push(json!({
-                "name": "PERCOLATOR_GC_MASTER_NEW_CLUSTER",
+                "name": "PERCOLATOR_MASTER_NEW_CLUSTER",
                 "valueFrom": {"configMapKeyRef": {"name": self.name, "key": NEW_CLUSTER}},
             }));
         }

@@ -99,7 +99,7 @@ impl Builder<'_> {
     }
 
     fn proxy_arguments(&self, proxy: &Proxy) -> Vec<String> {
-        let has_register = self.has_register(Role::GcMaster);
+        let has_register = self.has_register(Role::Master);
         let masters = names::masters(self.name, self.namespace, has_register);
         let mut arguments = vec![
             format!("--listen=[::]:{PORT}"),

@@ -47,7 +47,7 @@ spec:
     window: 500ms
     storage: {size: 100Mi, storageClassName: fast}
     advertise: '{pod}.db.example.com:7400'
-  gcMaster:
+  master:
     pod: {serviceAccountName: own, priorityClassName: high}
   observers:
   - {name: words, table: documents, column: text, exec: 'count $1', image: 'counter:1', envFrom: [{secretRef: {name: a}}]}
@@ -332,11 +332,8 @@ fn only_the_first_master_of_a_name_begins_a_new_cluster() {
         config.expect("there is a config").value["data"]["new-cluster"].clone()
     };
     assert_eq!(is_new(&[]), "true");
-    assert_eq!(is_new(&["data-demo-gc-master-0"]), "true");
-    assert_eq!(
-        is_new(&["data-demo-gc-master-0", "data-demo-tso-0"]),
-        "false"
-    );
+    assert_eq!(is_new(&["data-demo-master-0"]), "true");
+    assert_eq!(is_new(&["data-demo-master-0", "data-demo-tso-0"]), "false");
     assert_eq!(is_new(&["data-demo-tablet-12"]), "false");
     // Of another cluster, whose name begins with this one's.
     assert_eq!(is_new(&["data-demo-tablet-a-tablet-0"]), "true");
@@ -377,7 +374,7 @@ fn what_restarts_is_what_the_table_says() {
             "service": {"labels": {"a": "b"}},
             "pod": {"priorityClassName": "a"},
         },
-        "gcMaster": {
+        "master": {
             "storage": {"size": "2Gi"},
             "service": {"annotations": {"a": "b"}},
             "pod": {"specPatch": {"runtimeClassName": "a"}},
@@ -408,7 +405,7 @@ fn what_restarts_is_what_the_table_says() {
         ("oracle.window", &[Role::Oracle]),
         ("oracle.advertise", &[Role::Oracle]),
         ("oracle.pod", &[Role::Oracle]),
-        ("gcMaster.pod", &[Role::GcMaster]),
+        ("master.pod", &[Role::Master]),
         ("tablets.pod", &[Role::Tablet]),
         ("tablets.drainOnStop", &[Role::Tablet]),
         ("tablets.storage.cacheSize", &[Role::Tablet]),

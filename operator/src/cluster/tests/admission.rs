@@ -40,7 +40,7 @@ fn a_cluster_starts_though_admission_changes_its_sets() {
         assert_eq!(world.condition(kind), expected, "{kind}");
     }
     let message = world.message("Drifted");
-    for set in ["demo-gc-master", "demo-tso", "demo-tablet"] {
+    for set in ["demo-master", "demo-tso", "demo-tablet"] {
         let place = format!("StatefulSet {set} at .spec.template.spec.containers[0].image");
         assert!(message.contains(&place), "{message}");
     }
@@ -150,7 +150,7 @@ fn what_is_as_it_was_asked_for_by_now_is_not_told_of() {
     let mut world = world();
     world.step();
     assert!(world.condition("Drifted").0);
-    let key = (Kind::StatefulSet, "demo-gc-master".to_owned());
+    let key = (Kind::StatefulSet, "demo-master".to_owned());
     let decision = decide(&world.cluster, &Observed::default(), &World::settings());
     let mut asked = decision.plan().apply.iter();
     let asked = asked.find(|object| object.name == key.1 && object.kind == key.0);
@@ -193,9 +193,9 @@ fn altered_claims_are_no_reason_to_make_a_set_anew() {
     };
     world.step();
     assert_eq!(world.step().0, Vec::<String>::new());
-    world.ready(Role::GcMaster);
+    world.ready(Role::Master);
     // There is a volume now: the claims that the set makes are asked for as they are.
-    assert_eq!(world.step().0, ["demo-gc-master"]);
+    assert_eq!(world.step().0, ["demo-master"]);
     assert_eq!(world.step().0, ["demo-tso"]);
 }
 

@@ -93,23 +93,23 @@ fn servers_that_never_had_a_volume_can_be_taken_back() {
 fn claims_that_never_had_a_volume_are_made_anew() {
     for change in [
         (|cluster: &mut ClusterObject| {
-            cluster.spec.gc_master.storage.storage_class_name = Some("none".into());
+            cluster.spec.master.storage.storage_class_name = Some("none".into());
         }) as fn(&mut ClusterObject),
-        |cluster| cluster.spec.gc_master.storage.size = Quantity::from_bytes(1 << 50),
+        |cluster| cluster.spec.master.storage.size = Quantity::from_bytes(1 << 50),
     ] {
         let mut world = World::new();
         let good = world.cluster.spec.clone();
         world.change(change);
-        assert!(world.step().0.contains(&"demo-gc-master".to_owned()));
-        claim(&mut world, "data-demo-gc-master-0", "Pending");
+        assert!(world.step().0.contains(&"demo-master".to_owned()));
+        claim(&mut world, "data-demo-master-0", "Pending");
         world.change(|cluster| cluster.spec = good);
-        assert_eq!(world.step().0, ["-demo-gc-master"]);
+        assert_eq!(world.step().0, ["-demo-master"]);
         assert_eq!(
             world.condition("Progressing"),
             reason(true, Reason::ReplacingClaims)
         );
-        assert_eq!(world.step().0, ["-data-demo-gc-master-0"]);
-        assert_eq!(world.step().0, ["demo-gc-master"]);
+        assert_eq!(world.step().0, ["-data-demo-master-0"]);
+        assert_eq!(world.step().0, ["demo-master"]);
         for role in Role::ALL {
             world.ready(role);
             world.step();
@@ -176,10 +176,10 @@ fn a_size_that_claims_cannot_have_can_be_taken_back() {
 #[test]
 fn a_claim_that_is_to_go_keeps_its_statefulset() {
     let mut world = World::all_ready();
-    world.change(|cluster| cluster.spec.gc_master.storage.size = Quantity::from_bytes(2 << 30));
+    world.change(|cluster| cluster.spec.master.storage.size = Quantity::from_bytes(2 << 30));
     world.step();
     for claim in &mut world.observed.claims {
-        if super::name(claim).contains("gc-master") {
+        if super::name(claim).contains("master") {
             claim["metadata"]["deletionTimestamp"] = json!("now");
         }
     }
@@ -194,7 +194,7 @@ fn a_claim_that_is_to_go_keeps_its_statefulset() {
 /// Its server runs on its volume all the same.
 #[test]
 fn a_claim_that_lost_its_labels_keeps_its_statefulset() {
-    for (role, class) in [(Role::GcMaster, None), (Role::Oracle, Some("fast"))] {
+    for (role, class) in [(Role::Master, None), (Role::Oracle, Some("fast"))] {
         let mut world = World::all_ready();
         let lost = format!("data-{}-0", role.set("demo"));
         world
@@ -204,7 +204,7 @@ fn a_claim_that_lost_its_labels_keeps_its_statefulset() {
         world.change(|cluster| {
             let storage = match role {
                 Role::Oracle => &mut cluster.spec.oracle.storage,
-                _ => &mut cluster.spec.gc_master.storage,
+                _ => &mut cluster.spec.master.storage,
             };
             storage.size = Quantity::from_bytes(2 << 30);
             storage.storage_class_name = class.map(str::to_owned);

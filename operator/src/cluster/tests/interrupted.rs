@@ -17,7 +17,7 @@ const CHANGES: [fn(&mut ClusterObject); 8] = [
         spec.service.labels.insert("team".into(), "a".into());
         spec.image = None;
         for pod in [
-            &mut spec.gc_master.pod,
+            &mut spec.master.pod,
             &mut spec.oracle.pod,
             &mut spec.tablets.pod,
         ] {

@@ -57,10 +57,10 @@ fn what_is_awaited_is_said_with_the_server_that_is_not_there() {
     let mut world = World::all_ready();
     world.change(|cluster| cluster.spec.image = Some("percolator:2".into()));
     world.step();
-    let key = (Kind::StatefulSet, Role::GcMaster.set("demo"));
+    let key = (Kind::StatefulSet, Role::Master.set("demo"));
     let set = world.observed.objects.get_mut(&key).expect("a set");
     set["status"]["readyReplicas"] = json!(0);
-    world.pod("demo-gc-master-0", json!({"conditions": []}));
+    world.pod("demo-master-0", json!({"conditions": []}));
     world.observed.pods.last_mut().expect("a pod")["spec"] = json!({});
     world.step();
     assert_eq!(
@@ -70,7 +70,7 @@ fn what_is_awaited_is_said_with_the_server_that_is_not_there() {
     let message = world.message("Ready");
     for words in [
         "waiting for the master: 0 of 1 serve",
-        "demo-gc-master-0: waits for a node",
+        "demo-master-0: waits for a node",
     ] {
         assert!(message.contains(words), "{message}");
     }

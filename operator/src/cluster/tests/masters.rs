@@ -7,13 +7,13 @@ use percolator_register::{StoredRecord, WriteId};
 use super::oracles::{arguments, leadership};
 use super::*;
 
-const REGISTER: &str = "demo-gc-master-register";
-const STATE: &str = "demo-gc-master-register-state";
+const REGISTER: &str = "demo-master-register";
+const STATE: &str = "demo-master-register-state";
 
 impl World {
     fn with_masters(replicas: u32) -> Self {
         let mut world = Self::new();
-        world.cluster.spec.gc_master.replicas = replicas;
+        world.cluster.spec.master.replicas = replicas;
         world
     }
 
@@ -21,7 +21,7 @@ impl World {
     fn master_leads(&mut self, number: u32, term: u64) {
         let record = StoredRecord::encode(WriteId([2; 16]), &[b"a state"]);
         let state = json!({"register": ByteString(record)});
-        let leadership = leadership(&format!("demo-gc-master-{number}"), term);
+        let leadership = leadership(&format!("demo-master-{number}"), term);
         for (name, value) in [(STATE, state), (REGISTER, leadership)] {
             self.config_map(name)["binaryData"] = value;
         }
@@ -39,7 +39,7 @@ impl World {
         for role in Role::ALL {
             world.step();
             world.ready(role);
-            if role == Role::GcMaster && world.has(Kind::ConfigMap, REGISTER) {
+            if role == Role::Master && world.has(Kind::ConfigMap, REGISTER) {
                 world.master_leads(0, 1);
             }
         }
@@ -53,11 +53,11 @@ impl World {
     }
 
     fn masters(&self) -> &Value {
-        self.of_role(Role::GcMaster)
+        self.of_role(Role::Master)
     }
 
     fn master_that_leads(&self) -> Option<Leader> {
-        self.cluster.status.as_ref()?.gc_master.leader.clone()
+        self.cluster.status.as_ref()?.master.leader.clone()
     }
 
     fn may_begin_a_cluster(&mut self) -> Value {
@@ -67,7 +67,7 @@ impl World {
 
 /// What the others have for `--master`.
 fn addresses(count: u32) -> String {
-    let address = |n| format!("demo-gc-master-{n}.demo-gc-master.default.svc:7400");
+    let address = |n| format!("demo-master-{n}.demo-master.default.svc:7400");
     let addresses: Vec<String> = (0..count).map(address).collect();
     format!("\"--master=demo.default.svc:7400,{}\"", addresses.join(","))
 }
@@ -88,9 +88,9 @@ fn a_master_that_is_alone_needs_no_api_server() {
     for (kind, name) in [
         (Kind::ConfigMap, REGISTER),
         (Kind::ConfigMap, STATE),
-        (Kind::Role, "demo-gc-master"),
-        (Kind::RoleBinding, "demo-gc-master"),
-        (Kind::ServiceAccount, "demo-gc-master"),
+        (Kind::Role, "demo-master"),
+        (Kind::RoleBinding, "demo-master"),
+        (Kind::ServiceAccount, "demo-master"),
     ] {
         assert!(!world.has(kind, name), "{kind:?} {name}");
     }
@@ -105,11 +105,11 @@ fn several_masters_of_a_new_cluster_start_at_once() {
     assert_eq!(world.may_begin_a_cluster(), "true");
     let pod = &world.masters()["template"]["spec"];
     assert_eq!(pod["automountServiceAccountToken"], true);
-    assert_eq!(pod["serviceAccountName"], "demo-gc-master");
+    assert_eq!(pod["serviceAccountName"], "demo-master");
     let of_masters = arguments(world.masters());
-    assert!(of_masters.contains("--register=kube:demo-gc-master-register"));
+    assert!(of_masters.contains("--register=kube:demo-master-register"));
     assert!(of_masters.contains("--advertise=$(POD_IP)"));
-    let role = world.observed.get(Kind::Role, "demo-gc-master");
+    let role = world.observed.get(Kind::Role, "demo-master");
     let rule = json!([{
         "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [REGISTER, STATE], "verbs": ["get", "patch"],
     }]);
@@ -119,7 +119,7 @@ fn several_masters_of_a_new_cluster_start_at_once() {
         assert_eq!(world.config_map(name)["binaryData"], Value::Null);
     }
     // Volumes are there before the registers have values: nobody is sent away for that.
-    world.ready(Role::GcMaster);
+    world.ready(Role::Master);
     world.step();
     assert_eq!(world.masters()["replicas"], 3);
     assert!(arguments(world.of_role(Role::Oracle)).contains(&addresses(3)));
@@ -132,20 +132,20 @@ fn several_masters_of_a_new_cluster_start_at_once() {
 #[test]
 fn a_master_that_was_alone_moves_its_state_before_another_one_joins() {
     let mut world = World::with_masters_ready(1);
-    world.change(|cluster| cluster.spec.gc_master.replicas = 2);
+    world.change(|cluster| cluster.spec.master.replicas = 2);
     let applied = world.step().0;
     assert!(applied.contains(&STATE.to_owned()), "{applied:?}");
-    assert_eq!(applied.last().unwrap(), "demo-gc-master");
+    assert_eq!(applied.last().unwrap(), "demo-master");
     assert_eq!(world.masters()["replicas"], 1);
     assert!(arguments(world.masters()).contains("--register"));
     assert_eq!(world.may_begin_a_cluster(), "false");
     // However long it takes, and also where the spec asks for more meanwhile.
-    world.change(|cluster| cluster.spec.gc_master.replicas = 3);
+    world.change(|cluster| cluster.spec.master.replicas = 3);
     // The manifest alone says how many there are to be.
     assert_eq!(world.step().0, ["demo"]);
-    world.ready(Role::GcMaster);
+    world.ready(Role::Master);
     world.master_leads(0, 1);
-    assert_eq!(world.step().0, ["demo-gc-master"]);
+    assert_eq!(world.step().0, ["demo-master"]);
     assert_eq!(world.masters()["replicas"], 3);
     assert_eq!(
         world.condition("Progressing"),
@@ -155,7 +155,7 @@ fn a_master_that_was_alone_moves_its_state_before_another_one_joins() {
     for role in [Role::Oracle, Role::Tablet] {
         assert!(arguments(world.of_role(role)).contains(&addresses(1)));
     }
-    for (before, role) in [(Role::GcMaster, Role::Oracle), (Role::Oracle, Role::Tablet)] {
+    for (before, role) in [(Role::Master, Role::Oracle), (Role::Oracle, Role::Tablet)] {
         world.ready(before);
         assert_eq!(world.step().0, [role.set("demo")]);
         assert!(arguments(world.of_role(role)).contains(&addresses(3)));
@@ -169,9 +169,9 @@ fn a_master_that_was_alone_moves_its_state_before_another_one_joins() {
     // Another number of masters restarts nobody.
     let templates = Role::ALL.map(|role| world.of_role(role)["template"].clone());
     for replicas in [2, 1, 3] {
-        world.change(|cluster| cluster.spec.gc_master.replicas = replicas);
-        assert_eq!(world.step().0, ["demo", "demo-gc-master"]);
-        world.ready(Role::GcMaster);
+        world.change(|cluster| cluster.spec.master.replicas = replicas);
+        assert_eq!(world.step().0, ["demo", "demo-master"]);
+        world.ready(Role::Master);
         world.step();
     }
     let now = Role::ALL.map(|role| world.of_role(role)["template"].clone());
@@ -185,7 +185,7 @@ fn a_master_with_a_volume_moves_its_state_alone_also_without_its_set() {
     world.observed.objects.clear();
     world.observed.pods.clear();
     world.cluster.status = None;
-    world.change(|cluster| cluster.spec.gc_master.replicas = 2);
+    world.change(|cluster| cluster.spec.master.replicas = 2);
     world.step();
     assert_eq!(world.masters()["replicas"], 1);
     assert!(arguments(world.masters()).contains("--register"));
@@ -199,23 +199,23 @@ fn a_cluster_that_has_registers_of_masters_keeps_them() {
     let template = world.masters()["template"].clone();
     let before = [REGISTER, STATE].map(|name| world.config_map(name).clone());
     for replicas in [1, 3, 2, 1] {
-        world.change(|cluster| cluster.spec.gc_master.replicas = replicas);
+        world.change(|cluster| cluster.spec.master.replicas = replicas);
         world.step();
         assert_eq!(world.masters()["template"], template);
         assert_eq!(world.masters()["replicas"], replicas);
-        world.ready(Role::GcMaster);
+        world.ready(Role::Master);
         world.step();
         let now = [REGISTER, STATE].map(|name| world.config_map(name).clone());
         assert_eq!(now, before);
     }
-    world.change(|cluster| cluster.spec.gc_master.replicas = 4);
+    world.change(|cluster| cluster.spec.master.replicas = 4);
     world.step();
     assert_eq!(
         world.condition("Degraded"),
         reason(true, Reason::InvalidSpec)
     );
     // The state alone is enough to know that by, also for a cluster that is made again.
-    world.change(|cluster| cluster.spec.gc_master.replicas = 1);
+    world.change(|cluster| cluster.spec.master.replicas = 1);
     let state = (Kind::ConfigMap, STATE.to_owned());
     world.observed.objects.retain(|other, _| *other == state);
     world.observed.pods.clear();
@@ -236,16 +236,16 @@ fn one_of_several_masters_is_enough_and_the_status_names_the_leader() {
         let server = server.to_owned();
         Some(Leader { server, term })
     };
-    assert_eq!(world.master_that_leads(), leader("demo-gc-master-0", 1));
-    world.serves("demo-gc-master-0", false);
+    assert_eq!(world.master_that_leads(), leader("demo-master-0", 1));
+    world.serves("demo-master-0", false);
     world.master_leads(1, 2);
     world.step();
-    assert_eq!(world.master_that_leads(), leader("demo-gc-master-1", 2));
+    assert_eq!(world.master_that_leads(), leader("demo-master-1", 2));
     assert_eq!(
         world.condition("Available"),
         reason(true, Reason::StandbysNotReady)
     );
-    world.serves("demo-gc-master-1", false);
+    world.serves("demo-master-1", false);
     world.step();
     assert_eq!(
         world.condition("Available"),

@@ -37,7 +37,7 @@ fn it_is_made_last_and_goes_when_it_is_not_asked_for_any_more() {
     let (applied, _) = world.step();
     assert_eq!(
         applied[applied.len() - 3..],
-        ["demo-gc-master", "demo", "demo"]
+        ["demo-master", "demo", "demo"]
     );
     assert_eq!(kinds(&world), BOTH);
     assert_eq!(
@@ -129,7 +129,7 @@ fn an_object_of_somebody_else_is_left_alone() {
         reason(false, Reason::AsExpected)
     );
     world.change(|cluster| cluster.spec.image = Some("percolator:other".into()));
-    assert_eq!(world.step().0, ["demo-gc-master"]);
+    assert_eq!(world.step().0, ["demo-master"]);
     assert_eq!(world.observed.objects[&key], theirs);
     world.observed.objects.remove(&key);
     assert_eq!(world.step().0, ["demo"]);

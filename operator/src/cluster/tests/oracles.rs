@@ -106,7 +106,7 @@ fn an_oracle_that_is_alone_needs_no_api_server() {
 fn several_oracles_of_a_new_cluster_start_at_once() {
     let mut world = World::with_oracles(3);
     world.step();
-    world.ready(Role::GcMaster);
+    world.ready(Role::Master);
     world.step();
     assert_eq!(world.oracles()["replicas"], 3);
     let pod = &world.oracles()["template"]["spec"];
@@ -167,7 +167,7 @@ fn an_oracle_with_a_volume_begins_the_register_alone_also_without_its_set() {
     world.cluster.status = None;
     world.change(|cluster| cluster.spec.oracle.replicas = 2);
     world.step();
-    world.ready(Role::GcMaster);
+    world.ready(Role::Master);
     world.step();
     assert_eq!(world.oracles()["replicas"], 1);
     assert!(arguments(world.oracles()).contains("--register"));
@@ -243,7 +243,7 @@ fn the_register_of_a_former_cluster_is_taken_up_with_its_volumes() {
     world.change(|cluster| cluster.spec.oracle.replicas = 1);
     let before = world.register().expect("a register")["binaryData"].clone();
     world.step();
-    world.ready(Role::GcMaster);
+    world.ready(Role::Master);
     world.step();
     assert!(arguments(world.oracles()).contains("--register"));
     assert_eq!(world.oracles()["replicas"], 1);
@@ -393,7 +393,7 @@ fn while_a_register_lacks_its_value_no_oracle_is_stopped() {
     for _ in 0..4 {
         let (applied, _) = world.step();
         assert!(!applied.contains(&"demo-tso".to_owned()), "{applied:?}");
-        world.ready(Role::GcMaster);
+        world.ready(Role::Master);
     }
     assert_eq!(
         world.condition("Progressing"),

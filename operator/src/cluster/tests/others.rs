@@ -26,7 +26,7 @@ fn a_claim_without_labels_is_not_taken_up() {
     assert_eq!(
         asked,
         [
-            "data-demo-gc-master-0",
+            "data-demo-master-0",
             "data-demo-tso-0",
             "data-demo-tablet-0",
             "data-demo-tablet-1",
@@ -57,7 +57,7 @@ fn a_claim_without_labels_is_not_taken_up() {
     claim["metadata"]["labels"]["percolator.dev/cluster"] = json!("demo");
     note_claim(&world.cluster, &mut world.observed, claim);
     assert!(!world.observed.is_new("demo"));
-    assert!(world.step().0.contains(&"demo-gc-master".to_owned()));
+    assert!(world.step().0.contains(&"demo-master".to_owned()));
     // What sets there are have made their claims with labels.
     let mut world = World::all_ready();
     assert_eq!(
@@ -106,7 +106,7 @@ fn objects_that_a_former_cluster_leaves_are_waited_for() {
     );
     world.observed.objects.clear();
     world.observed.pods.clear();
-    assert!(world.step().0.contains(&"demo-gc-master".to_owned()));
+    assert!(world.step().0.contains(&"demo-master".to_owned()));
 }
 
 /// `kubectl delete perc demo --cascade=orphan`: pods run on, and a cluster of the same name takes them up.

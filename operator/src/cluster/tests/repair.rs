@@ -60,7 +60,7 @@ fn a_cluster_that_never_had_a_valid_spec_has_nothing_to_repair() {
     world.change(is_invalid);
     assert_eq!(world.step().0, Vec::<String>::new());
     world.change(|cluster| cluster.spec.oracle.replicas = 1);
-    assert!(world.step().0.contains(&"demo-gc-master".to_owned()));
+    assert!(world.step().0.contains(&"demo-master".to_owned()));
 }
 
 /// The role's roll-out is done, and its servers have stopped serving since.
@@ -82,7 +82,7 @@ fn more_memory(cluster: &mut ClusterObject) {
 #[test]
 fn a_master_that_is_down_does_not_keep_tablet_servers_from_more_memory() {
     let mut world = World::all_ready();
-    is_down(&mut world, Role::GcMaster, ["a", "a"]);
+    is_down(&mut world, Role::Master, ["a", "a"]);
     world.change(more_memory);
     assert_eq!(world.step().0, ["demo-tablet"]);
     assert_eq!(
@@ -95,14 +95,14 @@ fn a_master_that_is_down_does_not_keep_tablet_servers_from_more_memory() {
 #[test]
 fn a_master_that_does_not_come_up_with_a_change_keeps_others_from_theirs() {
     let mut world = World::all_ready();
-    is_down(&mut world, Role::GcMaster, ["a", "b"]);
+    is_down(&mut world, Role::Master, ["a", "b"]);
     world.change(more_memory);
     assert_eq!(world.step().0, Vec::<String>::new());
     // A change of its own is to be rolled out first.
     let mut world = World::all_ready();
-    is_down(&mut world, Role::GcMaster, ["a", "a"]);
+    is_down(&mut world, Role::Master, ["a", "a"]);
     world.change(|cluster| cluster.spec.image = Some("percolator:2".into()));
-    assert_eq!(world.step().0, ["demo-gc-master"]);
+    assert_eq!(world.step().0, ["demo-master"]);
     assert_eq!(world.step().0, Vec::<String>::new());
 }
 
@@ -111,7 +111,7 @@ fn a_master_that_does_not_come_up_with_a_change_keeps_others_from_theirs() {
 fn servers_are_not_made_while_the_master_is_down() {
     let mut world = World::new();
     world.step();
-    world.ready(Role::GcMaster);
-    is_down(&mut world, Role::GcMaster, ["a", "a"]);
+    world.ready(Role::Master);
+    is_down(&mut world, Role::Master, ["a", "a"]);
     assert_eq!(world.step().0, Vec::<String>::new());
 }

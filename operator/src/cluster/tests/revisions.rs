@@ -127,7 +127,7 @@ fn an_older_operator_leaves_the_pods_of_a_newer_one_as_they_are() {
     let newer = NEWEST + 1;
     let status = world.cluster.status.as_mut().expect("a status");
     status.templates.as_mut().expect("templates").revision = newer;
-    for set in ["demo-gc-master", "demo-tso", "demo-tablet"] {
+    for set in ["demo-master", "demo-tso", "demo-tablet"] {
         let key = (Kind::StatefulSet, set.to_owned());
         let set = world.observed.objects.get_mut(&key).expect("a set");
         set["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["--of-a-newer-one"]);
@@ -146,7 +146,7 @@ fn an_older_operator_leaves_the_pods_of_a_newer_one_as_they_are() {
     assert_eq!(world.step().0, ["demo"]);
     // Until somebody asks for what this operator knows.
     world.change(|cluster| cluster.spec.template_revision = Some(NEWEST));
-    assert_eq!(world.step().0, ["demo-gc-master"]);
+    assert_eq!(world.step().0, ["demo-master"]);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn servers_are_changed_in_their_clusters_turn() {
     world.observed.turn_awaited = None;
     let decision = decide(&world.cluster, &world.observed, &World::settings());
     assert!(decision.plan().restarts);
-    let key = (Kind::StatefulSet, Role::GcMaster.set("demo"));
+    let key = (Kind::StatefulSet, Role::Master.set("demo"));
     let status = |world: &mut World, [current, updated]: [&str; 2]| {
         let set = world.observed.objects.get_mut(&key).expect("a set");
         set["status"]["currentRevision"] = json!(current);
@@ -183,10 +183,10 @@ fn servers_are_changed_in_their_clusters_turn() {
     };
     assert!(!status(&mut world, ["1", "1"]));
     let (applied, _) = world.step();
-    assert_eq!(applied, [Role::GcMaster.set("demo")]);
+    assert_eq!(applied, [Role::Master.set("demo")]);
     // Kubernetes hasn't seen it yet, and then it is under way.
     assert!(status(&mut world, ["1", "1"]));
-    world.ready(Role::GcMaster);
+    world.ready(Role::Master);
     assert!(status(&mut world, ["1", "2"]));
     assert!(!status(&mut world, ["2", "2"]));
 }

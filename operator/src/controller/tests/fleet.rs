@@ -214,7 +214,7 @@ impl World {
     fn with_image(&self, of: &str) -> usize {
         let between = self.between_images();
         let sets = self.sets_there().map(|(_, set)| set);
-        let masters = sets.filter(|set| set["metadata"]["labels"][COMPONENT_LABEL] == "gc-master");
+        let masters = sets.filter(|set| set["metadata"]["labels"][COMPONENT_LABEL] == "master");
         masters
             .filter(|set| image(set) == of)
             .filter(|set| !between.contains(text(set, "/metadata/labels/percolator.dev~1cluster")))
@@ -308,7 +308,7 @@ async fn an_upgrade_of_a_fleet_keeps_to_its_budget() {
         let mut world = world.lock().unwrap();
         world.go_on();
         waiting.retain(|cluster| {
-            let master = &world.objects[&format!("{SETS_PATH}/{cluster}-gc-master")];
+            let master = &world.objects[&format!("{SETS_PATH}/{cluster}-master")];
             image(master) == "percolator:1"
         });
         assert!(rounds < 10 * CLUSTERS, "{} wait", waiting.len());

@@ -287,7 +287,7 @@ impl World {
             let is_one_line = states.has_come_from(highest.min(state), highest.max(state));
             if !is_one_line || !states.has_come_from(floor, state) {
                 self.violation = Some(format!(
-                    "gc-master-{process} showed state {state}, number {number} of {worker:?}, at {} ms, after {highest} was \
+                    "master-{process} showed state {state}, number {number} of {worker:?}, at {} ms, after {highest} was \
                      shown, {floor} before it was asked",
                     self.now
                 ));

@@ -1,4 +1,4 @@
-//! `percolator-gc-master`: the master as a process of its own.
+//! `percolator-master`: the master as a process of its own.
 
 use std::process::ExitCode;
 
