@@ -210,6 +210,8 @@ pub enum Mutant {
     AckNotChecked,
     /// The transaction of an observer writes no acknowledgement.
     AckForgotten,
+    /// A change that a worker gives up is acknowledged, and its dead letter isn't written.
+    DeadLetterForgotten,
     /// The second part of a tablet that is split doesn't know which columns are observed.
     SplitForgetsObserved,
     /// Notifications don't come along with a tablet that is handed over.
@@ -224,7 +226,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 106] = [
+    pub const ALL: [Self; 107] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -326,6 +328,7 @@ impl Mutant {
         Self::AckHidesLaterChange,
         Self::AckNotChecked,
         Self::AckForgotten,
+        Self::DeadLetterForgotten,
         Self::SplitForgetsObserved,
         Self::MovedNotificationsForgotten,
         Self::MovedObservedForgotten,

@@ -8,16 +8,15 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use percolator_client::transport::{BoxFuture, OneCluster};
-use percolator_client::{Client, Error, Options};
+use percolator_client::Error;
+use percolator_client::transport::BoxFuture;
 use percolator_protocol::oracle::Settings;
 
 use crate::disk::SimDisk;
 use crate::invariants::errors;
-use crate::master_link::MasterLink;
+use crate::library::Library;
 use crate::moves;
 use crate::mutation::Mutation;
-use crate::oracle_link::OracleLink;
 use crate::plan::{Fault, Plan};
 use crate::recorder::{Recorder, Session};
 use crate::rng::{Dice, Rng};
@@ -26,7 +25,7 @@ use crate::servers::oracle::{self, Oracle};
 use crate::servers::register::RegisterStore;
 use crate::servers::replica::Replicated;
 use crate::servers::tablet::{self, Tablet};
-use crate::transport::{Highest, SimTransport};
+use crate::transport::Highest;
 use crate::workloads::{TableSpec, Workload, names, past};
 use crate::world::{NodeId, World};
 
@@ -231,7 +230,7 @@ impl Cluster {
         };
         world.start(node, None, at_kill);
         let life = self.life(&format!("client-{client}"));
-        let library = self.client(world, node, &life);
+        let library = self.library(world, node, &life);
         for worker in 0..self.plan.workers {
             let name = format!("client-{client}.{worker}");
             let number = client * self.plan.workers + worker;
@@ -278,7 +277,7 @@ impl Cluster {
         let here = self.here[client].lock().clone();
         world.note(|| format!("a burst of {workers} workers"));
         let life = self.life("burst");
-        let library = self.client(world, node, &life);
+        let library = self.library(world, node, &life);
         for worker in 0..workers {
             let name = format!("{life}.{worker}");
             let session = self.session(world, library.clone(), name, &life);
@@ -288,8 +287,8 @@ impl Cluster {
     }
 
     async fn work(&self, session: &Session, until: Option<Duration>) {
-        let [choices, pasts, pauses, turns] =
-            ["choices", "pasts", "pauses", "turns"].map(|name| session.with_dice(name));
+        let [choices, pasts, pauses, turns, settles] =
+            ["choices", "pasts", "pauses", "turns", "settles"].map(|name| session.with_dice(name));
         let mut begun = vec![0_u64; self.workloads.len()];
         let mut snapshots = Vec::new();
         let mut attempts = session.client.attempts();
@@ -336,6 +335,10 @@ impl Cluster {
                 let began = *self.highest.lock();
                 goes_on = turns.below(2) == 0 && attempts.again(began, &error).await;
             }
+            if settles.below(30) == 0 {
+                // Other workers of this process go on.
+                session.client.settle().await;
+            }
             if !goes_on {
                 attempts = session.client.attempts();
             }
@@ -377,7 +380,7 @@ impl Cluster {
     /// A session of the process that prepares and looks.
     pub fn keeper_session(self: &Arc<Self>, world: &Arc<World>) -> (NodeId, Session) {
         let life = self.life("keeper");
-        let library = self.client(world, self.keeper, &life);
+        let library = self.library(world, self.keeper, &life);
         let session = self.session(world, library, "keeper".to_owned(), &life);
         (self.keeper, session)
     }
@@ -389,7 +392,7 @@ impl Cluster {
             world.start(node, None, Box::new(|_| {}));
         }
         let life = self.life("client-0");
-        let library = self.client(world, node, &life);
+        let library = self.library(world, node, &life);
         let session = self.session(world, library, "client-0.last".to_owned(), &life);
         (node, session)
     }
@@ -402,36 +405,12 @@ impl Cluster {
         format!("{name}-{life}")
     }
 
-    pub(crate) fn transport(&self, world: &Arc<World>, node: NodeId, life: &str) -> SimTransport {
-        SimTransport {
-            world: world.clone(),
-            node,
-            master: self.master().node,
-            timeout: self.plan.timeout,
-            rng: Mutex::new(Rng::new(self.plan.seed, &format!("transport {life}"))),
-            highest: self.highest.clone(),
-            cluster: OneCluster::default(),
-            masters: MasterLink::new(world),
-            oracles: OracleLink::new(world),
-            kept: (self.plan.mutation == Some(Mutation::StaleTimestamps)).then(Mutex::default),
-        }
-    }
-
-    fn client(&self, world: &Arc<World>, node: NodeId, life: &str) -> Client {
-        let options = Options {
-            request_timeout: self.plan.request_timeout,
-            lock_ttl: self.plan.lock_ttl,
-            buffer_bytes: self.plan.buffer_bytes,
-            ..Options::default()
-        };
-        Client::over(Arc::new(self.transport(world, node, life)), options)
-    }
-
-    fn session(&self, world: &Arc<World>, client: Client, name: String, life: &str) -> Session {
+    fn session(&self, world: &Arc<World>, library: Library, name: String, life: &str) -> Session {
         let rng = Rng::new(self.plan.seed, &format!("session {name} of {life}"));
         Session {
             world: world.clone(),
-            client,
+            client: library.client,
+            open: library.open,
             recorder: self.recorder.clone(),
             rng: Arc::new(Mutex::new(rng)),
             name,

@@ -142,9 +142,8 @@ impl Record {
     }
 }
 
-/// Leaves out what was read and written in tables that are not there any more: nothing is left of it that it
-/// could be held against.
-pub fn forget_deleted(history: &mut [Record], tables: &BTreeMap<String, u32>) {
+/// Leaves out what was read and written in other tables than these: nothing is known that it could be held against.
+pub fn forget_others(history: &mut [Record], tables: &BTreeMap<String, u32>) {
     for record in history {
         record.ops.retain(|op| tables.contains_key(op.table()));
     }

@@ -89,6 +89,7 @@ impl Mutation {
             S::Rule(M::RecentForgetsSecondaries | M::ChangesPassLocks) => {
                 &[&["changes: each once"]]
             }
+            S::Rule(M::DeadLetterForgotten) => &[&["workers: none is lost"]],
             S::Rule(M::AckNotChecked | M::AckForgotten) => &[&["observers: at most one commits"]],
             S::Rule(M::ArrivalsNotLatched) => &[
                 &["nothing is overlooked", "collected rightly"],
@@ -251,8 +252,9 @@ impl Mutation {
                 &[TIMESTAMPS, &["one leader", "liveness: without a register"]]
             }
             S::Election(_) => &[TIMESTAMPS, &["one leader"]],
-            S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer | M::FloorIsNow) => {
-                &[&["leases hold", "granted leases hold"]]
+            S::Rule(M::LeaseFromTheAnswer) => &[&["leases hold", "granted leases hold"]],
+            S::Rule(M::FloorTooHighByOne | M::FloorIsNow) => {
+                &[&["floors cover", "leases hold", "granted leases hold"]]
             }
         }
     }

@@ -35,6 +35,7 @@ mod followed;
 pub mod history;
 pub mod invariants;
 pub mod killed_by;
+mod library;
 mod lies;
 pub mod lone_invariants;
 mod lost_folder;

@@ -58,6 +58,7 @@ pub fn all() -> Vec<Use> {
         ("snapshot isolation", S::Rule(M::ReadSkipsLocks), None),
         ("durable", S::AnswerBeforeSync, None),
         ("leases hold", S::Rule(M::LeaseFromTheAnswer), None),
+        ("floors cover", S::Rule(M::FloorIsNow), None),
         ("granted leases hold", S::Rule(M::SessionsNotAwaited), None),
         ("liveness: progress", S::AnswerAwaitedForEver, None),
         ("liveness: ends", S::AnswerAwaitedForEver, None),
@@ -126,6 +127,16 @@ pub fn all() -> Vec<Use> {
             "observers: at most one commits",
             S::Rule(M::AckForgotten),
             Some("observe"),
+        ),
+        (
+            "workers: none is lost",
+            S::Rule(M::DeadLetterForgotten),
+            None,
+        ),
+        (
+            "workers: at most one commits",
+            S::Rule(M::AckNotChecked),
+            Some("react"),
         ),
         (
             "changes: each once",

@@ -109,7 +109,8 @@ impl Mutation {
         let mut plan = Plan::new(seed);
         plan.replicas = Replicas::default();
         // It came later: for all others it stays as it was.
-        plan.workloads.retain(|name| *name != "observe");
+        plan.workloads
+            .retain(|name| !["observe", "react"].contains(name));
         for fault in [Fault::ChangeSettings, Fault::JoinLater, Fault::SwapFolders] {
             plan.faults.remove(&fault);
         }
@@ -536,6 +537,10 @@ impl Mutation {
                 only(&[]);
                 plan.workloads = vec!["observe"];
                 plan.think = Duration::from_millis(2);
+            }
+            Self::Rule(Mutant::DeadLetterForgotten) => {
+                only(&[]);
+                plan.workloads = vec!["react"];
             }
             Self::Rule(Mutant::RecentForgetsSecondaries | Mutant::ChangesPassLocks) => {
                 only(&[]);

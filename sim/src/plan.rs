@@ -335,6 +335,9 @@ impl Plan {
         if Rng::new(seed, "observe").below(5) == 0 {
             plan.workloads.push("observe");
         }
+        if Rng::new(seed, "react").below(6) == 0 {
+            plan.workloads.push("react");
+        }
         if Rng::new(seed, "changes").below(5) == 0 {
             plan.workloads.push("changes");
         }

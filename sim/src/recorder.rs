@@ -12,6 +12,7 @@ use percolator_protocol::types::ack_column;
 
 use crate::history::{CellName, End, Op, RangeRead, Record, Write};
 use crate::invariants::errors::{self, ConflictSeen};
+use crate::invariants::floors_cover::{OpenTransaction, OpenTransactions, Phase};
 use crate::invariants::{exact_reads, leases_hold};
 use crate::rng::Rng;
 use crate::world::World;
@@ -60,6 +61,8 @@ pub struct Session {
     pub world: Arc<World>,
     /// The client library.
     pub client: Client,
+    /// What that library's lease has to cover.
+    pub open: Arc<OpenTransactions>,
     /// Where transactions are written down.
     pub recorder: Arc<Recorder>,
     /// The worker's name: of the client's process, and of the worker in it.
@@ -162,6 +165,7 @@ impl Session {
             end: End::Open,
         });
         Recorded {
+            open: self.open.hold(start_ts, Phase::Open),
             txn,
             at: records.len() - 1,
             is_fresh: fresh,
@@ -172,6 +176,7 @@ impl Session {
 
 /// A transaction that is written down.
 pub struct Recorded {
+    open: OpenTransaction,
     txn: Txn,
     at: usize,
     /// Its snapshot was taken for it.
@@ -377,7 +382,10 @@ impl Recorded {
             (record.lost, record.end) = (true, End::Unknown);
         });
         let (session, is_fresh) = (self.session.clone(), self.is_fresh);
+        let committing = session.open.hold(start_ts, Phase::Committing);
+        drop(self.open);
         let result = self.txn.commit().await;
+        drop(committing);
         if let Err(error) = &result {
             leases_hold::look(&session, is_fresh, error);
             errors::unknown(&session, error);

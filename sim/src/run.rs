@@ -17,7 +17,7 @@ use percolator_protocol::types::acknowledged_column;
 use crate::cluster::Cluster;
 use crate::dead_server;
 use crate::followed::Follower;
-use crate::history::{Record, forget_deleted};
+use crate::history::{Record, forget_others};
 use crate::invariants::{errors, liveness};
 use crate::lost_folder::lost_folder;
 use crate::mutation;
@@ -161,8 +161,8 @@ fn carry_out(
     });
     let Some(mut tables) = tables else { return };
     let workloads = &cluster.workloads;
-    tables.retain(|name, _| !workloads.iter().any(|workload| workload.deleted(name)));
-    forget_deleted(history, &tables);
+    tables.retain(|name, _| !workloads.iter().any(|workload| workload.is_left_out(name)));
+    forget_others(history, &tables);
     let ended = world.watch.lock().end(history, &tables);
     if let Err((invariant, detail)) = ended {
         world.fail(invariant, detail);

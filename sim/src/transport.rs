@@ -13,6 +13,7 @@ use percolator_wire::v1::request::Body;
 use percolator_wire::v1::response::Body as Answered;
 
 use crate::clock::EPOCH_MS;
+use crate::invariants::floors_cover::{OpenTransactions, Phase};
 use crate::master_link::MasterLink;
 use crate::messages::{Answer, Ask};
 use crate::oracle_link::OracleLink;
@@ -49,6 +50,8 @@ pub struct SimTransport {
     pub oracles: Option<OracleLink>,
     /// Each timestamp is handed out with the next call: for a mutation.
     pub kept: Option<Mutex<Option<Timestamp>>>,
+    /// What the client's lease has to cover.
+    pub open: Arc<OpenTransactions>,
 }
 
 impl SimTransport {
@@ -71,6 +74,7 @@ impl SimTransport {
             masters: MasterLink::new(world),
             oracles: OracleLink::new(world),
             kept: None,
+            open: Arc::default(),
         }
     }
 
@@ -221,8 +225,16 @@ impl Transport for SimTransport {
             };
             let commits = commits.map(Timestamp::from_u64);
             self.world.commits_sent.lock().extend(commits);
+            let _prewriting = match &request.body {
+                Some(Body::Prewrite(prewrite)) => {
+                    let start_ts = Timestamp::from_u64(prewrite.start_ts);
+                    Some(self.open.hold(start_ts, Phase::Prewriting))
+                }
+                _ => None,
+            };
             if let Some(AskedOfOne::End { start_ts, forced }) = asked {
                 let by = self.node;
+                self.open.rolls_back(start_ts);
                 self.world.see(&Seen::EndAsked {
                     start_ts,
                     by,
@@ -283,10 +295,12 @@ impl Transport for SimTransport {
             let (session, floor) = (request.session, Timestamp::from_u64(request.floor));
             let asked_at = self.world.now();
             self.world.see(&Seen::LeaseAsked { session, floor });
+            self.open.asked(&self.world, session, floor);
             let told = match self.ask_master(Ask::Session(request)).await? {
                 Answer::Session(told) => self.cluster.check_session(told)?,
                 _ => return Err(odd()),
             };
+            self.open.answered(Timestamp::from_u64(told.barrier));
             self.world.see(&Seen::LeaseGranted {
                 session,
                 floor,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 use percolator_protocol::types::limits::ROW_BYTES_MAX;
 
@@ -109,6 +110,9 @@ pub(super) async fn write(
     let (row, is_long) = place(&txn, change).await?;
     if is_long {
         txn.put(DEAD_LETTERS, &row, ROW, run.row().clone())?;
+    }
+    if mutants::on(Mutant::DeadLetterForgotten) {
+        return txn.commit().await.map(Some);
     }
     let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
     txn.put(DEAD_LETTERS, &row, REASON, reason)?;

@@ -27,6 +27,7 @@ mod acknowledge;
 mod dead_letters;
 mod requests;
 mod run;
+mod stop_signal;
 mod worker;
 
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use bytes::Bytes;
 use percolator_protocol::types::{Chain, Timestamp};
 use tokio::sync::watch;
 
+use self::stop_signal::StopSignal;
 use crate::transact::OpenTxn;
 use crate::transport::BoxFuture;
 use crate::{Client, Error};
@@ -206,7 +208,7 @@ impl Counters {
 /// An observer that runs in the background. When it is dropped, it begins nothing more.
 pub struct ObserverWorker {
     counters: Arc<Counters>,
-    stopping: watch::Sender<bool>,
+    stop: Arc<StopSignal>,
     stopped: watch::Receiver<bool>,
     last_error: watch::Receiver<Option<String>>,
 }
@@ -232,9 +234,15 @@ impl ObserverWorker {
     /// Begins nothing more, and waits for the runs that have begun. Changes that it was given and has not begun are returned:
     /// others get them at once.
     pub async fn stop(mut self) -> ObserverCounts {
-        self.stopping.send_replace(true);
+        self.stop.raise();
         // An error says that the worker is gone.
         let _ = self.stopped.wait_for(|stopped| *stopped).await;
         self.counters.read()
+    }
+}
+
+impl Drop for ObserverWorker {
+    fn drop(&mut self) {
+        self.stop.raise();
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::requests::{millis, seen};
 use super::run::Run;
+use super::stop_signal::StopSignal;
 use super::{Counters, Observer, ObserverOptions, ObserverWorker};
 use crate::attempts::Attempt;
 use crate::directory::{Located, Wanted};
@@ -49,7 +50,8 @@ pub(super) struct Shared {
     pub(super) client: Client,
     pub(super) observer: Observer,
     pub(super) counters: Arc<Counters>,
-    pub(super) stopping: watch::Receiver<bool>,
+    /// Raised when the worker is stopped or dropped, or its table is gone.
+    stop: Arc<StopSignal>,
     table: TableId,
     free: Arc<Semaphore>,
     /// The rows whose changes it has, and what came for them since.
@@ -57,8 +59,6 @@ pub(super) struct Shared {
     /// Its number, by which servers know what it waits for.
     id: u64,
     last_error: watch::Sender<Option<String>>,
-    /// The table is.
-    gone: watch::Sender<bool>,
 }
 
 /// See [`Observer::start`].
@@ -82,20 +82,19 @@ pub(super) async fn start(observer: Observer, client: &Client) -> Result<Observe
         .router
         .table(&observer.table, request_timeout)
         .await?;
-    let (stopping, is_stopping) = watch::channel(false);
+    let stop = Arc::new(StopSignal::default());
     let (has_stopped, stopped) = watch::channel(false);
     let (last_error, error) = watch::channel(None);
     let counters = Arc::new(Counters::default());
     let shared = Arc::new(Shared {
         client: client.clone(),
         counters: counters.clone(),
-        stopping: is_stopping,
+        stop: stop.clone(),
         table,
         free: Arc::new(Semaphore::new(options.concurrency)),
         held: Mutex::default(),
         id: client.router.world.transport.random().max(1),
         last_error,
-        gone: watch::Sender::new(false),
         observer,
     });
     let transport = client.router.world.transport.clone();
@@ -105,7 +104,7 @@ pub(super) async fn start(observer: Observer, client: &Client) -> Result<Observe
     }));
     Ok(ObserverWorker {
         counters,
-        stopping,
+        stop,
         stopped,
         last_error: error,
     })
@@ -192,20 +191,14 @@ impl Shared {
 
     /// Until the worker is stopped, or dropped, or its table is gone.
     async fn stopped(&self) {
-        let (mut stopping, mut gone) = (self.stopping.clone(), self.gone.subscribe());
-        tokio::select! {
-            biased;
-            // An error says that it was dropped.
-            _ = stopping.wait_for(|stopping| *stopping) => {}
-            _ = gone.wait_for(|gone| *gone) => {}
-        }
+        self.stop.raised().await;
     }
 
     /// The table was deleted: there is nothing to ask for any more, also if another one has its name by now.
     fn is_gone(&self) {
         let why = format!("table {} was deleted", self.observer.table);
         self.last_error.send_replace(Some(why));
-        self.gone.send_replace(true);
+        self.stop.raise();
     }
 
     /// Servers could not be asked.
@@ -223,7 +216,7 @@ impl Shared {
 
     /// Whether the worker is stopped, or dropped.
     pub(super) fn is_stopping(&self) -> bool {
-        *self.stopping.borrow() || self.stopping.has_changed().is_err() || *self.gone.borrow()
+        self.stop.is_raised()
     }
 
     /// Asks every tablet until the worker stops. What servers send then is returned to them.

@@ -1,6 +1,7 @@
-//! What must hold, one file each, which says where it comes from. Four are no [`Invariant`]: "durable" needs what
+//! What must hold, one file each, which says where it comes from. Five are no [`Invariant`]: "durable" needs what
 //! each server should hold, which `watch` knows, "liveness" goes on with the run, and "leases hold" and "errors are true" are
-//! asked by anyone who is refused.
+//! asked by anyone who is refused. "Floors cover" is asked where a client
+//! asks for its lease.
 
 mod atomicity;
 mod bounded_memory;
@@ -13,6 +14,7 @@ mod durable_masters;
 pub(crate) mod errors;
 pub(crate) mod exact_reads;
 mod first_committer;
+pub(crate) mod floors_cover;
 mod granted_leases;
 mod isolation;
 pub(crate) mod leases_hold;
@@ -246,6 +248,7 @@ pub fn names() -> Vec<&'static str> {
             DURABLE,
             errors::NAME,
             leases_hold::NAME,
+            floors_cover::NAME,
             NEW_CLUSTER,
             LOST_FOLDER,
         ])

@@ -66,7 +66,7 @@ impl Workload for Again {
         vec![(TABLE, vec![ROWS[1]])]
     }
 
-    fn deleted(&self, table: &str) -> bool {
+    fn is_left_out(&self, table: &str) -> bool {
         table == TABLE
     }
 

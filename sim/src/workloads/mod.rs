@@ -12,6 +12,7 @@ pub mod observe;
 pub mod own;
 pub mod past;
 pub mod pipelined;
+pub mod react;
 pub mod skew;
 pub mod tables;
 
@@ -37,8 +38,9 @@ pub trait Workload: Send + Sync {
     /// The tables that it needs.
     fn tables(&self) -> Vec<TableSpec>;
 
-    /// Whether the table was deleted: a late request may have made another one of this name.
-    fn deleted(&self, _table: &str) -> bool {
+    /// Whether the history's checks leave the table out: it was deleted, and a late request may have made another one of this
+    /// name, or transactions on it are not recorded.
+    fn is_left_out(&self, _table: &str) -> bool {
         false
     }
 
@@ -68,6 +70,7 @@ pub fn all() -> Vec<Arc<dyn Workload>> {
         Arc::new(pipelined::Pipelined),
         Arc::new(observe::Observe),
         Arc::new(changes::Changes::default()),
+        Arc::new(react::React),
     ]
 }
 
@@ -78,7 +81,8 @@ pub(crate) fn names(chosen: &[Arc<dyn Workload>]) -> Vec<&'static str> {
     let is_chosen = |name: &str| chosen.iter().any(|chosen| chosen.name() == name);
     names
         .filter(|name| {
-            ![pipelined::NAME, observe::NAME, changes::NAME].contains(name) || is_chosen(name)
+            ![pipelined::NAME, observe::NAME, changes::NAME, react::NAME].contains(name)
+                || is_chosen(name)
         })
         .collect()
 }

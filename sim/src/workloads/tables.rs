@@ -126,7 +126,7 @@ impl Workload for Tables {
         vec![(KEPT, vec!["r1", "r3"])]
     }
 
-    fn deleted(&self, table: &str) -> bool {
+    fn is_left_out(&self, table: &str) -> bool {
         let is_kept = |name: &String| name == table;
         table.starts_with(PREFIX) && !self.names.lock().in_use.iter().any(is_kept)
     }
