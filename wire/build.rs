@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .boxed(".percolator.v1.GetOneResponse.locked")
         // Few requests are traced.
         .boxed(".percolator.v1.Request.trace")
-        // Few scans look for changes.
+        // Few scans ask for changes.
         .boxed(".percolator.v1.ScanRequest.changed")
         .compile_fds(descriptors)?;
     // The proxy's clients may ask it for its own description.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::support::{Cluster, CommandOutput, block_on, signal, wait_for};
-use percolator_telemetry::endpoint::{self, Answer};
+use percolator_telemetry::endpoint::{self, PageResponse};
 use serde_json::Value;
 use tmpfs::Tmpfs;
 
@@ -167,7 +167,7 @@ fn a_master_without_room_says_so_before_it_has_to_stop() {
     let cluster = Cluster::start_in(&volume.0.join("data"), &["--processes"]);
     let address = cluster.metrics_address("master-0");
     // Where the others took the last of it, it may have been started again at that address.
-    let wait_for_readyz = |is_it: &dyn Fn(&Answer) -> bool, what: &str| {
+    let wait_for_readyz = |is_it: &dyn Fn(&PageResponse) -> bool, what: &str| {
         wait_for(what, || {
             let answer = block_on(endpoint::get(&address, "/readyz")).ok()?;
             is_it(&answer).then_some(())
@@ -175,7 +175,8 @@ fn a_master_without_room_says_so_before_it_has_to_stop() {
     };
     wait_for_readyz(&|answer| answer.status == 200, "a master that is ready");
     volume.leave(128 << 10);
-    let is_full = |answer: &Answer| answer.status == 503 && answer.body.contains(" is full: ");
+    let is_full =
+        |answer: &PageResponse| answer.status == 503 && answer.body.contains(" is full: ");
     wait_for_readyz(&is_full, "a master that has no room");
     volume.make_room();
     wait_for_readyz(

@@ -26,7 +26,7 @@ fn servers(cluster: &Cluster) -> Vec<(String, String)> {
         .collect()
 }
 
-fn get(address: &str, path: &str) -> endpoint::Answer {
+fn get(address: &str, path: &str) -> endpoint::PageResponse {
     block_on(endpoint::get(address, path)).expect("an answer")
 }
 

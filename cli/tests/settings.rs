@@ -73,7 +73,7 @@ fn the_logs_level_changes_without_a_restart() {
     for server in SERVERS {
         wait_for(&format!("{server} misses the file"), || {
             let log = log(&cluster, server);
-            log.contains("telling from info on, as before")
+            log.contains("logging from info on, as before")
                 .then_some(())
         });
     }

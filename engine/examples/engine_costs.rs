@@ -18,8 +18,8 @@ use std::{
 
 use percolator_engine::{
     Backend, Batch, Buffered, Checkpoint, Checkpoints, Column, Direction, Durable, Engine,
-    EngineKind, Error, Options, Read, RedbStore, Rest, Scan, SledStore, Snapshot, Value, Versioned,
-    disk::StdDisk,
+    EngineKind, Error, Options, Read, RedbStore, Scan, SledStore, Snapshot, StepHook, Value,
+    Versioned, disk::StdDisk,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -350,7 +350,7 @@ impl Backend for Shared {
         self.0.snapshot()
     }
 
-    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         self.0.checkpoint(rest)
     }
 

@@ -20,7 +20,7 @@ pub trait Backend: Read + Send + Sync + 'static {
     /// # Errors
     /// [`Error::Full`]: there's no room, which was found out before anything was written that can't be
     /// written again; it can be tried again later. Anything else is the end of the engine.
-    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error>;
+    fn checkpoint(&self, rest: StepHook<'_>) -> Result<Checkpoint, Error>;
 
     /// Size in bytes: on disk, or of keys and values if it is in memory.
     fn size_bytes(&self) -> u64;
@@ -38,9 +38,9 @@ pub struct PageSize {
     pub put_bytes: usize,
 }
 
-/// Called between the steps of long work in the background, with what the last one took: returns when it
-/// is time for the next, so that requests get the processor and the device in between, or breaks it off.
-pub type Rest<'a> = &'a dyn Fn(Step) -> ControlFlow<()>;
+/// A function that is called between the steps of long background work, with what the last one took. It returns when the
+/// next step may begin, so that requests get the processor and the device in between, or breaks the work off.
+pub type StepHook<'a> = &'a dyn Fn(Step) -> ControlFlow<()>;
 
 /// A step of long work in the background.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +128,7 @@ pub trait Store: Send + Sync + 'static {
     fn apply(&self, group: &[Batch]) -> Result<(), Error>;
 
     /// As [`Backend::checkpoint`].
-    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error>;
+    fn checkpoint(&self, rest: StepHook<'_>) -> Result<Checkpoint, Error>;
 
     /// As [`Backend::size_bytes`].
     fn size_bytes(&self) -> u64;

@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     Batch, Column, CountingFilter, Direction, Error, Key, Value,
-    backend::{CHUNK_BYTES, Checkpoint, Rest, Step, Store},
+    backend::{CHUNK_BYTES, Checkpoint, Step, StepHook, Store},
     read::{bounds, is_empty_range, successor},
 };
 
@@ -154,7 +154,7 @@ impl Tables {
                 Direction::Reverse => range.rev().all(&mut take),
             };
         }
-        // Beyond the last one of the shorter part, the other part may not be told about.
+        // Beyond the last one of the shorter part, nothing of the other part may be reported.
         while changes.len() > limit {
             all = false;
             match direction {
@@ -202,7 +202,11 @@ impl<S: ConcurrentStore> Buffered<S> {
 
     /// Brings everything that is buffered now into the store, from the position on where the last
     /// checkpoint ended early.
-    fn flush_all(&self, position: &mut Position, rest: Rest<'_>) -> Result<ControlFlow<()>, Error> {
+    fn flush_all(
+        &self,
+        position: &mut Position,
+        rest: StepHook<'_>,
+    ) -> Result<ControlFlow<()>, Error> {
         let left = self.tables.read().frozen.clone();
         if let Some(left) = left
             && self.flush_frozen(&left, position, rest)?.is_break()
@@ -227,7 +231,7 @@ impl<S: ConcurrentStore> Buffered<S> {
         &self,
         frozen: &Table,
         position: &mut Position,
-        rest: Rest<'_>,
+        rest: StepHook<'_>,
     ) -> Result<ControlFlow<()>, Error> {
         if self.flush(frozen, position, rest)?.is_break() {
             return Ok(ControlFlow::Break(()));
@@ -245,7 +249,7 @@ impl<S: ConcurrentStore> Buffered<S> {
         &self,
         table: &Table,
         position: &mut Position,
-        rest: Rest<'_>,
+        rest: StepHook<'_>,
     ) -> Result<ControlFlow<()>, Error> {
         let done = position.clone();
         let (mut step_ops, page) = (self.store.step_ops(), self.store.page());
@@ -447,8 +451,8 @@ impl<S: ConcurrentStore> Store for Buffered<S> {
                 .iter()
                 .map(|(key, value)| key.len() + value.len())
                 .sum();
-            // Where everything was deleted, there's more to be looked for; a caller goes on from the last
-            // pair that it got.
+            // If everything was deleted, the read goes on; a caller continues from the last pair that it
+            // received.
             if into.len() > before || bytes >= CHUNK_BYTES {
                 return Ok(false);
             }
@@ -504,7 +508,7 @@ impl<S: ConcurrentStore> Store for Buffered<S> {
         Ok(())
     }
 
-    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         let mut position = self.checkpointing.lock();
         let flushed = self.flush_all(&mut position, rest);
         if !matches!(flushed, Ok(ControlFlow::Continue(()))) {

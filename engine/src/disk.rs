@@ -32,7 +32,7 @@ pub trait Disk: Send + Sync {
     fn rewrite(&self, name: &str, content: &[u8]) -> io::Result<()>;
     /// Makes creations and removals durable.
     fn sync_folder(&self) -> io::Result<()>;
-    /// Free space in bytes, if that can be told.
+    /// Free space in bytes, if it is known.
     fn free_bytes(&self) -> io::Result<Option<u64>>;
     /// Makes ready, where that helps, what the next file of about `bytes` is created from. Takes its time: `rest` is called
     /// between its parts, with what the last one took, and may break it off. Without, nobody waits for the device meanwhile.
@@ -210,7 +210,7 @@ impl DiskFile for StdFile {
 /// Free space where `folder` lies, in bytes.
 ///
 /// # Errors
-/// The volume can't be looked at.
+/// The volume can't be read.
 pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let stat = rustix::fs::statvfs(folder)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))

@@ -1,6 +1,6 @@
 //! Durability, in one place for every store: a write-ahead log in front of it.
 //!
-//! A group is on the device, in the log, before the store hears of it. The store itself is brought
+//! A group is on the device, in the log, before it is applied to the store. The store itself is brought
 //! onto the device by checkpoints, after which older segments of the log go. What a crash takes from
 //! the store, the next open replays: puts and deletes in order, so that doing some of them twice
 //! changes nothing.
@@ -21,7 +21,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     Batch, Column, Direction, Engine, Error, Key, Options, Read, Scan, Snapshot, Stats, Value,
-    backend::{Backend, Checkpoint, Rest, Step},
+    backend::{Backend, Checkpoint, Step, StepHook},
     disk::Disk,
     engine::check_group,
     folder::Folder,
@@ -84,16 +84,16 @@ struct Shared<B> {
     steps: AtomicU64,
     /// The last group found no room: a checkpoint may make some, and takes no time to rest.
     short_of_room: AtomicBool,
-    orders: Mutex<Orders>,
+    requests: Mutex<CheckpointerRequests>,
     changed: Condvar,
     checkpoints: Checkpoints,
     /// Held during a checkpoint that is made without holding the log, and locked before it.
     checkpointing: Mutex<()>,
 }
 
-/// What the checkpointer is to do.
+/// Requests to the checkpointer.
 #[derive(Default)]
-struct Orders {
+struct CheckpointerRequests {
     /// Make a checkpoint, then remove the segments up to this one.
     through: Option<u64>,
     stop: bool,
@@ -150,7 +150,7 @@ impl<B: Backend> Durable<B> {
             closed: AtomicBool::new(false),
             steps: AtomicU64::new(0),
             short_of_room: AtomicBool::new(false),
-            orders: Mutex::new(Orders::default()),
+            requests: Mutex::new(CheckpointerRequests::default()),
             changed: Condvar::new(),
             checkpoints,
             checkpointing: Mutex::new(()),
@@ -219,7 +219,7 @@ impl<B: Backend> Shared<B> {
             }
             Err(AppendError::Refused(error)) => {
                 let is_full = matches!(error, Error::Full { .. });
-                // A checkpoint that rests hears of it once: one that has found no room isn't tried with each refusal.
+                // A pausing checkpoint is notified once: one that has found no room isn't tried with each refusal.
                 if is_full && !self.short_of_room.swap(true, Ordering::Relaxed) {
                     self.changed.notify_all();
                 }
@@ -243,7 +243,7 @@ impl<B: Backend> Shared<B> {
         if log.len() >= self.segment_bytes {
             self.next_segment(&mut log)?;
         } else if let Checkpoints::Inline { steps } = self.checkpoints {
-            let waiting = self.orders.lock().through;
+            let waiting = self.requests.lock().through;
             if let Some(through) = waiting {
                 self.checkpoint_inline(&mut log, through, steps);
             }
@@ -251,8 +251,8 @@ impl<B: Backend> Shared<B> {
         Ok(())
     }
 
-    /// The group is durable and visible: if the store fails now, later commits tell. Where there's no room
-    /// it is tried again with the next commit, and so it goes on where it takes more steps.
+    /// Makes a checkpoint, or the next steps of one. The group is durable and visible: if the store fails now, later
+    /// commits report it. Without room, the checkpoint is tried again with the next commit.
     fn checkpoint_inline(&self, log: &mut Log, through: u64, steps: u32) {
         let left = Cell::new(steps);
         let rest = |_| {
@@ -265,7 +265,7 @@ impl<B: Backend> Shared<B> {
         };
         let made = self.checkpoint(through, &rest, |last| log.forget_through(last));
         let waits = matches!(made, Err(Error::Full { .. }) | Ok(Checkpoint::BrokenOff));
-        self.orders.lock().through = waits.then_some(through);
+        self.requests.lock().through = waits.then_some(through);
     }
 
     /// Starts a new segment and asks for a checkpoint that frees those before it.
@@ -275,7 +275,7 @@ impl<B: Backend> Shared<B> {
                 if let Checkpoints::Inline { steps } = self.checkpoints {
                     self.checkpoint_inline(log, last, steps);
                 } else {
-                    self.orders.lock().through = Some(last);
+                    self.requests.lock().through = Some(last);
                     self.changed.notify_all();
                 }
                 Ok(())
@@ -296,7 +296,7 @@ impl<B: Backend> Shared<B> {
                 self.check()
             }
             Checkpoints::Background => {
-                self.orders.lock().through = Some(through);
+                self.requests.lock().through = Some(through);
                 self.changed.notify_all();
                 Ok(())
             }
@@ -307,7 +307,7 @@ impl<B: Backend> Shared<B> {
     fn checkpoint(
         &self,
         through: u64,
-        rest: Rest<'_>,
+        rest: StepHook<'_>,
         forget: impl FnOnce(u64),
     ) -> Result<Checkpoint, Error> {
         self.check()?;
@@ -328,7 +328,11 @@ impl<B: Backend> Shared<B> {
         })
     }
 
-    fn checkpoint_beside_commits(&self, through: u64, rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint_beside_commits(
+        &self,
+        through: u64,
+        rest: StepHook<'_>,
+    ) -> Result<Checkpoint, Error> {
         let _one = self.checkpointing.lock();
         self.checkpoint(through, rest, |last| self.log.lock().forget_through(last))
     }
@@ -336,13 +340,14 @@ impl<B: Backend> Shared<B> {
     /// Between two steps of a checkpoint in the background, which doesn't go on when the engine is closed.
     fn rest(&self, step: Step) -> ControlFlow<()> {
         self.steps.fetch_add(1, Ordering::Relaxed);
-        let mut orders = self.orders.lock();
-        let ends = |orders: &Orders| orders.stop || self.closed.load(Ordering::Acquire);
+        let mut requests = self.requests.lock();
+        let ends =
+            |requests: &CheckpointerRequests| requests.stop || self.closed.load(Ordering::Acquire);
         let rest = pause(step, self.short_of_room.load(Ordering::Relaxed));
-        if !ends(&orders) && !rest.is_zero() {
-            self.changed.wait_for(&mut orders, rest);
+        if !ends(&requests) && !rest.is_zero() {
+            self.changed.wait_for(&mut requests, rest);
         }
-        if ends(&orders) {
+        if ends(&requests) {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -351,12 +356,12 @@ impl<B: Backend> Shared<B> {
 
     /// Between two parts of what is prepared for the log: not where a checkpoint waits for its turn.
     fn rest_preparing(&self, took: Duration) -> ControlFlow<()> {
-        let mut orders = self.orders.lock();
-        if !orders.stop && orders.through.is_none() {
+        let mut requests = self.requests.lock();
+        if !requests.stop && requests.through.is_none() {
             let rest = REST_MAX.min(took * PREPARING_RESTS);
-            self.changed.wait_for(&mut orders, rest);
+            self.changed.wait_for(&mut requests, rest);
         }
-        if orders.stop {
+        if requests.stop {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -370,20 +375,20 @@ impl<B: Backend> Shared<B> {
             let rest = |took| self.rest_preparing(took);
             let _ = self.disk.prepare(self.segment_bytes, Some(&rest));
             let through = {
-                let mut orders = self.orders.lock();
+                let mut requests = self.requests.lock();
                 loop {
-                    if orders.stop {
+                    if requests.stop {
                         return;
                     }
-                    if let Some(through) = orders.through.take() {
+                    if let Some(through) = requests.through.take() {
                         break through;
                     }
                     match waiting.take() {
-                        None => self.changed.wait(&mut orders),
+                        None => self.changed.wait(&mut requests),
                         Some(through) => {
-                            self.changed.wait_for(&mut orders, RETRY);
+                            self.changed.wait_for(&mut requests, RETRY);
                             // A newer order is about more of the log.
-                            orders.through.get_or_insert(through);
+                            requests.through.get_or_insert(through);
                         }
                     }
                 }
@@ -410,7 +415,7 @@ fn pause(step: Step, is_short_of_room: bool) -> Duration {
 
 impl<B: Backend> Drop for Durable<B> {
     fn drop(&mut self) {
-        self.shared.orders.lock().stop = true;
+        self.shared.requests.lock().stop = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.checkpointer.take() {
             // It has nothing to say; if it panicked, that was printed.
@@ -480,8 +485,8 @@ impl<B: Backend> Engine for Durable<B> {
         if self.shared.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        // Anyone who is about to rest sees that it is closed, or hears this.
-        drop(self.shared.orders.lock());
+        // A checkpointer that is about to pause sees that it is closed, or is notified.
+        drop(self.shared.requests.lock());
         self.shared.changed.notify_all();
         self.shared.check()?;
         let last = {

@@ -32,7 +32,7 @@ pub trait Engine: Read + Send + Sync {
     /// What it holds and has done.
     fn stats(&self) -> Stats;
 
-    /// Counts up with what the disk does in the background, while commits may wait for it.
+    /// A counter of steps that the disk does in the background, while commits may wait for it.
     fn signs_of_life(&self) -> u64 {
         0
     }

@@ -79,7 +79,7 @@ pub enum Error {
     WrongServer {
         /// The folder.
         path: PathBuf,
-        /// Cluster it belongs to, if that was ever told.
+        /// Cluster it belongs to, if it was ever set.
         found_cluster: Option<String>,
         /// Server it belongs to.
         found_server: String,

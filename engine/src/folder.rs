@@ -33,7 +33,7 @@ pub struct Identity {
     pub server: String,
 }
 
-/// FORMAT as it is written: a bit that flipped must not look like another server's folder.
+/// FORMAT as it is written, with a checksum: a flipped bit must not read as another server's folder.
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     #[serde(flatten)]

@@ -15,7 +15,7 @@
 //!
 //! Durability is made in one place, [`Durable`]: a write-ahead log in front of the store. Snapshots of
 //! stores that have none are made in one place, [`Versioned`]. The crate knows nothing of
-//! transactions, and uses neither a clock nor randomness (but to tell how long a sync took).
+//! transactions, and uses neither a clock nor randomness (except to measure how long a sync took).
 
 mod backend;
 mod batch;
@@ -43,7 +43,7 @@ mod stored;
 mod versioned;
 mod volatile;
 
-pub use backend::{Backend, Checkpoint, PageSize, Rest, Step, Store};
+pub use backend::{Backend, Checkpoint, PageSize, Step, StepHook, Store};
 pub use batch::Batch;
 pub use buffered::{Buffered, ConcurrentStore};
 pub use column::Column;

@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
-    backend::{CHUNK_BYTES, Checkpoint, Rest, Store},
+    backend::{CHUNK_BYTES, Checkpoint, StepHook, Store},
     read::{bounds, is_empty_range},
 };
 
@@ -93,7 +93,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         Ok(Checkpoint::Volatile)
     }
 

@@ -44,7 +44,7 @@ use redb::{
 
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
-    backend::{CHUNK_BYTES, Checkpoint, PageSize, Rest, Store},
+    backend::{CHUNK_BYTES, Checkpoint, PageSize, StepHook, Store},
     disk::{create_folder, free_bytes, sync_folder},
     read::{bounds, is_empty_range},
 };
@@ -408,7 +408,7 @@ impl Store for RedbStore {
         Ok(())
     }
 
-    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         if !self.has_room(0) {
             return Err(self.full(0));
         }

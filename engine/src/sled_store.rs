@@ -32,7 +32,7 @@ use sled::IVec;
 
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
-    backend::{CHUNK_BYTES, Checkpoint, Rest, Store},
+    backend::{CHUNK_BYTES, Checkpoint, StepHook, Store},
     disk::{free_bytes, sync_folder},
     read::is_empty_range,
 };
@@ -369,7 +369,7 @@ impl Store for SledStore {
                 needed_bytes,
                 reserve_bytes: ROOM_BYTES,
             }),
-            // A disk that can't tell answers when it is written to.
+            // A disk that doesn't know reports an error when it is written to.
             _ => Ok(()),
         }
     }
@@ -394,7 +394,7 @@ impl Store for SledStore {
         self.db.flush().map(drop).map_err(self.fail())
     }
 
-    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         self.db.flush().map_err(self.fail())?;
         self.sync_files()
             .map_err(Error::io("sync sled's files in", &self.path))?;

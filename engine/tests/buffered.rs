@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use percolator_engine::{
-    Batch, Buffered, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, MemoryStore, Rest,
-    Step, Store, Value,
+    Batch, Buffered, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, MemoryStore, Step,
+    StepHook, Store, Value,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -244,7 +244,7 @@ impl Store for Tight {
         self.store.apply(group)
     }
 
-    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         Ok(Checkpoint::Durable)
     }
 
@@ -359,11 +359,11 @@ fn a_checkpoint_writes_as_it_goes_while_there_is_time_and_rests_the_less_the_les
         let store = Buffered::new(tight, BUFFER_BYTES).expect("a store");
         put(&store, 0, 10_000);
         let mut seen = Vec::new();
-        let told = Mutex::new(&mut seen);
+        let steps = Mutex::new(&mut seen);
         let made = store.checkpoint(&|step| {
-            let mut told = told.lock().expect("the steps");
-            let count = u32::try_from(told.len()).expect("few");
-            told.push(step.leisure);
+            let mut steps = steps.lock().expect("the steps");
+            let count = u32::try_from(steps.len()).expect("few");
+            steps.push(step.leisure);
             if fills {
                 put(&store, 100 * count, 100 * (count + 1));
             }

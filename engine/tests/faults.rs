@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::common::{FaultyDisk, log_path, memory, open, open_with, options, put};
 use percolator_engine::{
     Backend, Batch, Checkpoint, Checkpoints, Column, Direction, Durable, Engine, Error, Key,
-    MemoryStore, Options, Read, Rest, Scan, Snapshot, Store, Value, Versioned,
+    MemoryStore, Options, Read, Scan, Snapshot, StepHook, Store, Value, Versioned,
 };
 
 fn get(engine: &dyn Engine, key: &str) -> Option<Value> {
@@ -104,7 +104,7 @@ fn what_cannot_be_taken_back_stops_the_engine() {
     assert_eq!(get(&engine, "b"), None);
 }
 
-/// A store that fails when told: in the middle of a group, or at a checkpoint.
+/// A store that fails on request: in the middle of a group, or at a checkpoint.
 #[derive(Default)]
 struct Failing {
     store: MemoryStore,
@@ -134,7 +134,7 @@ impl Failing {
     }
 }
 
-/// Shared, so that the test can tell it to fail.
+/// Shared, so that the test can make it fail.
 struct Shared(std::sync::Arc<Failing>);
 
 impl Store for Shared {
@@ -172,7 +172,7 @@ impl Store for Shared {
         self.0.store.apply(&group[half..])
     }
 
-    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         self.0.check()?;
         if self.0.full.load(Ordering::Relaxed) {
             self.0.refused.fetch_add(1, Ordering::Relaxed);
@@ -446,7 +446,7 @@ fn a_backend_of_ones_own() {
             self.0.snapshot()
         }
         /// Says it is durable: the log is cut.
-        fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
+        fn checkpoint(&self, _rest: StepHook<'_>) -> Result<Checkpoint, Error> {
             Ok(Checkpoint::Durable)
         }
         fn size_bytes(&self) -> u64 {

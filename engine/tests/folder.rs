@@ -180,7 +180,7 @@ fn rotation_and_replay() {
     }
 }
 
-/// A damaged segment on a real disk: the path and the place are told, and nothing is changed.
+/// A damaged segment on a real disk: the error names the path and the place, and nothing is changed.
 #[test]
 fn a_damaged_log_is_refused() {
     for kind in ON_DISK {

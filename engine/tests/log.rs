@@ -103,7 +103,7 @@ fn what_an_older_segment_left_behind_is_not_replayed() {
 }
 
 #[test]
-fn damage_is_told_from_a_torn_tail_also_over_an_older_segment() {
+fn damage_is_distinguished_from_a_torn_tail_also_over_an_older_segment() {
     let (disk, ends) = disk_with(4, 1 << 20);
     let files = disk.state().files.clone();
     let (name, whole) = files.last_key_value().expect("a segment");
@@ -148,7 +148,7 @@ fn a_flipped_bit_before_the_last_record_is_refused() {
     }
 }
 
-/// It can't be told from a torn one: the group was perhaps never acknowledged.
+/// It reads as a torn one: the group was perhaps never acknowledged.
 #[test]
 fn a_flipped_bit_in_the_last_record_is_a_torn_tail() {
     let (disk, ends) = disk_with(2, 1 << 20);
@@ -196,7 +196,7 @@ fn a_torn_record_in_an_earlier_segment_is_refused() {
     }
 }
 
-/// A value may hold what looks like a log: bytes of one, or a header from elsewhere.
+/// A value may hold what reads as a log: bytes of one, or a header from elsewhere.
 #[test]
 fn a_log_inside_of_a_value_is_no_record() {
     let (inner, _) = disk_with(3, 1 << 20);

@@ -29,7 +29,7 @@ pub struct Lease {
 /// A request depends on a timestamp above the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{asked} is above this server's lease, {until}: it may have been replaced, or waits to hear from the master"
+    "{asked} is above this server's lease, {until}: it may have been replaced, or waits for a response of the master"
 )]
 pub struct NotLeased {
     /// The timestamp.

@@ -8,11 +8,11 @@
 /// A rule with a bug on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// A prewrite doesn't look for commits since its snapshot.
+    /// A prewrite doesn't check for commits since its snapshot.
     NoConflictCheck,
-    /// A prewrite looks for transactions that began since its snapshot, not for such that committed.
+    /// A prewrite checks for transactions that began since its snapshot, not for those that committed.
     ConflictByStartTs,
-    /// A commit doesn't look whether the lock is there.
+    /// A commit doesn't check that the lock is there.
     CommitWithoutLock,
     /// A rollback leaves no record.
     NoRollbackRecord,
@@ -44,7 +44,7 @@ pub enum Mutant {
     LostAnswerIsFailure,
     /// Requests don't wait for each other's rows.
     NoLatches,
-    /// What is kept of cells in memory isn't told of commits.
+    /// The cache of cells doesn't take commits.
     StaleCache,
     /// After a restart a tablet server doesn't know which cells are locked.
     FilterNotLoaded,
@@ -60,7 +60,7 @@ pub enum Mutant {
     OnePhaseNotAwaited,
     /// A commit in one phase is taken by a later life of the server too.
     OnePhaseOfAnotherLife,
-    /// What is kept of cells in memory is looked up for cells too that may be locked.
+    /// The cache of cells is also used for cells that may be locked.
     CacheOfLockedCells,
     /// A commit's record raises no mark, and the conflict check isn't made where no mark says so.
     CommitNotMarked,
@@ -104,9 +104,9 @@ pub enum Mutant {
     CollectedIsRolledBack,
     /// The safe point goes as far as the locks of some tablet are resolved.
     CoveredByOneTablet,
-    /// The safe point goes as far as the locks in those tablets are resolved that were heard of.
+    /// The safe point covers only the tablets that were reported.
     CoveredByThoseHeard,
-    /// A master that starts takes the tablets that it hears of for all that there are.
+    /// A master that starts takes the reported tablets for all that there are.
     LossForgotten,
     /// A scan goes on at the first row of the tablet that it was in, also where that tablet was split meanwhile.
     ScanGoesBack,
@@ -114,9 +114,9 @@ pub enum Mutant {
     RebuildWithoutAll,
     /// A rebuilt state gives ids that were given before.
     RebuiltIdsTooLow,
-    /// A rebuilt state takes each start of a server that it hears for the one that was accepted.
+    /// A rebuilt state takes any reporting incarnation of a server for the accepted one.
     RebuiltStartsAccepted,
-    /// A tablet server reports locks below its barrier as resolved that it has not looked for.
+    /// A tablet server reports locks below its barrier as resolved without having scanned for them.
     ResolvedWithoutLooking,
     /// A delete is collected before what it hides.
     DeleteCollectedFirst,
@@ -144,7 +144,7 @@ pub enum Mutant {
     OlderFolderTaken,
     /// A client takes the tables of a cluster that was made in the place of its own for its own.
     ReplacedClusterTaken,
-    /// A transaction looks the table of a name up with each use.
+    /// A transaction resolves a table's name anew with each use.
     TablesNotPinned,
     /// A tablet server whose tablets are lost says that it is ready.
     LossNotNoticed,
@@ -192,7 +192,7 @@ pub enum Mutant {
     MovedAndKept,
     /// Who gets a tablet goes on to answer what its owner has refused.
     MovedBarrierForgotten,
-    /// An owner forgets to which server it has given a tablet, before that server has heard of it.
+    /// An owner forgets to which server it has given a tablet, before that server has received it.
     MovedSettledEarly,
     /// A server that gets a tablet drops it when another one reports the tablet, also at an earlier epoch.
     ArrivalSettledEarly,

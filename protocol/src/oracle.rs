@@ -159,7 +159,7 @@ impl Oracle {
         let durable = durable_limit.unwrap_or(Timestamp::ZERO);
         let limit_ms = durable.physical_ms();
         let stopped_ms_max = settings.stopped_ms_max;
-        // A long stop and a clock that is wrong look alike: believe it within reason.
+        // A long stop can't be distinguished from a wrong clock: believe it within reason.
         if durable_limit.is_some() && unix_ms > limit_ms.saturating_add(stopped_ms_max) {
             return Err(RecoverError::ClockFarAhead {
                 unix_ms,
@@ -488,7 +488,11 @@ mod tests {
             })
         );
         assert_eq!(time_of_next(&mut oracle), T + 10_200);
-        assert_eq!(oracle.observe(at(T + 86_400_100, 300)), None, "told once");
+        assert_eq!(
+            oracle.observe(at(T + 86_400_100, 300)),
+            None,
+            "reported once"
+        );
         assert_eq!(time_of_next(&mut oracle), T + 10_300);
         let event = oracle.observe(at(T + 10_400, 400));
         let unix_ms = T + 10_400;

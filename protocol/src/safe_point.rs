@@ -35,7 +35,7 @@
 //! Where the safe point is above resolved, a record of a commit between them that no snapshot needs is replaced by its fate:
 //! a record of a lock, with the same start_ts and commit_ts and without a value ([`crate::actions::gc`]). It says that S
 //! committed, and at which time, so anyone who meets a lock of S learns the same as from the record. A delete that is a
-//! cell's newest record stays as it is. All other rules look at start_ts and commit_ts alone, or for the newest put or delete,
+//! cell's newest record stays as it is. All other rules use start_ts and commit_ts alone, or the newest put or delete,
 //! which stays. Fates go when resolved has passed them. What is in the way of resolved doesn't matter: a server that is
 //! down, with any locks; a server that can't resolve its locks because their primaries are on the one that is down; a
 //! tablet that was lost, whose folder may come back. A server that comes back with an older barrier refuses and

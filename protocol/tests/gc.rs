@@ -146,7 +146,7 @@ proptest! {
             *commit_ts < ts(safe_point) && matches!(write.kind, WriteKind::Put | WriteKind::Delete)
         });
         prop_assert!(versions.count() <= 1);
-        // Once all is resolved, nothing tells that it was collected in two steps.
+        // Once all is resolved, nothing shows that it was collected in two steps.
         for store in [&mut store, &mut at_once] {
             while !store.gc(points(safe_point), &cell(), usize::MAX).done {}
         }

@@ -208,7 +208,7 @@ impl World {
     }
 
     /// Every fate stays, and every snapshot sees the commits at or below it.
-    fn look(&mut self) {
+    fn check(&mut self) {
         for (start, fate) in self.fates.clone() {
             let expected = match fate {
                 Fate::Committed(at, _) => Status::Committed(ts(at)),
@@ -273,7 +273,7 @@ proptest! {
         };
         for step in &steps {
             world.apply(step);
-            world.look();
+            world.check();
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use percolator_engine::{
-    Batch, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, Rest, Store, Value,
+    Batch, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, StepHook, Store, Value,
 };
 
 use crate::disk::SimDisk;
@@ -194,7 +194,7 @@ impl Store for SimStore {
         Ok(())
     }
 
-    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         let operated = self.operate();
         let mut image = self.image.lock();
         // As a sync of a file that fails: what was on its way is there, or never will be.
@@ -271,7 +271,7 @@ impl<S: Store> Store for Claimed<S> {
         self.store.apply(group)
     }
 
-    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         let made = self.store.checkpoint(rest)?;
         let lies = self.image.lock().lies == Some(CheckpointLie::BrokenOff);
         Ok(if lies { Checkpoint::Durable } else { made })

@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::print_stdout,
-    reason = "this is how a build script tells cargo"
+    reason = "a build script reports to cargo by these lines"
 )]
 
 mod revision;
@@ -26,9 +26,9 @@ fn main() {
     let Some(root) = Path::new(&here).parent() else {
         return;
     };
-    if let Some(found) = revision::of(root) {
-        println!("cargo::rustc-env={VARIABLE}={}", found.commit);
-        for path in found.watched {
+    if let Some(checkout) = revision::of(root) {
+        println!("cargo::rustc-env={VARIABLE}={}", checkout.commit);
+        for path in checkout.watched {
             println!("cargo::rerun-if-changed={}", path.display());
         }
     }

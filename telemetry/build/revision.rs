@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// A checkout.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct Checkout {
     /// Of what is checked out, in hexadecimal. Files may differ from it.
     pub(crate) commit: String,
     /// Files and folders, one of which changes with the commit.
@@ -13,7 +13,7 @@ pub(crate) struct Found {
 }
 
 /// Of the checkout whose top this folder is; none of one that merely lies in another repository, or without git.
-pub(crate) fn of(root: &Path) -> Option<Found> {
+pub(crate) fn of(root: &Path) -> Option<Checkout> {
     let git = |arguments: &[&str]| {
         let mut git = Command::new("git");
         let output = git.current_dir(root).args(arguments).output().ok()?;
@@ -41,5 +41,5 @@ pub(crate) fn of(root: &Path) -> Option<Found> {
             .and_then(|(folder, _)| place(folder));
         watched.extend(place(branch).or(folder).or_else(|| place("refs/heads")));
     }
-    Some(Found { commit, watched })
+    Some(Checkout { commit, watched })
 }

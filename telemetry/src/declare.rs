@@ -9,7 +9,7 @@ pub struct Metric {
     pub kind: Kind,
     /// What it counts or measures, for somebody who doesn't know the program. Ends with a full stop.
     pub help: &'static str,
-    /// By what it is told apart.
+    /// The labels of its series.
     pub labels: &'static [Label],
     /// Label values that occur, where not every combination does; each in the order of `labels`.
     pub only: &'static [&'static [&'static str]],
@@ -44,7 +44,7 @@ impl Kind {
     }
 }
 
-/// Something that tells values of one metric apart.
+/// A label of a metric's series.
 #[derive(Clone, Copy, Debug)]
 pub struct Label {
     /// Its name.

@@ -10,11 +10,11 @@ const HEAD: &str = "\
 
 Generated from `telemetry/src/names/` by `cargo xtask generate`; don't edit it.
 
-Every server serves `/metrics` for Prometheus, `/healthz` (200: it should not be started again) and `/readyz`
-(200: it does its task) on a port of its own: where `--metrics-listen` says, which `percolator up` sets and prints,
+Every server serves `/metrics` for Prometheus, `/healthz` (200: no restart is needed) and `/readyz`
+(200: it serves) on a port of its own: the one of `--metrics-listen`, which `percolator up` sets and prints,
 and port 9090 of every pod. Counters and histograms begin at 0 with each start of a process.
 
-Labels have bounds: where one stands for names, such as tables, so many are told apart, and the others are
+Labels have bounds: a label for names, such as those of tables, has so many values, and the others are
 summed as `other`. Keys, values and clients are never labels.
 ";
 

@@ -1,7 +1,7 @@
 //! The port on which a process shows itself: `/metrics`, `/healthz` and `/readyz`, over HTTP.
 //!
-//! It has a thread of its own, so that anyone who scrapes takes no time from requests, and is answered also by a
-//! server that is stuck.
+//! It has a thread of its own, so that a scrape takes no time from requests, and a server that hangs still answers
+//! it.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -30,20 +30,20 @@ use crate::who;
 const CONNECTIONS_MAX: usize = 32;
 /// A request is a line and a few headers.
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
-/// One request, with its answer. Who asks for a page and doesn't read it would keep others from being answered.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
-/// How often the observed runtime says that it goes on.
+/// One request, with its response. A client that doesn't read its page would keep others from being answered.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often the observed runtime reports that it runs.
 const PULSE: Duration = Duration::from_millis(500);
-/// A runtime that was silent for so long is stuck.
-const STUCK: Duration = Duration::from_secs(30);
+/// A runtime without a pulse for so long is not healthy.
+const PULSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long [`check`] asks.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// Out of file descriptors, as a rule: those that are open end by and by.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// How a server begins to say why it isn't ready, where that is because its data are lost: people have to do something
-/// then, so that programs tell it from all else by that.
+/// The beginning of a reason for not being ready, if data are lost. A person has to act then, so programs recognize this
+/// reason.
 pub const DATA_LOST: &str = "data lost: ";
 /// What /readyz begins with where a server serves, and its volume has no room for more.
 pub const NO_ROOM: &str = "no room: ";
@@ -97,7 +97,7 @@ pub struct Listener {
     address: SocketAddr,
     /// Taken here, in the order in which servers of one process begin.
     whole: Option<ProcessPage>,
-    answered_within: Duration,
+    request_timeout: Duration,
 }
 
 /// The endpoint; it ends when this is dropped.
@@ -122,7 +122,7 @@ pub fn listen(address: SocketAddr) -> Result<Listener, Error> {
         listener,
         address,
         whole: ProcessPage::take(),
-        answered_within: ANSWERED_WITHIN,
+        request_timeout: REQUEST_TIMEOUT,
     })
 }
 
@@ -152,13 +152,13 @@ impl Listener {
             last: last.clone(),
         };
         let (stop, stopped) = oneshot::channel();
-        let (listener, answered_within) = (self.listener, self.answered_within);
+        let (listener, request_timeout) = (self.listener, self.request_timeout);
         std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(who::inherited(move || {
                 runtime.block_on(async move {
                     tokio::select! {
-                        () = accept(listener, Arc::new(shown), answered_within) => {}
+                        () = accept(listener, Arc::new(shown), request_timeout) => {}
                         _ = stopped => {}
                     }
                 });
@@ -203,7 +203,7 @@ struct Shown {
     last: Arc<AtomicU64>,
 }
 
-async fn accept(listener: TcpListener, shown: Arc<Shown>, answered_within: Duration) {
+async fn accept(listener: TcpListener, shown: Arc<Shown>, request_timeout: Duration) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
@@ -227,8 +227,8 @@ async fn accept(listener: TcpListener, shown: Arc<Shown>, answered_within: Durat
                 .header_read_timeout(HEADERS_WITHIN)
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            // Anyone who asks, and doesn't wait for the answer, has no need of it.
-            let _ = tokio::time::timeout(answered_within, served).await;
+            // A client that doesn't wait for its response doesn't need it.
+            let _ = tokio::time::timeout(request_timeout, served).await;
             drop(permit);
         });
     }
@@ -261,7 +261,7 @@ impl Shown {
 
     fn healthy(&self) -> Result<(), String> {
         let silent = millis(self.began).saturating_sub(self.last.load(Ordering::Relaxed));
-        if u128::from(silent) > STUCK.as_millis() {
+        if u128::from(silent) > PULSE_TIMEOUT.as_millis() {
             return Err(format!("nothing went on here for {} s", silent / 1000));
         }
         (self.pages.healthy)()
@@ -302,14 +302,14 @@ pub async fn check(address: &str) -> Result<(), String> {
     }
 }
 
-async fn ask(address: &str) -> io::Result<Answer> {
+async fn ask(address: &str) -> io::Result<PageResponse> {
     get(address, "/readyz").await
 }
 
-/// What an endpoint has answered.
+/// The response of an endpoint.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    /// The code of HTTP.
+pub struct PageResponse {
+    /// The status code of HTTP.
     pub status: u16,
     /// The text.
     pub body: String,
@@ -322,7 +322,7 @@ const PAGE_BYTES_MAX: u64 = 64 << 20;
 ///
 /// # Errors
 /// Nobody answers there, or not in HTTP.
-pub async fn get(address: &str, path: &str) -> io::Result<Answer> {
+pub async fn get(address: &str, path: &str) -> io::Result<PageResponse> {
     let mut stream = TcpStream::connect(address).await?;
     stream
         .write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
@@ -333,7 +333,7 @@ pub async fn get(address: &str, path: &str) -> io::Result<Answer> {
         .read_to_string(&mut text)
         .await?;
     let answer = text.split_once("\r\n\r\n").and_then(|(head, body)| {
-        Some(Answer {
+        Some(PageResponse {
             status: head.split(' ').nth(1)?.parse().ok()?,
             body: body.to_owned(),
         })
@@ -372,7 +372,7 @@ mod tests {
     async fn clients_that_do_not_read_keep_nobody_from_an_answer() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut listener = listen(any).expect("a port");
-        listener.answered_within = Duration::from_millis(200);
+        listener.request_timeout = Duration::from_millis(200);
         let address = listener.address();
         let _endpoint = listener.serve(large_page()).expect("an endpoint");
         let mut silent = Vec::new();

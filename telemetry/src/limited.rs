@@ -1,4 +1,4 @@
-//! Lines of a log that others could cause in any number.
+//! A limit for lines of the log that a peer could cause in any number.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 const LINES_MAX: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Lets the first few lines of one kind through in each while, and counts the others. A `static`, beside what it
-/// is for.
+/// Admits the first few lines of one kind in each window, and counts the others. A `static`, beside the line that it
+/// limits.
 #[derive(Debug)]
 pub struct Limited(Mutex<State>);
 
@@ -21,7 +21,7 @@ struct State {
 }
 
 impl Limited {
-    /// Nothing was told yet.
+    /// A limit that has admitted nothing yet.
     #[allow(clippy::new_without_default, reason = "a default is no constant")]
     pub const fn new() -> Self {
         Self(Mutex::new(State {
@@ -31,7 +31,7 @@ impl Limited {
         }))
     }
 
-    /// Whether a line may be told: with how many were left out since the last one, for it to say so.
+    /// Whether a line may be logged, and how many were left out since the last one, so that it reports them.
     pub fn admit(&self) -> Option<u64> {
         self.admit_at(Instant::now())
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_much_is_counted_and_told_with_the_next_line() {
+    fn lines_beyond_the_limit_are_counted_and_reported_with_the_next_one() {
         let limited = Limited::new();
         let began = Instant::now();
         for _ in 0..LINES_MAX {

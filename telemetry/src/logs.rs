@@ -1,4 +1,4 @@
-//! What the process tells its operator: lines on standard error.
+//! The process's log: lines on standard error.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -16,29 +16,29 @@ use tracing_subscriber::{EnvFilter, reload};
 use crate::trace::key;
 use crate::who::{self, ServerIdentity};
 
-/// The variable that says how much is told: a level (`error`, `warn`, `info`, `debug`, `trace`) or
+/// The variable that says how much is logged: a level (`error`, `warn`, `info`, `debug`, `trace`) or
 /// a list of `target=level`.
 pub const LEVEL_VARIABLE: &str = "PERCOLATOR_LOG";
 
-/// The variable that names a file which says so in the same words, and is read again every second: anyone who runs the
-/// cluster changes it without a restart. [`LEVEL_VARIABLE`] wins where it is set.
+/// The variable that names a file with the level. The file is read every second, so that the level changes without a restart.
+/// [`LEVEL_VARIABLE`] wins if it is set.
 pub const LEVEL_FILE_VARIABLE: &str = "PERCOLATOR_LOG_LEVEL_FILE";
 
-/// The variable that says how a line looks: `text`, for people, or `json`, one object a line. Where it isn't set, it
-/// is text on a terminal, and JSON elsewhere: who reads a file or a pipe is a program.
+/// The variable with the format of lines: `text`, or `json`, one object a line. If it isn't set, lines are text on a
+/// terminal, and JSON in a file or a pipe, which programs read.
 pub const FORMAT_VARIABLE: &str = "PERCOLATOR_LOG_FORMAT";
 
 /// How often the file with the level is read.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
-/// How a process tells.
+/// How a process logs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// From which level on, where nobody says it.
+    /// The level, if the environment sets none.
     pub level: &'static str,
     /// A file with the level that is followed, where the environment names none.
     pub level_file: Option<PathBuf>,
-    /// Whether a line is JSON. `None`: as [`FORMAT_VARIABLE`] says.
+    /// Whether lines are JSON. `None`: [`FORMAT_VARIABLE`] decides.
     pub json: Option<bool>,
 }
 
@@ -53,9 +53,9 @@ impl Settings {
     }
 }
 
-/// Sends the events of a process that is one server to standard error, in colour on a terminal, from level `info` on
-/// unless [`LEVEL_VARIABLE`] or [`LEVEL_FILE_VARIABLE`] says otherwise, as [`FORMAT_VARIABLE`] says. Does nothing if
-/// events go somewhere already.
+/// Logs the events of a process that is one server to standard error, in colour on a terminal. The level is `info`
+/// unless [`LEVEL_VARIABLE`] or [`LEVEL_FILE_VARIABLE`] sets another one, and [`FORMAT_VARIABLE`] sets the format. Does
+/// nothing if a subscriber is installed already.
 pub fn init(who: ServerIdentity) {
     who.is_process();
     init_with(Settings::from("info"));
@@ -70,13 +70,13 @@ pub fn init_with(settings: Settings) {
         .map(PathBuf::from)
         .or(settings.level_file)
         .filter(|_| asked.is_empty());
-    let said = match &file {
+    let limits = match &file {
         Some(file) => read(file, level),
         None => LogLimits::parse(&asked, level)
             .map_err(|error| format!("{LEVEL_VARIABLE}={asked} is not understood: {error}")),
     };
-    let (said, problem) = match said {
-        Ok(said) => (said, None),
+    let (limits, problem) = match limits {
+        Ok(limits) => (limits, None),
         Err(problem) => (LogLimits::default_of(level), Some(problem)),
     };
     let format = std::env::var(FORMAT_VARIABLE).unwrap_or_default();
@@ -86,13 +86,13 @@ pub fn init_with(settings: Settings) {
         _ => false,
     });
     let logs = tracing_subscriber::fmt()
-        .with_env_filter(said.filter)
+        .with_env_filter(limits.filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal() && !is_json);
     let follower = Follower {
         level,
-        said: said.text,
-        told: String::new(),
+        current: limits.text,
+        last_problem: String::new(),
     };
     let installed = if is_json {
         let json = format::format().json().flatten_event(true);
@@ -111,15 +111,15 @@ pub fn init_with(settings: Settings) {
     if installed.is_some() && !is_known {
         tracing::warn!(
             format,
-            "{FORMAT_VARIABLE} must be text or json: telling as text"
+            "{FORMAT_VARIABLE} must be text or json: logging as text"
         );
     }
     if let (Some(()), Some(problem)) = (installed, problem) {
-        tracing::warn!("{problem}: telling from {level} on");
+        tracing::warn!("{problem}: logging from {level} on");
     }
 }
 
-/// A line for people: when, how bad, who, where in the code, what.
+/// A line of text: time, level, server, target, message.
 struct Text;
 
 impl<S, N> FormatEvent<S, N> for Text
@@ -171,7 +171,7 @@ where
     }
 }
 
-/// One object a line, with who tells it last.
+/// One JSON object a line, with the server as its last fields.
 struct Json(Format<format::Json>);
 
 impl<S, N> FormatEvent<S, N> for Json
@@ -203,7 +203,7 @@ where
     }
 }
 
-/// How much is to be told.
+/// A filter of events, and the text that it was made from.
 struct LogLimits {
     text: String,
     filter: EnvFilter,
@@ -217,7 +217,7 @@ impl LogLimits {
         }
     }
 
-    /// Where nothing is said, it's the default.
+    /// Of a text that is empty, the default.
     fn parse(text: &str, default: &str) -> Result<Self, ParseError> {
         let text = match text.trim() {
             "" => default,
@@ -241,17 +241,17 @@ fn read(file: &Path, default: &str) -> Result<LogLimits, String> {
     LogLimits::parse(&text, default).map_err(|error| problem(&error))
 }
 
-/// What is remembered between two looks at the file.
+/// What is remembered between two reads of the file.
 struct Follower {
-    /// Where the file says nothing.
+    /// The level if the file is empty.
     level: &'static str,
-    said: String,
-    /// The last problem that was told of: once is enough.
-    told: String,
+    current: String,
+    /// The last problem that was logged: once is enough.
+    last_problem: String,
 }
 
-/// Reads the file again and again, in a thread of its own: reading may wait for a disk. What it said last counts as
-/// long as it can't be read.
+/// Reads the file again and again, in a thread of its own, because a read may wait for a disk. While the file can't be
+/// read, the last level counts.
 fn follow<S: 'static>(
     file: Option<PathBuf>,
     mut follower: Follower,
@@ -263,7 +263,7 @@ fn follow<S: 'static>(
         .spawn(move || {
             loop {
                 std::thread::sleep(READ_EVERY);
-                follower.look(&file, &filter);
+                follower.reread(&file, &filter);
             }
         });
     if let Err(error) = thread {
@@ -272,23 +272,23 @@ fn follow<S: 'static>(
 }
 
 impl Follower {
-    fn look<S>(&mut self, file: &Path, filter: &reload::Handle<EnvFilter, S>) {
+    fn reread<S>(&mut self, file: &Path, filter: &reload::Handle<EnvFilter, S>) {
         match read(file, self.level) {
-            Ok(said) if said.text != self.said => {
-                // That it changed is told whatever the level.
-                let ours = format!("{},{}=info", said.text, module_path!());
-                let with_ours = EnvFilter::try_new(ours).unwrap_or(said.filter);
+            Ok(limits) if limits.text != self.current => {
+                // The change is logged at any level.
+                let ours = format!("{},{}=info", limits.text, module_path!());
+                let with_ours = EnvFilter::try_new(ours).unwrap_or(limits.filter);
                 if let Err(error) = filter.reload(with_ours) {
                     tracing::warn!(%error, "the log's level can't be changed any more");
                 }
-                tracing::info!(from = self.said, to = said.text, "log level");
-                self.said = said.text;
-                self.told.clear();
+                tracing::info!(from = self.current, to = limits.text, "log level");
+                self.current = limits.text;
+                self.last_problem.clear();
             }
-            Ok(_) => self.told.clear(),
-            Err(problem) if problem != self.told => {
-                tracing::warn!("{problem}: telling from {} on, as before", self.said);
-                self.told = problem;
+            Ok(_) => self.last_problem.clear(),
+            Err(problem) if problem != self.last_problem => {
+                tracing::warn!("{problem}: logging from {} on, as before", self.current);
+                self.last_problem = problem;
             }
             Err(_) => {}
         }
@@ -314,8 +314,8 @@ mod tests {
         }
     }
 
-    /// What is told in a thread of this server's, without the time.
-    fn told(server: &str, is_json: bool) -> String {
+    /// The line that a thread of this server logs, without the time.
+    fn logged(server: &str, is_json: bool) -> String {
         let lines = Lines::default();
         let (writer, server) = (lines.clone(), server.to_owned());
         let thread = std::thread::spawn(move || {
@@ -327,7 +327,7 @@ mod tests {
             let logs = tracing_subscriber::fmt()
                 .with_writer(move || writer.clone())
                 .with_ansi(false);
-            let tell = || {
+            let warn = || {
                 let span = tracing::info_span!("step", number = 1);
                 let _step = span.enter();
                 tracing::warn!(target: "here", tablet = 7, "it is late");
@@ -339,9 +339,9 @@ mod tests {
                     .with_current_span(false)
                     .with_span_list(false);
                 let logs = logs.fmt_fields(JsonFields::new()).event_format(Json(json));
-                tracing::subscriber::with_default(logs.finish(), tell);
+                tracing::subscriber::with_default(logs.finish(), warn);
             } else {
-                tracing::subscriber::with_default(logs.event_format(Text).finish(), tell);
+                tracing::subscriber::with_default(logs.event_format(Text).finish(), warn);
             }
         });
         thread.join().expect("no panic");
@@ -358,13 +358,13 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_who_tells_it() {
+    fn a_line_names_its_server() {
         assert_eq!(
-            told("tablet-0", false),
+            logged("tablet-0", false),
             " WARN role=tablet server=tablet-0 step{number=1}: here: it is late tablet=7\n"
         );
         assert_eq!(
-            told("\"odd\"", true),
+            logged("\"odd\"", true),
             r#"{"level":"WARN","message":"it is late","role":"tablet","server":"\"odd\"","tablet":7,"target":"here","timestamp":null}"#
         );
     }

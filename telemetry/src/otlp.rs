@@ -30,8 +30,8 @@ const LAST: Duration = Duration::from_secs(2);
 pub struct Settings {
     /// The collector, for example `http://collector:4317`.
     pub endpoint: String,
-    /// Of a server: of the traces that clients sample, this part is told of, from 0 to 1. It is chosen by the trace's
-    /// id, so that servers with the same ratio tell of the same traces.
+    /// Of a server: the part of the traces sampled by clients that it exports, from 0 to 1. It is chosen by the trace's
+    /// id, so that servers with the same ratio export the same traces.
     pub ratio: f64,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Debug for Exporter {
 }
 
 impl Exporter {
-    /// Of a server of this role and name: it tells of what its clients sample.
+    /// Of a server of this role and name: it exports traces that its clients sample.
     ///
     /// # Errors
     /// [`Error`]; a collector that is not there is none.

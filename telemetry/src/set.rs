@@ -113,7 +113,7 @@ impl<'a> Set<'a> {
     /// Every metric of the table was made.
     ///
     /// # Panics
-    /// One was not: the documentation would tell of something that isn't there.
+    /// One was not: the documentation would describe a metric that isn't there.
     pub fn finish(self) {
         let made = self.made.into_inner();
         for metric in self.table {

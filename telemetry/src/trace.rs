@@ -1,5 +1,5 @@
-//! Spans of traces: what clients and servers tell of a transaction that is sampled. Each names what it is about with
-//! the keys of [`key`], and never a row, a column or a value.
+//! Spans of traces: what clients and servers report of a sampled transaction. A span has attributes with the keys of
+//! [`key`], and never a row, a column or a value.
 
 use std::time::SystemTime;
 
@@ -20,7 +20,7 @@ pub mod key {
     pub const TABLET: &str = "tablet";
     /// What the process is: client, tso, tablet, master, proxy or operator.
     pub const ROLE: &str = "role";
-    /// The server's stable name; of a client, whom it asks: HOST:PORT.
+    /// The server's stable name; of a client, the address that it asks: HOST:PORT.
     pub const SERVER: &str = "server";
     /// How it ended, as the metrics call it.
     pub const RESULT: &str = "result";
@@ -113,7 +113,7 @@ impl Tracer {
     }
 }
 
-/// Something that takes time. It ends when it is dropped, or earlier when it is told to.
+/// Something that takes time. It ends when it is dropped, or earlier by a call.
 #[derive(Debug)]
 pub struct Span(Context);
 

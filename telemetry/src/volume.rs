@@ -6,8 +6,8 @@ use prometheus::IntGauge;
 
 use crate::endpoint::NO_ROOM;
 
-/// Why a server could not write that many bytes into this folder, for people; nothing where it could, or where the volume
-/// can't be looked at.
+/// Why a server could not write that many bytes into this folder, for people; nothing if it could, or if the volume
+/// can't be read.
 ///
 /// # Errors
 /// It is full, or may only be read.
@@ -53,8 +53,8 @@ impl Volume {
         self.size.get() > 0 && self.free.get() < bytes
     }
 
-    /// Asks the system about the volume on which this folder lies. One that can't be looked at is left as it was: what
-    /// uses it complains about that.
+    /// Asks the system about the volume on which this folder lies. If that fails the gauges stay as they were: what
+    /// uses the volume reports the failure.
     pub fn show(&self, folder: &Path) {
         if let Ok(volume) = rustix::fs::statvfs(folder) {
             let bytes = |blocks: u64| {
@@ -68,7 +68,7 @@ impl Volume {
 }
 
 #[test]
-fn a_full_volume_is_told() {
+fn a_full_volume_is_reported() {
     let folder = std::env::temp_dir();
     assert_eq!(writable(&folder, 0), Ok(()));
     let why = writable(&folder, u64::MAX).expect_err("nobody has that much");

@@ -1,4 +1,4 @@
-//! Who tells a line of the log: one process may have several servers, a thread each with threads of their own.
+//! Which server a line of the log belongs to: one process may run several servers, a thread each with threads of their own.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
@@ -6,13 +6,13 @@ use std::sync::{Arc, OnceLock};
 /// A server, as each line of its log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerIdentity {
-    /// What it is, in the words of [`crate::trace::key::ROLE`].
+    /// Its role, one of those of [`crate::trace::key::ROLE`].
     pub role: &'static str,
     /// Its stable name, as `tablet-0`.
     pub server: String,
 }
 
-/// Who a thread is that was told nothing.
+/// The server of each thread that has none of its own.
 static PROCESS: OnceLock<Arc<ServerIdentity>> = OnceLock::new();
 
 thread_local! {
@@ -31,14 +31,14 @@ impl ServerIdentity {
     }
 }
 
-/// For whom this thread works, as far as it was told.
+/// The server that this thread works for, if one was set.
 pub fn current() -> Option<Arc<ServerIdentity>> {
-    // A thread that ends may still have something to tell.
+    // A thread may still log while it ends.
     let own = THREAD.try_with(|who| who.borrow().clone());
     own.ok().flatten().or_else(|| PROCESS.get().cloned())
 }
 
-/// What another thread is to do, for the same server as this one.
+/// Work for another thread, in the name of the server of this one.
 pub fn inherited<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     let enter = entering();
     move || {
@@ -47,7 +47,7 @@ pub fn inherited<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     }
 }
 
-/// What makes any other thread work for the same server as this one.
+/// A function that makes its thread work for the server of this one.
 pub fn entering() -> impl Fn() {
     let who = current();
     move || {
@@ -58,7 +58,7 @@ pub fn entering() -> impl Fn() {
 }
 
 #[test]
-fn a_thread_works_for_whoever_started_it() {
+fn a_thread_works_for_the_server_that_started_it() {
     let tablet = ServerIdentity {
         role: "tablet",
         server: "tablet-0".into(),

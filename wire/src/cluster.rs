@@ -29,7 +29,7 @@ pub fn named_cluster(metadata: &MetadataMap) -> Option<&str> {
     metadata.get(CLUSTER)?.to_str().ok()
 }
 
-/// Whether a request is of this cluster, as far as it says. A server that belongs to none yet has nothing to tell.
+/// Checks that a request belongs to this cluster, if it names one. A server that belongs to none yet accepts all.
 ///
 /// # Errors
 /// `FAILED_PRECONDITION`: it is of another one.

@@ -23,7 +23,7 @@ impl std::fmt::Display for v1::Addressee {
     }
 }
 
-/// How far a tablet server is.
+/// The points that a tablet server has taken.
 impl From<&v1::HeartbeatRequest> for Points {
     fn from(beat: &v1::HeartbeatRequest) -> Self {
         Self {
@@ -34,13 +34,13 @@ impl From<&v1::HeartbeatRequest> for Points {
     }
 }
 
-/// How far a tablet server is to go.
+/// The points that a tablet server is to take.
 impl From<&v1::HeartbeatResponse> for Points {
-    fn from(told: &v1::HeartbeatResponse) -> Self {
+    fn from(response: &v1::HeartbeatResponse) -> Self {
         Self {
-            barrier: Timestamp::from_u64(told.barrier),
-            safe_point: Timestamp::from_u64(told.safe_point),
-            resolved: Timestamp::from_u64(told.resolved_ts),
+            barrier: Timestamp::from_u64(response.barrier),
+            safe_point: Timestamp::from_u64(response.safe_point),
+            resolved: Timestamp::from_u64(response.resolved_ts),
         }
     }
 }
@@ -72,12 +72,12 @@ impl From<v1::NotLeased> for NotLeased {
     }
 }
 
-/// How far a tablet server may answer.
+/// The lease that the master grants to a tablet server.
 impl From<&v1::HeartbeatResponse> for Lease {
-    fn from(heard: &v1::HeartbeatResponse) -> Self {
+    fn from(response: &v1::HeartbeatResponse) -> Self {
         Self {
-            until: Timestamp::from_u64(heard.lease),
-            commits_above: Timestamp::from_u64(heard.commits_above),
+            until: Timestamp::from_u64(response.lease),
+            commits_above: Timestamp::from_u64(response.commits_above),
         }
     }
 }

@@ -23,8 +23,8 @@ const WAITED: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterAddresses {
     all: Vec<String>,
-    /// Those at which masters reach each other, as one of them has named them. An address that was given may stand for several, or be
-    /// looked up anew each time: only these say which master isn't asked again.
+    /// The addresses at which masters reach each other, as one of them has named them. A configured address may stand for several masters,
+    /// or resolve anew each time. So only these addresses decide which master isn't asked again.
     learned: Vec<String>,
     /// The one of these that has answered last.
     answered_by: Option<String>,
@@ -32,17 +32,17 @@ pub struct MasterAddresses {
     current: String,
     /// Those to ask after it, if it doesn't lead.
     others: VecDeque<String>,
-    /// A standby may still take this one for the leader.
-    silence: Option<Silence>,
+    /// The master that gave no answer last. A standby may still take it for the leader.
+    unanswered: Option<UnansweredMaster>,
     /// A standby has answered. So there are several masters, also if one address stands for all of them, as that of a service
     /// of Kubernetes does.
     has_standbys: bool,
 }
 
-/// The one that gave no answer last.
+/// A master that gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Silence {
-    of: String,
+struct UnansweredMaster {
+    address: String,
     /// Until when it was waited for; none if it refused at once.
     waited: Option<Instant>,
 }
@@ -75,7 +75,7 @@ impl FromStr for MasterAddresses {
             answered_by: None,
             current,
             others: VecDeque::new(),
-            silence: None,
+            unanswered: None,
             has_standbys: false,
         })
     }
@@ -120,7 +120,7 @@ impl MasterAddresses {
         self.learn(metadata);
         self.answered_by = self.learned.first().cloned();
         self.others.clear();
-        self.silence = None;
+        self.unanswered = None;
     }
 
     /// A master has named all that it knows, itself first, in the metadata of an answer.
@@ -169,12 +169,12 @@ impl MasterAddresses {
             return true;
         }
         if let Some(leader) = leader {
-            let silence = self.silence.as_ref();
-            let silence = silence.filter(|silence| silence.of == leader.address);
-            let waited = silence.and_then(|silence| silence.waited);
+            let unanswered = self.unanswered.as_ref();
+            let unanswered = unanswered.filter(|unanswered| unanswered.address == leader.address);
+            let waited = unanswered.and_then(|unanswered| unanswered.waited);
             let since = waited.map(|until| now.saturating_duration_since(until));
             let is_alive = since.is_some_and(|it| u128::from(leader.silent_ms) < it.as_millis());
-            if (silence.is_none() || is_alive) && leader.address != asked {
+            if (unanswered.is_none() || is_alive) && leader.address != asked {
                 self.current.clone_from(&leader.address);
                 return true;
             }
@@ -185,14 +185,17 @@ impl MasterAddresses {
             // One that names nobody is about to lead.
             return false;
         }
-        self.silence = None;
+        self.unanswered = None;
         self.advance();
         false
     }
 
     /// Whether one was waited for in vain so short a time ago that no standby can have taken over.
     fn has_waited(&self, now: Instant) -> bool {
-        let waited = self.silence.as_ref().and_then(|silence| silence.waited);
+        let waited = self
+            .unanswered
+            .as_ref()
+            .and_then(|unanswered| unanswered.waited);
         waited.is_some_and(|until| now.saturating_duration_since(until) < TAKEOVER)
     }
 
@@ -200,9 +203,9 @@ impl MasterAddresses {
     fn is_next_silent(&self) -> bool {
         let next = self.others.front().cloned();
         let next = next.or_else(|| self.rest().pop_front()).unwrap_or_default();
-        let is_silent = |silence: &Silence| silence.of == next;
+        let is_silent = |unanswered: &UnansweredMaster| unanswered.address == next;
         let may_be_any = !self.learned.is_empty() && !self.learned.contains(&next);
-        may_be_any || self.silence.as_ref().is_some_and(is_silent)
+        may_be_any || self.unanswered.as_ref().is_some_and(is_silent)
     }
 
     /// The one that was asked then gave no answer until now.
@@ -215,8 +218,8 @@ impl MasterAddresses {
         let stands_for = self.answered_by.as_deref().filter(|_| {
             !self.learned.iter().any(|it| it == asked) && self.all.iter().any(|it| it == asked)
         });
-        self.silence = Some(Silence {
-            of: stands_for.unwrap_or(asked).to_owned(),
+        self.unanswered = Some(UnansweredMaster {
+            address: stands_for.unwrap_or(asked).to_owned(),
             // A connection that is refused costs nothing: it is tried again.
             waited: has_waited.then_some(now),
         });

@@ -25,7 +25,7 @@ pub(super) fn readers_see_whole_batches(bed: &Bed<'_>) {
                 batch.put(column, key, number(round));
             }
         }
-        // Comes and goes, so that the number of pairs tells too.
+        // Comes and goes, so that the number of pairs differs too.
         if round.is_multiple_of(2) {
             batch.put(Column::Lock, "d", number(round));
         } else {

@@ -137,7 +137,7 @@ impl Log {
         };
         match self.disk.free_bytes() {
             Ok(Some(free)) if free < bytes.saturating_add(reserve_bytes) => return Err(full()),
-            // A disk that can't tell answers when it is written to.
+            // A disk that doesn't know reports an error when it is written to.
             _ => {}
         }
         if let Err(error) = self.file.append(&self.buffer) {
@@ -248,7 +248,7 @@ pub(crate) enum Begun {
     StoreLost,
 }
 
-/// Makes the first segment of a new log, and looks whether log and store belong together.
+/// Makes the first segment of a new log, and checks that log and store belong together.
 #[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
 pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<Begun> {
     let first = replay::segments(&disk.list()?).first().copied();

@@ -4,8 +4,8 @@
 //! magic u32 | len u32 | crc32c of payload u32 | crc32c of segment u64, offset u64, all before u32 | payload
 //! payload: ops, each  column u8 (high bit: delete) | key len u32 [| value len u32] | key [| value]
 //! ```
-//! Numbers are little endian. The header has a checksum of its own, or a damaged length would look
-//! like a record torn at the end of the file; place and segment go into it, so that bytes of a log
+//! Numbers are little endian. The header has a checksum of its own: otherwise a damaged length reads
+//! as a record torn at the end of the file; place and segment go into it, so that bytes of a log
 //! inside of a value can't be taken for a record.
 
 use bytes::Bytes;
@@ -62,8 +62,8 @@ fn header_crc(fields: &[u8], place: Place) -> u32 {
     crc32c::crc32c_append(crc, fields)
 }
 
-/// What lies at a place.
-pub(super) enum Found {
+/// The outcome of reading a record at a place.
+pub(super) enum ReadRecord {
     /// A record: its payload, and the bytes of the whole.
     Record { payload: Bytes, bytes: usize },
     /// The header is sound, but the file ends before the record does.
@@ -74,28 +74,28 @@ pub(super) enum Found {
     BadPayload { bytes: usize },
 }
 
-/// Looks at the beginning of `rest`, which lies at `place`.
-pub(super) fn look(rest: &Bytes, place: Place) -> Found {
+/// Reads the record at the beginning of `rest`, which lies at `place`.
+pub(super) fn read(rest: &Bytes, place: Place) -> ReadRecord {
     let Some((header, _)) = rest.split_first_chunk::<HEADER_BYTES>() else {
-        return Found::BadHeader;
+        return ReadRecord::BadHeader;
     };
     let number = |at: usize| {
         u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
     };
     if header[..4] != MAGIC || header_crc(&header[..12], place) != number(12) {
-        return Found::BadHeader;
+        return ReadRecord::BadHeader;
     }
     let bytes = HEADER_BYTES + number(4) as usize;
     if rest.len() < bytes {
-        return Found::Short;
+        return ReadRecord::Short;
     }
     let payload = &rest[HEADER_BYTES..bytes];
     if crc32c::crc32c(payload) != number(8) {
-        return Found::BadPayload { bytes };
+        return ReadRecord::BadPayload { bytes };
     }
     // A copy: what stays in memory of one record doesn't keep its whole segment there.
     let payload = Bytes::copy_from_slice(payload);
-    Found::Record { payload, bytes }
+    ReadRecord::Record { payload, bytes }
 }
 
 /// The group of a payload whose checksum was right, as one batch; the reason if it is none all the

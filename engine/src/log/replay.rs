@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     file_name,
-    record::{self, Found, Place},
+    record::{self, Place, ReadRecord},
 };
 use crate::{Batch, Error, disk::Disk};
 
@@ -126,26 +126,26 @@ fn check(rest: &Bytes, place: Place) -> Result<(Bytes, usize), Bad> {
             "{what}, and the log goes on behind it"
         )))
     };
-    match record::look(rest, place) {
-        Found::Record { payload, bytes } => Ok((payload, bytes)),
-        Found::Short => Err(Bad::Torn {
+    match record::read(rest, place) {
+        ReadRecord::Record { payload, bytes } => Ok((payload, bytes)),
+        ReadRecord::Short => Err(Bad::Torn {
             bytes: rest.len() as u64,
         }),
-        Found::BadPayload { bytes } if has_record_behind(rest, bytes, place) => {
+        ReadRecord::BadPayload { bytes } if has_record_behind(rest, bytes, place) => {
             damaged("the record's checksum is wrong")
         }
-        Found::BadHeader if has_record_behind(rest, 1, place) => {
+        ReadRecord::BadHeader if has_record_behind(rest, 1, place) => {
             damaged("the checksum of the record's header is wrong")
         }
-        Found::BadPayload { bytes } => Err(Bad::Torn {
+        ReadRecord::BadPayload { bytes } => Err(Bad::Torn {
             bytes: bytes as u64,
         }),
-        Found::BadHeader => Err(Bad::Torn { bytes: 0 }),
+        ReadRecord::BadHeader => Err(Bad::Torn { bytes: 0 }),
     }
 }
 
 /// Whether a record of this segment lies `from` bytes behind the place or later. Without a sound header
-/// there is no telling where the next one begins: any place is tried. What an older segment has left in the
+/// the place of the next one is unknown: any place is tried. What an older segment has left in the
 /// file is of another place, and none.
 fn has_record_behind(rest: &Bytes, from: usize, place: Place) -> bool {
     (from..rest.len())
@@ -156,6 +156,9 @@ fn has_record_behind(rest: &Bytes, from: usize, place: Place) -> bool {
                 ..place
             };
             // A sound header is enough: whether its payload is damaged too does not matter.
-            !matches!(record::look(&rest.slice(skip..), place), Found::BadHeader)
+            !matches!(
+                record::read(&rest.slice(skip..), place),
+                ReadRecord::BadHeader
+            )
         })
 }

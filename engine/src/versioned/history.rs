@@ -163,7 +163,7 @@ impl History {
             .map(|(version, _)| *version)
     }
 
-    /// Drops the entries no snapshot looks for: those at or below the oldest.
+    /// Drops the entries that no snapshot reads: those at or below the oldest.
     fn forget(&mut self) {
         let oldest = self.oldest().unwrap_or(u64::MAX);
         while self

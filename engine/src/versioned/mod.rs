@@ -15,7 +15,7 @@ use scan::Chunks;
 
 use crate::{
     Batch, Column, Direction, Error, Key, Read, Scan, Snapshot, Value,
-    backend::{Backend, Checkpoint, Rest, Store},
+    backend::{Backend, Checkpoint, StepHook, Store},
 };
 
 /// Batches are made visible in slices of about this many puts and deletes, so that a large group does
@@ -152,7 +152,7 @@ impl<S: Store> Backend for Versioned<S> {
         }))
     }
 
-    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, rest: StepHook<'_>) -> Result<Checkpoint, Error> {
         self.shared.store.checkpoint(rest)
     }
 

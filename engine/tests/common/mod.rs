@@ -1,4 +1,4 @@
-//! A disk in memory that fails when told, and what the tests of the log share.
+//! A disk in memory that fails on request, and what the tests of the log share.
 
 pub(crate) mod tmpfs;
 

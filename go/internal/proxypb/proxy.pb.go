@@ -200,7 +200,7 @@ func (x *BeginRequest) GetCells() []*CellName {
 
 type BeginResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token of the session. Whoever has it can use the session.
+	// The token of the session. Any client that has it can use the session.
 	Session string `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
 	// The snapshot, and the name of the transaction.
 	StartTs uint64 `protobuf:"varint,2,opt,name=start_ts,json=startTs,proto3" json:"start_ts,omitempty"`

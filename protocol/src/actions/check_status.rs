@@ -57,7 +57,7 @@ pub struct NotThePrimary {
 ///
 /// # Errors
 /// [`NotThePrimary`]: a secondary that is rolled back for its age would tear a committed transaction.
-/// Without a lock nothing tells the two apart; then nothing is there to be torn.
+/// Without a lock primary and secondary can't be distinguished; then nothing can be torn.
 pub fn check_status(
     view: &CellView,
     query: &StatusQuery,

@@ -11,7 +11,7 @@ use crate::types::{Effect, Timestamp, Write, WriteKind};
 pub struct Collected {
     /// The removals, and records that are replaced by their fates.
     pub effects: Vec<Effect>,
-    /// Where these are: they are to be looked at again when resolved has passed them.
+    /// Where these are: they are collected when resolved has passed them.
     pub fates: Vec<Timestamp>,
     /// Records among them.
     pub records: usize,
@@ -34,7 +34,7 @@ pub struct Collected {
 /// that began there, and so does a delete.
 ///
 /// Of a commit at or above resolved ([`Points::needs_fate`]) the fate stays in place of a put or delete that would go: a
-/// lock's record. A delete that is the newest stays as it is: who reads looks no further.
+/// lock's record. A delete that is the newest stays as it is: a reader goes no further.
 ///
 /// Doing it twice is harmless, and so is stopping between two removals.
 ///

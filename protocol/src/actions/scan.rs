@@ -139,7 +139,7 @@ fn finish<K: Ord, E>(
     })
 }
 
-/// A lock that isn't looked through.
+/// A lock that the reader may not ignore.
 fn lock_met<K>(
     snapshot: Snapshot<'_>,
     key: K,

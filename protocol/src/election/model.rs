@@ -24,14 +24,14 @@ use super::mutants::{self, ElectionMutant};
 use super::*;
 use crate::oracle::Now;
 use elected::{Elected, Replica};
-use promises::Answer;
+use promises::PendingResponse;
 use states::{StateCommand, StateResult, StateWorker, States};
 
 const UNIX_MS: u64 = 1_700_000_000_000;
 const REPLICAS: usize = 3;
 /// A request to the register is given up after so long, or so long.
 const TIMEOUTS_MS: [u64; 2] = [1_500, 6_000];
-/// How often a process looks for a command.
+/// How often a process polls for a command.
 const TICK_MS: u64 = 60;
 
 /// A generator of numbers (splitmix64).
@@ -79,7 +79,7 @@ enum Event {
     /// A request for a promise arrives, from this process.
     Ask(usize, PromiseCall),
     /// A write of the folder has ended. The call that it was for is answered to this process, if there is one.
-    Written(PromiseRecord, Option<Answer>),
+    Written(PromiseRecord, Option<PendingResponse>),
     Promised(PromiseCall),
     Introduced(Peer),
     /// A command reaches the register of the state, and its answer comes.
@@ -87,7 +87,7 @@ enum Event {
     OfStates(u64, StateResult),
     /// A request to keep the copy of a state arrives, from this process; a write of it has ended; it is answered.
     AskCopy(usize, PromiseCall, CopyRequest, usize),
-    CopyWritten(StateNumber, usize, Option<Answer>),
+    CopyWritten(StateNumber, usize, Option<PendingResponse>),
     Copied(PromiseCall, u64),
     Fault,
     Client,

@@ -22,7 +22,7 @@ pub enum ElectionMutant {
     GrantsDuringHandOver,
     /// A swap whose outcome is unknown counts as done.
     UnknownIsDone,
-    /// After a conflict the leader goes on, whoever leads now.
+    /// After a conflict the leader goes on, although another one may lead.
     ConflictRetried,
     /// A standby counts from when it sent its load.
     SeenFromSending,

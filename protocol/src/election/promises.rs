@@ -10,7 +10,7 @@ use super::mutants::{self, ElectionMutant};
 use super::value::{Leadership, PEERS_MAX, Peer};
 use crate::types::Timestamp;
 
-/// A peer that was not heard for so long, and isn't in the register's value, is forgotten.
+/// A peer that has not reported for so long, and isn't in the register's value, is forgotten.
 pub(super) const FORGET_MS: u64 = 30_000;
 
 /// What a replica's folder keeps, for every process that runs in it.
@@ -68,7 +68,7 @@ pub struct PromiseRound {
 #[derive(Clone, Debug)]
 struct PeerState {
     address: String,
-    heard_ms: u64,
+    seen_ms: u64,
     /// Of the leader's term; 0 for none.
     promised_until_ms: u64,
     /// The highest limit of the leader's term that its folder has.
@@ -130,7 +130,7 @@ impl Promises {
         self.kept_term >= self.needed_term || mutants::on(ElectionMutant::TermNotKept)
     }
 
-    /// Whom the leader's next value lists: the replicas whose promises hold. A replica that isn't listed can't take over, so that
+    /// The replicas that the leader's next value lists: those whose promises hold. A replica that isn't listed can't take over, so that
     /// it needs no promise; if none promises, any may take over.
     pub(super) fn promisers(&self, now_ms: u64) -> Vec<Peer> {
         let holds = |(_, state): &(&u64, &PeerState)| state.promised_until_ms > now_ms;
@@ -147,13 +147,13 @@ impl Promises {
         self.peers.values().map(|peer| &*peer.address)
     }
 
-    /// Which replicas were heard since then, and where.
-    pub(super) fn heard_since(&self, since_ms: u64) -> impl Iterator<Item = (u64, &str)> {
-        let heard = self
+    /// The replicas that have reported since then, and their addresses.
+    pub(super) fn seen_since(&self, since_ms: u64) -> impl Iterator<Item = (u64, &str)> {
+        let seen = self
             .peers
             .iter()
-            .filter(move |(_, peer)| peer.heard_ms >= since_ms);
-        heard.map(|(replica, peer)| (*replica, &*peer.address))
+            .filter(move |(_, peer)| peer.seen_ms >= since_ms);
+        seen.map(|(replica, peer)| (*replica, &*peer.address))
     }
 
     fn add(&mut self, now_ms: u64, peer: &Peer, is_news: bool) {
@@ -163,13 +163,13 @@ impl Promises {
         let len = self.peers.len();
         match self.peers.get_mut(&peer.replica) {
             Some(state) if is_news => {
-                state.heard_ms = now_ms;
+                state.seen_ms = now_ms;
                 state.address.clone_from(&peer.address);
             }
             None if len < PEERS_MAX => {
                 let state = PeerState {
                     address: peer.address.clone(),
-                    heard_ms: now_ms,
+                    seen_ms: now_ms,
                     promised_until_ms: 0,
                     kept: Timestamp::ZERO,
                 };
@@ -208,8 +208,8 @@ impl Election {
         self.promises.record
     }
 
-    /// Another replica asks for a promise. The record is to be made durable before it is told that this one promises; none:
-    /// it doesn't. It is bound from now on, whether or not the leader hears of it.
+    /// Another replica asks for a promise. The record has to be durable before the promise is sent; none: this replica doesn't
+    /// promise. It is bound from now on, whether or not the leader receives the promise.
     pub fn promise(&mut self, now_ms: u64, request: &PromiseRequest) -> Option<PromiseRecord> {
         // A swap that is undecided may make it the leader in the middle of its promise.
         let is_free = matches!(self.role, Role::Standby)
@@ -283,7 +283,7 @@ impl Election {
         }
         let promises = &mut self.promises;
         promises.peers.retain(|replica, state| {
-            now_ms < state.heard_ms.saturating_add(FORGET_MS)
+            now_ms < state.seen_ms.saturating_add(FORGET_MS)
                 || listed.iter().any(|peer| peer.replica == *replica)
         });
         promises.record.register = register;
@@ -343,7 +343,7 @@ impl Election {
         let until_ms = from_ms.saturating_add(self.timing.right_ms);
         peer.promised_until_ms = peer.promised_until_ms.max(until_ms);
         peer.kept = peer.kept.max(request.limit);
-        peer.heard_ms = peer.heard_ms.max(now_ms);
+        peer.seen_ms = peer.seen_ms.max(now_ms);
     }
 
     /// This replica's own folder has the record, of a round or of [a term](Self::is_term_kept) in which it gave up.

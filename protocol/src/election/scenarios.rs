@@ -416,13 +416,13 @@ fn a_takeover_goes_on_from_the_later_state() {
 }
 
 #[test]
-fn replicas_are_named_where_they_were_heard_last() {
+fn replicas_are_named_where_they_were_seen_last() {
     let stored = led(&[2, 3]);
     let mut replica = start(member(2, 20), &[]);
     assert_eq!(replica.addresses(0), ["here:2"]);
     load(&mut replica, 0, &stored);
     assert_eq!(replica.addresses(0), ["here:2", "here:1", "here:3"]);
-    // A standby hears of nobody.
+    // A standby has no reports of others.
     let again = Peer {
         address: "there:3".to_owned(),
         ..peer(3)

@@ -1,4 +1,4 @@
-//! What a replica shows of the election.
+//! The state of the election that a replica reports.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ impl Election {
         self.stored().map(|stored| stored.value.register)
     }
 
-    /// Where all replicas are that it knows: this one, the leader, and those that could take over, which are in the register's value or
-    /// were heard just now.
+    /// The addresses of all known replicas: this one, the leader, and those that could take over, which are in the register's value or
+    /// have reported just now.
     pub fn addresses(&self, now_ms: u64) -> Vec<&str> {
         let stored = self.stored().map(|stored| &stored.value);
         let holder = stored.and_then(|value| value.holder.as_ref());
         let promisers = stored.into_iter().flat_map(|value| &value.promisers);
-        // One that has started again since is heard from another address.
+        // A replica that has restarted since reports from another address.
         let mut others: BTreeMap<u64, &str> = promisers
             .map(|peer| (peer.replica, &*peer.address))
             .collect();
         others.extend(
             self.promises
-                .heard_since(now_ms.saturating_sub(self.timing.takeover_ms)),
+                .seen_since(now_ms.saturating_sub(self.timing.takeover_ms)),
         );
         if let Some(holder) = holder {
             others.remove(&holder.replica);

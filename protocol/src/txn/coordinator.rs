@@ -126,7 +126,7 @@ pub enum Command {
         /// At this timestamp.
         commit_ts: Timestamp,
     },
-    /// Tell the application.
+    /// Return the outcome to the application.
     Finish(Finished),
     /// Commit everything but the primary; nobody waits for it.
     CommitSecondaries {
@@ -573,7 +573,7 @@ impl Coordinator {
             self.state = State::Ended;
             return vec![Command::Finish(Finished::Aborted(reason))];
         }
-        // The primary in any case: it tells anyone who meets one of the others' locks how it ended.
+        // The primary in any case: its record decides about the other locks.
         let mutations = (0..self.mutations)
             .filter(|at| *at == 0 || !left_nothing.contains(at))
             .collect();

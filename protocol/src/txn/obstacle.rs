@@ -37,7 +37,7 @@ impl Ending {
 pub enum ReadNext {
     /// Clear the lock, and read again.
     Resolve(Ending),
-    /// Read again and look through the transaction's locks: it commits above the snapshot.
+    /// Read again and ignore the transaction's locks: it commits above the snapshot.
     Bypass,
     /// Ask again in a moment: the transaction is about to commit, or its primary is on its way.
     Wait,

@@ -8,7 +8,7 @@ pub const COLUMN_BYTES_MAX: usize = 1024;
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4 << 20;
 /// Values up to this many bytes travel inside lock and write records, so that reading them takes
-/// one look-up instead of two.
+/// one lookup instead of two.
 pub const SHORT_VALUE_BYTES_MAX: usize = 255;
 /// Cells in one request.
 pub const REQUEST_CELLS_MAX: usize = 65_536;

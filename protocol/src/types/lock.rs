@@ -46,11 +46,11 @@ pub struct Lock {
     /// The transaction may not commit below this; readers push it past their snapshot instead of
     /// waiting. Only the primary's counts.
     pub min_commit_ts: Timestamp,
-    /// The owner tried to commit and was told to take a later commit_ts: no more pushing, or a hot
+    /// The owner tried to commit and has to take a later commit_ts: no more pushing, or a hot
     /// cell's readers could keep it from ever committing.
     pub committing: bool,
     /// Which of its transaction's flushes wrote it, counted from 1: a transaction that flushes may write a cell
-    /// again, and only this tells a later write from a late copy of an earlier one. 0: the transaction was
+    /// again, and only this distinguishes a later write from a late copy of an earlier one. 0: the transaction was
     /// prewritten as a whole.
     pub generation: u32,
     /// The value, when it is short. `None`: no value, or a long one in the data column.

@@ -67,7 +67,7 @@ pub enum TabletState {
     /// Everything.
     #[default]
     Serving,
-    /// Its table is being deleted: the owner tells the fate of transactions, and lets none commit.
+    /// Its table is being deleted: the owner reports the fate of transactions, and lets none commit.
     Frozen,
 }
 

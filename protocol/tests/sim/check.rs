@@ -22,7 +22,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Commit records stay, stand above their start_ts, and are the only trace of their transaction
     /// on their cell; so are rollback records. A long value has a lock or a record that owns it.
-    pub(crate) fn look(&mut self, store: &Store) -> Result<(), String> {
+    pub(crate) fn check(&mut self, store: &Store) -> Result<(), String> {
         let mut committed = BTreeSet::new();
         // Of each transaction on each cell, at most one of: lock, commit record, rollback record.
         let mut traces = BTreeSet::new();
@@ -108,7 +108,7 @@ pub(crate) fn outcomes(world: &World<'_>) -> Result<(), String> {
             continue;
         }
         let ending = world.ending(client);
-        told(client, ending)?;
+        reported(client, ending)?;
         atomic(&world.store, client, ending)?;
         if let Some(Ending::Committed(commit_ts)) = ending {
             committed.push(Committed {
@@ -134,9 +134,9 @@ pub(crate) fn outcomes(world: &World<'_>) -> Result<(), String> {
     read_again(world, &committed)
 }
 
-/// What the application was told is true.
-fn told(client: &Client, ending: Option<Ending>) -> Result<(), String> {
-    let right = match &client.told {
+/// What was returned to the application is true.
+fn reported(client: &Client, ending: Option<Ending>) -> Result<(), String> {
+    let right = match &client.outcome {
         Some(Finished::Committed(ts)) => ending == Some(Ending::Committed(*ts)),
         Some(Finished::Aborted(_)) => !matches!(ending, Some(Ending::Committed(_))),
         Some(Finished::Unknown | Finished::Flushed { .. }) | None => true,
@@ -144,9 +144,9 @@ fn told(client: &Client, ending: Option<Ending>) -> Result<(), String> {
     if right {
         return Ok(());
     }
-    let (start_ts, told) = (client.start_ts, &client.told);
+    let (start_ts, outcome) = (client.start_ts, &client.outcome);
     Err(format!(
-        "{start_ts} was told {told:?}, but it is {ending:?}"
+        "{start_ts} received {outcome:?}, but it is {ending:?}"
     ))
 }
 

@@ -32,7 +32,7 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// What the coordinator is told when the client gives up on it; reads never are given up.
+    /// The coordinator's event when the client gives up on it; reads never are given up.
     pub(crate) fn given_up(&self) -> Option<Event> {
         let step = match self {
             Self::Prewrite(_) | Self::Status(_) | Self::Resolve(_) => Step::Prewrite,
@@ -66,7 +66,7 @@ pub(crate) struct Client {
     pub(crate) generation: u32,
     /// The highest min_commit_ts of its flushes.
     pub(crate) min_commit_ts: Timestamp,
-    /// Transactions that its reads look through.
+    /// Transactions whose locks its reads ignore.
     pub(crate) bypass: Vec<Timestamp>,
     /// What it waits for, by call.
     pub(crate) waiting: BTreeMap<u64, (Purpose, Request)>,
@@ -76,8 +76,8 @@ pub(crate) struct Client {
     pub(crate) primary_end: Option<PrimaryEnd>,
     /// What it has read.
     pub(crate) found: Vec<(ReadPlan, Vec<(Cell, Bytes)>)>,
-    /// What its application was told.
-    pub(crate) told: Option<Finished>,
+    /// What was returned to its application.
+    pub(crate) outcome: Option<Finished>,
 }
 
 impl Client {

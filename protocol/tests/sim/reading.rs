@@ -7,7 +7,7 @@ use percolator_protocol::types::Cell;
 
 use super::client::{Purpose, State, ask, resolve};
 use super::plan::ReadPlan;
-use super::request::{Answer, Request};
+use super::request::{Request, Response};
 use super::world::World;
 use crate::support::store::{ReadResult, ScanRange};
 
@@ -38,13 +38,13 @@ impl World<'_> {
         self.call(at, Purpose::Read, request);
     }
 
-    pub(super) fn read_answered(&mut self, at: usize, purpose: Purpose, answer: Answer) {
+    pub(super) fn read_answered(&mut self, at: usize, purpose: Purpose, answer: Response) {
         let State::Reading(next) = self.clients[at].state else {
             return;
         };
         let read = self.plan.txns[at].reads[next];
         match (purpose, read, answer) {
-            (Purpose::Read, ReadPlan::Cell(cell), Answer::Get(seen)) => {
+            (Purpose::Read, ReadPlan::Cell(cell), Response::Get(seen)) => {
                 let cell = self.plan.cell(cell);
                 match seen {
                     ReadResult::Value(value) => self.found(at, read, vec![(cell, value)]),
@@ -53,11 +53,11 @@ impl World<'_> {
                     ReadResult::RolledBack => panic!("only its owner's read says so"),
                 }
             }
-            (Purpose::Read, _, Answer::Scan(_, ScanEnd::Locked(cell, lock))) => {
+            (Purpose::Read, _, Response::Scan(_, ScanEnd::Locked(cell, lock))) => {
                 self.met(at, MetLock { cell, lock })
             }
-            (Purpose::Read, _, Answer::Scan(found, _)) => self.found(at, read, found),
-            (Purpose::ReadStatus(met), _, Answer::CheckStatus(status)) => {
+            (Purpose::Read, _, Response::Scan(found, _)) => self.found(at, read, found),
+            (Purpose::ReadStatus(met), _, Response::CheckStatus(status)) => {
                 let snapshot = self.clients[at].start_ts;
                 match after_status_read(status, snapshot) {
                     ReadNext::Resolve(ending) => {

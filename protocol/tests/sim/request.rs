@@ -51,7 +51,7 @@ pub(crate) enum Request {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Response {
     Prewrite(Result<Timestamp, Vec<(Cell, PrewriteRejection)>>),
     CommittedInOnePhase(Timestamp),
     /// The first cell's commit_ts, where one has committed.
@@ -67,14 +67,14 @@ pub(crate) enum Answer {
 
 impl Request {
     /// Does it, as a server does; a timestamp is the world's to give.
-    pub(crate) fn run(&self, store: &mut Store) -> Answer {
+    pub(crate) fn run(&self, store: &mut Store) -> Response {
         match self {
-            Self::Prewrite(txn, mutations) => Answer::Prewrite(store.prewrite(txn, mutations)),
+            Self::Prewrite(txn, mutations) => Response::Prewrite(store.prewrite(txn, mutations)),
             Self::OnePhase(txn, mutations, commit_ts) => {
                 match store.one_phase(txn, mutations, *commit_ts) {
-                    Ok(None) => Answer::CommittedInOnePhase(*commit_ts),
-                    Ok(Some(min_commit_ts)) => Answer::Prewrite(Ok(min_commit_ts)),
-                    Err(rejections) => Answer::Prewrite(Err(rejections)),
+                    Ok(None) => Response::CommittedInOnePhase(*commit_ts),
+                    Ok(Some(min_commit_ts)) => Response::Prewrite(Ok(min_commit_ts)),
+                    Err(rejections) => Response::Prewrite(Err(rejections)),
                 }
             }
             Self::Commit {
@@ -86,15 +86,15 @@ impl Request {
                 for cell in cells {
                     result = result.and(store.commit(*start_ts, *commit_ts, cell));
                 }
-                Answer::Commit(result)
+                Response::Commit(result)
             }
             Self::Rollback { start_ts, cells } => {
                 for cell in cells {
                     if let Err(already) = store.rollback(*start_ts, cell) {
-                        return Answer::Rollback(Some(already.commit_ts));
+                        return Response::Rollback(Some(already.commit_ts));
                     }
                 }
-                Answer::Rollback(None)
+                Response::Rollback(None)
             }
             Self::Resolve {
                 start_ts,
@@ -102,11 +102,11 @@ impl Request {
                 limit,
             } => {
                 store.resolve(*start_ts, *ending, None, *limit);
-                Answer::Done
+                Response::Done
             }
             Self::CheckStatus(primary, query) => {
                 let status = store.check_status(primary, query);
-                Answer::CheckStatus(status.expect("locks name their primaries"))
+                Response::CheckStatus(status.expect("locks name their primaries"))
             }
             Self::KeepAlive {
                 primary,
@@ -114,9 +114,9 @@ impl Request {
                 ttl_ms,
             } => {
                 store.keep_alive(primary, *start_ts, *ttl_ms);
-                Answer::Done
+                Response::Done
             }
-            Self::Get { ts, bypass, cell } => Answer::Get(store.get(
+            Self::Get { ts, bypass, cell } => Response::Get(store.get(
                 Snapshot {
                     ts: *ts,
                     bypass,
@@ -133,9 +133,9 @@ impl Request {
                     },
                     range,
                 );
-                Answer::Scan(found, end)
+                Response::Scan(found, end)
             }
-            Self::Timestamp => Answer::Done,
+            Self::Timestamp => Response::Done,
         }
     }
 

@@ -11,7 +11,7 @@ use percolator_protocol::types::{Cell, Timestamp};
 use super::check::{self, Watch};
 use super::client::{Client, Purpose, State, ask, resolve};
 use super::plan::{Plan, Step, early};
-use super::request::{Answer, Request};
+use super::request::{Request, Response};
 use crate::support::args;
 use crate::support::store::Store;
 use crate::support::txn::event_command;
@@ -31,7 +31,7 @@ struct Message {
 #[derive(Clone, Debug)]
 enum Content {
     Ask(Request),
-    Answer(Answer),
+    Response(Response),
 }
 
 pub(crate) struct World<'a> {
@@ -190,7 +190,8 @@ impl World<'_> {
         self.pass(1_000_000);
         for met in self.store.locks() {
             let now = self.tick();
-            let Answer::CheckStatus(status) = self.serve(&ask(&met, now, Some(now), false))? else {
+            let Response::CheckStatus(status) = self.serve(&ask(&met, now, Some(now), false))?
+            else {
                 unreachable!("the status was asked for");
             };
             match after_status_read(status, now) {
@@ -329,11 +330,11 @@ impl World<'_> {
             Content::Ask(request) => {
                 let answer = self.serve(&request)?;
                 if message.call.is_some() {
-                    let content = Content::Answer(answer);
+                    let content = Content::Response(answer);
                     self.messages.push(Message { content, ..message });
                 }
             }
-            Content::Answer(answer) => {
+            Content::Response(answer) => {
                 let client = &mut self.clients[message.client];
                 let waiting = message.call.and_then(|call| client.waiting.remove(&call));
                 // A double, or nobody waits any more.
@@ -345,39 +346,39 @@ impl World<'_> {
         Ok(())
     }
 
-    fn serve(&mut self, request: &Request) -> Result<Answer, String> {
+    fn serve(&mut self, request: &Request) -> Result<Response, String> {
         if let Request::Timestamp = request {
-            return Ok(Answer::Timestamp(self.tick()));
+            return Ok(Response::Timestamp(self.tick()));
         }
         self.note(|| request.command());
         let answer = request.run(&mut self.store);
-        if !matches!(answer, Answer::Get(_) | Answer::Scan(..)) {
-            self.watch.look(&self.store)?;
+        if !matches!(answer, Response::Get(_) | Response::Scan(..)) {
+            self.watch.check(&self.store)?;
         }
         Ok(answer)
     }
 
-    fn answered(&mut self, at: usize, purpose: Purpose, answer: Answer) {
+    fn answered(&mut self, at: usize, purpose: Purpose, answer: Response) {
         let event = match (purpose, answer) {
             (purpose @ (Purpose::Read | Purpose::ReadStatus(_) | Purpose::ReadResolve), answer) => {
                 return self.read_answered(at, purpose, answer);
             }
-            (Purpose::Rollback, Answer::Rollback(committed)) => {
+            (Purpose::Rollback, Response::Rollback(committed)) => {
                 // One server has the primary, and of a commit in one phase any cell knows.
                 let end = committed.map_or(PrimaryEnd::RolledBack, PrimaryEnd::Committed);
                 self.clients[at].primary_end.get_or_insert(end);
                 return self.rolled_back(at);
             }
-            (Purpose::OnePhaseTs, Answer::Timestamp(commit_ts)) => {
+            (Purpose::OnePhaseTs, Response::Timestamp(commit_ts)) => {
                 let commit_ts = self.swapped(at, commit_ts);
                 return self.one_phase(at, commit_ts);
             }
-            (Purpose::OnePhase(_), Answer::CommittedInOnePhase(commit_ts)) => {
+            (Purpose::OnePhase(_), Response::CommittedInOnePhase(commit_ts)) => {
                 Event::CommittedInOnePhase(commit_ts)
             }
             (
                 Purpose::Prewrite(mutations) | Purpose::OnePhase(mutations),
-                Answer::Prewrite(result),
+                Response::Prewrite(result),
             ) => match result {
                 Ok(min_commit_ts) => Event::Prewritten {
                     mutations,
@@ -388,12 +389,12 @@ impl World<'_> {
                     rejections,
                 },
             },
-            (Purpose::Status(obstacle), Answer::CheckStatus(status)) => {
+            (Purpose::Status(obstacle), Response::CheckStatus(status)) => {
                 Event::Status { obstacle, status }
             }
             (Purpose::Resolve(obstacle), _) => Event::Resolved { obstacle },
-            (Purpose::CommitTs, Answer::Timestamp(ts)) => Event::CommitTs(self.swapped(at, ts)),
-            (Purpose::CommitPrimary, Answer::Commit(result)) => Event::PrimaryCommit(result),
+            (Purpose::CommitTs, Response::Timestamp(ts)) => Event::CommitTs(self.swapped(at, ts)),
+            (Purpose::CommitPrimary, Response::Commit(result)) => Event::PrimaryCommit(result),
             (purpose, answer) => unreachable!("{purpose:?} was answered by {answer:?}"),
         };
         self.event(at, event);
@@ -475,7 +476,7 @@ impl World<'_> {
                         self.send(at, None, request);
                     }
                 }
-                Command::Finish(finished) => self.clients[at].told = Some(finished),
+                Command::Finish(finished) => self.clients[at].outcome = Some(finished),
                 Command::CommitSecondaries { commit_ts } => {
                     let start_ts = self.clients[at].start_ts;
                     let secondaries: Vec<usize> = (1..self.clients[at].mutations.len()).collect();

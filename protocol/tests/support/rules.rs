@@ -26,7 +26,7 @@ use super::{outcomes, rows};
 
 pub(crate) const TTL_MS: u64 = 3000;
 
-#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 pub(crate) fn run(
     store: &mut Store,
     name: &str,

@@ -170,7 +170,7 @@ impl Store {
         rows
     }
 
-    /// What was read so far counts no more: it was a test that looked.
+    /// Forgets what was read so far: it was read by a test.
     pub(crate) fn forget_reads(&self) {
         self.read.take();
     }

@@ -13,9 +13,9 @@ pub(super) fn empty_folder(replica: u64) -> PromiseRecord {
     }
 }
 
-/// What is answered when a folder's write has ended: to this process, for this call, and for a copy of this number.
+/// A response that waits for the end of a folder's write: to this process, for this call, and for a copy of this number.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct PendingResponse {
     pub(super) to: usize,
     pub(super) call: PromiseCall,
     pub(super) copy: Option<u64>,
@@ -70,7 +70,7 @@ impl World {
         match event {
             Event::Ask(from, call) => {
                 if let Some(record) = replica.promise(now, &call.request) {
-                    let answer = Answer {
+                    let answer = PendingResponse {
                         to: from,
                         call,
                         copy: None,
@@ -81,7 +81,7 @@ impl World {
             Event::Written(record, answer) => {
                 of.folder = record;
                 match answer {
-                    Some(Answer { to, call, copy }) => {
+                    Some(PendingResponse { to, call, copy }) => {
                         let answer = match copy {
                             Some(number) => Event::Copied(call, number),
                             None => Event::Promised(call),
@@ -98,7 +98,12 @@ impl World {
     }
 
     /// Writes a folder, after the writes that are under way. What isn't written when the process dies is lost.
-    pub(super) fn write(&mut self, process: usize, record: PromiseRecord, answer: Option<Answer>) {
+    pub(super) fn write(
+        &mut self,
+        process: usize,
+        record: PromiseRecord,
+        answer: Option<PendingResponse>,
+    ) {
         let after = self.written_after(process);
         self.push(after, process, Event::Written(record, answer));
     }

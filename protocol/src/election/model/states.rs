@@ -227,7 +227,7 @@ impl World {
         worker.must_load = true;
         let Some(Ok(found)) = result else { return };
         if found.number.term > worker.term {
-            // A later leader has written: this one is about to hear of that.
+            // A later leader has written: this one is about to learn that.
             return;
         }
         worker.must_load = false;
@@ -331,7 +331,7 @@ impl World {
         process: usize,
         number: StateNumber,
         state: usize,
-        answer: Option<Answer>,
+        answer: Option<PendingResponse>,
     ) {
         let after = self.written_after(process);
         self.push(after, process, Event::CopyWritten(number, state, answer));
@@ -345,7 +345,7 @@ impl World {
                     .master(process)
                     .and_then(|master| master.keep_copy(now_ms, &request));
                 if kept.is_some() {
-                    let answer = Answer {
+                    let answer = PendingResponse {
                         to: from,
                         call,
                         copy: Some(request.number),
