@@ -13,8 +13,8 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-/// How often a command that says nothing is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often a silent command is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// What a command has written is read by then, once it has ended. Something that it started and left
 /// behind can hold its output open for ever.
 const REST_WITHIN: Duration = Duration::from_secs(2);
@@ -38,8 +38,8 @@ impl Cmd {
         }
     }
 
-    /// The cargo that runs us, without what it has told us about this package: build scripts that look at such variables would
-    /// run again, and all that depends on them be built again, whenever cargo is run by us after by hand.
+    /// The cargo that runs us, without its variables about this package. Build scripts that read such variables would run
+    /// again, and all that depends on them be built again, whenever cargo runs by us after it ran by hand.
     pub(crate) fn cargo() -> Self {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut command = Self::new(cargo);
@@ -202,7 +202,7 @@ impl Cmd {
         let started = Instant::now();
         let mut ended: Option<(ExitStatus, Instant)> = None;
         loop {
-            match receive.recv_timeout(LOOK_EVERY) {
+            match receive.recv_timeout(POLL_INTERVAL) {
                 Ok(line) => each(&line),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn cargo_hears_nothing_of_the_package_that_it_runs() {
+    fn cargo_gets_no_variables_of_the_package_that_it_runs() {
         let cmd = Cmd::cargo();
         let removed = cmd.command.get_envs().filter(|(_, value)| value.is_none());
         let removed: Vec<&OsStr> = removed.map(|(name, _)| name).collect();

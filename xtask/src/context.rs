@@ -22,7 +22,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new() -> Self {
-        // At run time it is cargo that tells; a program that was moved knows where it was built.
+        // At run time cargo sets it; a program that was moved knows where it was built.
         let here = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         Self {
@@ -50,7 +50,7 @@ impl Context {
         Ok(self.metadata.get_or_init(|| metadata))
     }
 
-    /// How many crates the workspace has, for a part that looks at all of them.
+    /// How many crates the workspace has, for a part that checks all of them.
     pub(crate) fn crates(&self) -> anyhow::Result<String> {
         let packages = &self.metadata()?.packages;
         let members = packages.iter().filter(|package| package.is_member());

@@ -12,7 +12,7 @@ pub(crate) struct Packaged {
     pub(crate) package: &'static str,
     /// The program in `/usr/bin`.
     pub(crate) program: &'static str,
-    /// The variable in which tests look for its path.
+    /// The variable from which tests take its path.
     pub(crate) variable: &'static str,
 }
 

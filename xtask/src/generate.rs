@@ -5,7 +5,7 @@ use crate::{
     parts::{Report, unit},
 };
 
-/// Test programs that compare such files, and write them when they are told to, by package and name.
+/// Test programs that compare such files, and write them with `REWRITE=1`, by package and name.
 const PROGRAMS: [(&str, &str); 8] = [
     ("percolator-protocol", "scripts"),
     ("percolator-wire", "go"),

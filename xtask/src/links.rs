@@ -23,7 +23,7 @@ struct Page {
     anchors: BTreeSet<String>,
 }
 
-/// Looks at every link of every page.
+/// Checks every link of every page.
 pub(crate) fn check_all(context: &Context) -> anyhow::Result<String> {
     let pages = read(context.root())?;
     let wrong = check(context.root(), &pages);
@@ -196,11 +196,12 @@ mod tests {
         ]);
         let wrong = check(root.path(), &pages);
         assert_eq!(wrong.len(), 3, "{wrong:?}");
-        for (wrong, told) in wrong
-            .iter()
-            .zip(["docs/b.md: there", "#none: that page", "gone.txt"])
+        for (wrong, expected) in
+            wrong
+                .iter()
+                .zip(["docs/b.md: there", "#none: that page", "gone.txt"])
         {
-            assert!(wrong.contains(told), "{wrong}");
+            assert!(wrong.contains(expected), "{wrong}");
         }
     }
 }

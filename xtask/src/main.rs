@@ -54,7 +54,7 @@ Examples:
   cargo xtask bench oracle          timestamps per second
   cargo xtask kube up               a Kubernetes of three nodes on this machine
   cargo xtask sim --seeds 0..5000   a simulated cluster where everything fails
-  cargo xtask soak --hours 12       look for bugs all night";
+  cargo xtask soak --hours 12       search for bugs all night";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -62,7 +62,7 @@ enum Command {
     Test(test::Args),
     /// Format, apply the lints' own suggestions, and write golden scripts anew.
     ///
-    /// Changes files, so look at the difference before you commit: a golden script that changed is a
+    /// Changes files, so read the difference before you commit: a golden script that changed is a
     /// change of behaviour.
     #[command(after_help = "Example:\n  cargo xtask fix && git diff")]
     Fix,

@@ -1,4 +1,4 @@
-//! What `cargo metadata` tells: the packages, their licences and who depends on whom.
+//! The output of `cargo metadata`: the packages, their licences and who depends on whom.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -88,7 +88,7 @@ impl Platform {
     }
 
     /// The shared libraries that a program for another platform needs: where each lies on this machine, and where it has to lie there.
-    /// The loader looks for them in a folder of its own.
+    /// The loader searches for them in a folder of its own.
     pub(crate) fn libraries(self, program: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
         let folder = PathBuf::from(format!("/usr/{}/lib", self.triplet()));
         let mut libraries: Vec<(PathBuf, String)> = Vec::new();

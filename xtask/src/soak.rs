@@ -47,10 +47,10 @@ Examples:
   cargo xtask soak --documents 100000  observers alone, with their workers and servers killed
   cargo xtask soak mutants --shard 7/250
                                        small bugs in the code, some of each package of the protocol and the servers: what
-                                       notices them?
+                                       kills them?
   cargo xtask soak mutants 'protocol/src/**' --shard 0/8
                                        an eighth of those in this code
-  cargo xtask soak --patches bugs/     bugs that you have written, a patch each: what notices them?
+  cargo xtask soak --patches bugs/     bugs that you have written, a patch each: what kills them?
   cargo xtask soak --upgrade-from HEAD~100
                                        the operator and a cluster of this commit become those of this checkout
 
@@ -77,8 +77,8 @@ pub(crate) struct Args {
     /// split and moved; what they make is compared with what one pass makes.
     #[arg(long, value_name = "N", conflicts_with_all = ["takeovers", "moves"], value_parser = clap::value_parser!(u32).range(4..))]
     documents: Option<u32>,
-    /// In place of all that: bugs that somebody has written, as FOLDER/*.patch of this commit, one after the other, and whether the
-    /// tests of their package, and whether the simulator notices them.
+    /// In place of all that: bugs that a person has written, as FOLDER/*.patch of this commit, one after the other, and whether the
+    /// tests of their package, and whether the simulator kills them.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["takeovers", "moves", "documents"])]
     patches: Option<PathBuf>,
     /// In place of all that: the operator, the chart and the image of this commit, built from the history, on a real Kubernetes, with
@@ -98,8 +98,8 @@ pub(crate) struct Args {
 /// In place of all that.
 #[derive(Debug, clap::Subcommand)]
 enum Instead {
-    /// Small bugs in the code, one after the other, and whether the tests of their package or the simulator notice them. Fails if
-    /// neither does, and nobody has written down why that is no gap
+    /// Mutants of the code, one after the other, and whether the tests of their package or the simulator kill them. Fails if
+    /// neither does, and no reason is listed why that is no gap
     Mutants {
         /// Of these files alone, as 'protocol/src/**'. Default: all of the protocol and the servers.
         #[arg(value_name = "FILES", default_value = code_mutants::ALL)]

@@ -69,8 +69,8 @@ impl fmt::Display for Tally {
 /// test harness knows only tests that are ignored from the start.
 const SKIPPED: &str = "SKIPPED: ";
 
-/// Reads the lines of test programs that were run with `--show-output`: without it nobody hears of
-/// the tests that skip.
+/// Reads the lines of test programs that were run with `--show-output`: without it the tests
+/// that skip aren't reported.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     tally: Tally,

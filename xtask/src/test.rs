@@ -8,7 +8,7 @@ use std::{
 use crate::{
     beside::{Beside, Share},
     context::Context,
-    parts::{Part, Report, Turn, crash, e2e},
+    parts::{Part, Report, Stage, crash, e2e},
     tally::Tally,
     tools,
 };
@@ -47,11 +47,11 @@ struct Row {
     name: String,
     result: &'static str,
     took: Duration,
-    /// What was looked at, where that is known.
+    /// What was checked, if that is known.
     checked: String,
 }
 
-/// What became of the parts.
+/// The outcomes of the parts.
 #[derive(Default)]
 struct Outcome {
     rows: Vec<Row>,
@@ -167,9 +167,9 @@ fn everything(context: &Context, args: &Args) -> anyhow::Result<Outcome> {
     let of = |turn| {
         Part::ALL
             .into_iter()
-            .filter(move |part| part.turn() == turn)
+            .filter(move |part| part.stage() == turn)
     };
-    for part in of(Turn::First) {
+    for part in of(Stage::First) {
         outcome.run(part, context, args);
     }
     let started = Instant::now();
@@ -180,9 +180,9 @@ fn everything(context: &Context, args: &Args) -> anyhow::Result<Outcome> {
         let parts: Vec<Part> = of(turn).collect();
         Beside::start(context, &parts, arguments, share)
     };
-    let waiting = start(Turn::Beside, &args.e2e.arguments(), Share::Equal)?;
-    let idle = start(Turn::Idle, &[], Share::Rest)?;
-    for part in of(Turn::OneByOne) {
+    let waiting = start(Stage::Beside, &args.e2e.arguments(), Share::Equal)?;
+    let idle = start(Stage::Idle, &[], Share::Rest)?;
+    for part in of(Stage::OneByOne) {
         outcome.run(part, context, args);
     }
     outcome.add_beside(waiting);

@@ -33,7 +33,7 @@ impl Cluster {
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot run `percolator up`")?;
-        // What is told to `cat` comes back when the cluster is ready and runs it.
+        // `cat` echoes this line when the cluster is ready and runs it.
         let stdin = child.stdin.as_mut().context("no standard input")?;
         stdin.write_all(b"ready?\n")?;
         let stdout = child.stdout.take().context("no standard output")?;

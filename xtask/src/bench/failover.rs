@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{
     Args,
     cluster::Cluster,
-    ground::{Fault, Ground, GroundKind, SEVERAL},
+    test_cluster::{ClusterKind, Fault, SEVERAL, TestCluster},
     turns::{median, order},
 };
 use crate::{context::Context, debian};
@@ -67,19 +67,19 @@ pub(super) fn run(context: &Context, programs: &Path, args: &Args) -> anyhow::Re
     println!("for how long nothing went on, {turns} faults of each kind, milliseconds");
     println!("{:<70}{:>8}{:>8}{:>8}", "", "median", "p99", "longest");
     let mut results = BTreeMap::new();
-    for ground in GroundKind::ALL {
+    for kind in ClusterKind::ALL {
         let faults: Vec<Fault> = faults
             .iter()
             .copied()
-            .filter(|it| it.ground() == ground)
+            .filter(|it| it.cluster_kind() == kind)
             .collect();
         if faults.is_empty() {
             continue;
         }
         let start = |role: Role, port| {
-            let folder = folder.path().join(format!("{ground:?}-{}", role.name()));
+            let folder = folder.path().join(format!("{kind:?}-{}", role.name()));
             std::fs::create_dir(&folder)?;
-            Ground::start(ground, programs, &folder, port, etcd.as_deref()).map(Bench::on)
+            TestCluster::start(kind, programs, &folder, port, etcd.as_deref()).map(Bench::on)
         };
         let oracles = start(Role::Oracle, PORT)?;
         let masters = start(Role::Master, PORT + 100)?;
@@ -94,7 +94,7 @@ pub(super) fn run(context: &Context, programs: &Path, args: &Args) -> anyhow::Re
                 results.insert(format!("{} {}", role.name(), fault.about()), gaps);
             }
             if fault == Fault::Ended {
-                // A new leader needs to hear from all tablet servers before it makes one.
+                // A new leader needs a heartbeat of each tablet server before it creates one.
                 let gaps = (0..turns).map(|turn| Ok(masters.gap_of_tables(turn)?.as_millis()));
                 let mut gaps = gaps.collect::<anyhow::Result<Vec<_>>>()?;
                 let what = format!("table {}", fault.about());
@@ -197,12 +197,12 @@ fn throughput(programs: &Path, folder: &Path, args: &Args) -> anyhow::Result<()>
 
 /// A cluster whose leaders are struck.
 pub(crate) struct Bench {
-    ground: Ground,
+    cluster: TestCluster,
     /// What was answered to the bank, once all clients are recorded.
     recorded: Option<Recorded>,
 }
 
-/// Where clients record what they were told.
+/// The files in which clients record the answers they received.
 pub(crate) struct Recorded {
     /// Of the bank.
     pub(crate) ledger: PathBuf,
@@ -210,7 +210,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// What clients were told is there, and snapshot isolation explains it. `percolator`: a command at the cluster that answers in JSON.
+    /// Checks that what clients received is there, and that snapshot isolation explains it. `percolator`: a command at the cluster that answers in JSON.
     pub(crate) fn check(&self, percolator: impl Fn() -> Command) -> anyhow::Result<()> {
         check_bank(percolator(), &self.ledger)?;
         println!(
@@ -264,9 +264,9 @@ fn has_enough(what: &str, found: &Value) -> anyhow::Result<()> {
 }
 
 impl Bench {
-    pub(crate) fn on(ground: Ground) -> Self {
+    pub(crate) fn on(cluster: TestCluster) -> Self {
         Self {
-            ground,
+            cluster,
             recorded: None,
         }
     }
@@ -277,10 +277,10 @@ impl Bench {
     }
 
     pub(crate) fn stop(self) -> anyhow::Result<()> {
-        self.ground.stop()
+        self.cluster.stop()
     }
 
-    /// What clients were told is there, and snapshot isolation explains it.
+    /// Checks that what clients received is there, and that snapshot isolation explains it.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         let recorded = self.recorded.as_ref().context("nothing was recorded")?;
         recorded.check(|| self.percolator())
@@ -317,7 +317,7 @@ impl Bench {
     }
 
     fn percolator(&self) -> Command {
-        let mut command = self.ground.percolator();
+        let mut command = self.cluster.percolator();
         command.args(["-q", "-o", "json"]);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         command
@@ -390,7 +390,7 @@ impl Bench {
         let leader = self.leader(role)?;
         let strike = || {
             sleep(BEFORE);
-            self.ground.strike(fault, &leader)
+            self.cluster.strike(fault, &leader)
         };
         let runs = fault.clients_run();
         let beside = self.beside(role, runs)?;
@@ -399,7 +399,7 @@ impl Bench {
             Role::Master => self.commands(runs, asked, strike),
         };
         let taken_over = self.another_leads(role, &leader);
-        self.ground.mend(fault, &leader)?;
+        self.cluster.mend(fault, &leader)?;
         taken_over?;
         for mut client in beside {
             let ended = client.wait()?;

@@ -3,10 +3,10 @@
 pub(crate) mod cluster;
 mod engines;
 pub(crate) mod failover;
-pub(crate) mod ground;
 mod hosted;
 mod scrape;
 mod starts;
+pub(crate) mod test_cluster;
 mod turns;
 mod volume;
 
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// Of `failover`, these faults alone, without the timestamps a second; several with commas between. Default: all that this user
     /// may cause.
     #[arg(long, value_enum, value_name = "FAULT", value_delimiter = ',')]
-    faults: Vec<ground::Fault>,
+    faults: Vec<test_cluster::Fault>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

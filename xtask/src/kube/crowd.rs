@@ -84,16 +84,16 @@ fn measure(
         .context("cannot run the operator")?;
     let operator = Operator(operator);
     apply(kube, 0..1)?;
-    looked_at(kube, 1)?;
+    wait_until_reconciled(kube, 1)?;
     thread::sleep(idle);
     let [of_one, of_all] = RESIDENT_MIB_MAX;
     print("1 cluster", &operator.sample()?, of_one)?;
     let started = Instant::now();
     apply(kube, 1..clusters)?;
     let applied = started.elapsed();
-    looked_at(kube, clusters)?;
+    wait_until_reconciled(kube, clusters)?;
     println!(
-        "{clusters} clusters: applied within {:.1} s, all looked at {:.1} s after that",
+        "{clusters} clusters: applied within {:.1} s, all reconciled {:.1} s after that",
         applied.as_secs_f64(),
         (started.elapsed() - applied).as_secs_f64()
     );
@@ -148,8 +148,8 @@ spec:
     Ok(())
 }
 
-/// Waits until the status of so many is of their newest spec.
-fn looked_at(kube: &Kube, clusters: u32) -> anyhow::Result<()> {
+/// Waits until the status of so many clusters is of their newest spec.
+fn wait_until_reconciled(kube: &Kube, clusters: u32) -> anyhow::Result<()> {
     wait(TIMEOUT, || {
         let generations = kube
             .kubectl([
@@ -161,15 +161,15 @@ fn looked_at(kube: &Kube, clusters: u32) -> anyhow::Result<()> {
                 "jsonpath={range .items[*]}{.metadata.generation}={.status.observedGeneration} {end}",
             ])
             .map_err(|error| format!("{error:#}"))?;
-        let looked_at = generations
+        let reconciled = generations
             .split_whitespace()
             .filter(|word| word.split_once('=').is_some_and(|(is, seen)| is == seen))
             .count();
-        if looked_at == clusters as usize {
+        if reconciled == clusters as usize {
             Ok(())
         } else {
             Err(format!(
-                "{looked_at} of {clusters} clusters have been looked at"
+                "{reconciled} of {clusters} clusters are reconciled"
             ))
         }
     })

@@ -1,5 +1,5 @@
-//! One Kubernetes for tests on a machine: who starts or stops it holds a lock, which ends with the process, however that
-//! ends. What a kill leaves is a small file, which the next one removes.
+//! The lock of a machine's Kubernetes for tests. A process that starts or stops it holds the lock, which ends with the process,
+//! even if that is killed. A kill leaves a small file, which the next process removes.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -12,9 +12,9 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-/// Whatever checkout, and whatever user's: there is one such cluster on a machine.
+/// The same for all checkouts and users: there is one such cluster on a machine.
 const FILE: &str = "/run/percolator-kube.lock";
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Held until it is dropped, or the process ends.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Drop for Lock {
     }
 }
 
-/// Takes the lock, for `what`; while another process has it, says who, and waits that long.
+/// Takes the lock, for `what`; while another process has it, names that process, and waits that long.
 ///
 /// # Errors
 /// Another process has it still; or nobody may write there.
@@ -40,7 +40,7 @@ pub(crate) fn take(what: &str, wait_max: Duration) -> anyhow::Result<Lock> {
 
 fn take_at(path: &Path, what: &str, wait_max: Duration) -> anyhow::Result<Lock> {
     let started = Instant::now();
-    let mut told = String::new();
+    let mut printed = String::new();
     loop {
         let mut file = OpenOptions::new()
             .read(true)
@@ -70,7 +70,7 @@ fn take_at(path: &Path, what: &str, wait_max: Duration) -> anyhow::Result<Lock> 
             }
         }
         let mut holder = String::new();
-        // It may not have said yet.
+        // The holder may not have written its name yet.
         let _ = file.read_to_string(&mut holder);
         if started.elapsed() >= wait_max {
             bail!(
@@ -78,11 +78,11 @@ fn take_at(path: &Path, what: &str, wait_max: Duration) -> anyhow::Result<Lock> 
                  ended"
             );
         }
-        if holder != told {
+        if holder != printed {
             println!("waiting for another run on this machine: {holder}");
-            told = holder;
+            printed = holder;
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(RETRY_INTERVAL);
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_holds_it_at_a_time_and_the_other_hears_who() {
+    fn one_holds_it_at_a_time_and_the_other_is_named_the_holder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let first = take_at(&path, "kube up", Duration::ZERO).unwrap();

@@ -1,6 +1,7 @@
 //! `cargo xtask kube`: a real Kubernetes of several nodes on this machine, for tests and for trying things out. No
 //! container engine, no virtual machine: every node is a network namespace with a containerd and a kubelet.
 
+mod control_plane;
 mod crowd;
 pub(crate) mod lock;
 mod machine;
@@ -81,7 +82,7 @@ pub(crate) enum KubeCommand {
         /// Which version of Kubernetes.
         #[arg(long, value_enum, default_value_t)]
         kubernetes: Release,
-        /// Anyone who starts this has the lock: a test.
+        /// The caller, a test, holds the lock.
         #[arg(long, hide = true)]
         under_lock: bool,
     },
@@ -105,7 +106,7 @@ pub(crate) enum KubeCommand {
         /// How many.
         #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         clusters: u32,
-        /// How long it is looked at without anything going on, in seconds.
+        /// How long the idle operator is measured, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
         idle: u64,
     },
@@ -122,7 +123,7 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
             kubernetes,
             under_lock,
         } => {
-            // Who isn't root may not even take the lock.
+            // Without root not even the lock can be taken.
             programs::is_possible(context, *kubernetes)?;
             let take = || lock::take("cargo xtask kube up", Duration::ZERO);
             let _alone = (!under_lock).then(take).transpose()?;
@@ -205,12 +206,12 @@ impl Kube {
         self.folder.join("admin.conf")
     }
 
-    /// Where kubectl and helm keep what they have heard of the API server: it goes with the cluster.
+    /// The cache of kubectl and helm: it goes with the cluster.
     pub(crate) fn cache(&self) -> PathBuf {
         self.folder.join("cache")
     }
 
-    /// What the API server was asked by the operator. Tests look for it beside the configuration.
+    /// The audit log of the operator's requests. Tests expect it beside the configuration.
     fn audit(&self) -> PathBuf {
         self.folder.join("audit.log")
     }
@@ -311,7 +312,7 @@ fn start_all(kube: &Kube, context: &Context, network: Network, count: u32) -> an
     machine::remember(&kube.folder)?;
     let pause = &*pause_image(context, kube)?;
     nodes::make_network(network, count)?;
-    control_plane(kube, network)?;
+    control_plane::start_all(kube, network)?;
     thread::scope(|scope| {
         let nodes: Vec<_> = (1..=count)
             .map(|number| scope.spawn(move || nodes::up(kube, network, Node(number), &[pause])))
@@ -344,17 +345,6 @@ fn start_all(kube: &Kube, context: &Context, network: Network, count: u32) -> an
     })
 }
 
-/// What the operator asks for, and nobody else: where the chart is installed by this project's pages.
-const AUDIT: &str = "
-apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules:
-- level: Metadata
-  userGroups: ['system:serviceaccounts:percolator-system']
-- level: None
-";
-
 /// As network storage does it: a volume can be had from any node, and can grow.
 const STORAGE_CLASS: &str = "
 apiVersion: storage.k8s.io/v1
@@ -382,140 +372,6 @@ fn pause_image(context: &Context, kube: &Kube) -> anyhow::Result<PathBuf> {
     let archive = kube.folder.join("pause.tar");
     image.write(&archive)?;
     Ok(archive)
-}
-
-#[expect(clippy::too_many_lines, reason = "a list of files and arguments")]
-fn control_plane(kube: &Kube, network: Network) -> anyhow::Result<()> {
-    let family = network.first();
-    let (hub, services) = (family.hub(), network.list(Family::services));
-    let (first, any) = (family.first_service(), family.unspecified());
-    let p = kube.folder.join("pki");
-    pki::authority(&p)?;
-    let hosts = format!(
-        "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:localhost,IP:127.0.0.1,IP:{first},IP:{hub}"
-    );
-    pki::certificate(&p, "apiserver", "/CN=kube-apiserver", &hosts)?;
-    for (name, subject) in [
-        ("admin", "/O=system:masters/CN=admin"),
-        ("manager", "/CN=system:kube-controller-manager"),
-        ("scheduler", "/CN=system:kube-scheduler"),
-        ("proxy", "/CN=system:kube-proxy"),
-        (
-            "kubelet-client",
-            "/O=system:masters/CN=apiserver-kubelet-client",
-        ),
-        ("front-proxy", "/CN=front-proxy"),
-    ] {
-        pki::certificate(&p, name, subject, "")?;
-        let file = kube.folder.join(format!("{name}.conf"));
-        pki::kubeconfig(&p, name, &family.server(), &file)?;
-    }
-    let mut etcd = Command::new("etcd");
-    etcd.arg("--data-dir").arg(kube.folder.join("etcd")).args([
-        &format!("--listen-client-urls=http://{ETCD}"),
-        &format!("--advertise-client-urls=http://{ETCD}"),
-        &format!("--listen-peer-urls=http://{ETCD_PEERS}"),
-        // A test's cluster goes with the machine.
-        "--unsafe-no-fsync",
-    ]);
-    start(&mut etcd, &kube.log("etcd"))?;
-    let policy = kube.folder.join("audit.yaml");
-    fs::write(&policy, AUDIT).with_context(|| format!("cannot write {}", policy.display()))?;
-    let p = p.display();
-    let mut apiserver = Command::new(kube.programs.of("kube-apiserver"));
-    apiserver.args([
-        format!("--etcd-servers=http://{ETCD}"),
-        format!("--secure-port={PORT}"),
-        format!("--bind-address={any}"),
-        format!("--advertise-address={hub}"),
-        format!("--client-ca-file={p}/ca.crt"),
-        format!("--tls-cert-file={p}/apiserver.crt"),
-        format!("--tls-private-key-file={p}/apiserver.key"),
-        format!("--kubelet-client-certificate={p}/kubelet-client.crt"),
-        format!("--kubelet-client-key={p}/kubelet-client.key"),
-        format!("--kubelet-certificate-authority={p}/ca.crt"),
-        // By name nobody finds a node here.
-        "--kubelet-preferred-address-types=InternalIP".into(),
-        // Other servers answer for APIs of their own, as for metrics, and are asked in the name of who asks.
-        format!("--requestheader-client-ca-file={p}/ca.crt"),
-        "--requestheader-allowed-names=front-proxy".into(),
-        "--requestheader-username-headers=X-Remote-User".into(),
-        "--requestheader-group-headers=X-Remote-Group".into(),
-        "--requestheader-extra-headers-prefix=X-Remote-Extra-".into(),
-        format!("--proxy-client-cert-file={p}/front-proxy.crt"),
-        format!("--proxy-client-key-file={p}/front-proxy.key"),
-        format!("--service-account-key-file={p}/sa.pub"),
-        format!("--service-account-signing-key-file={p}/sa.key"),
-        "--service-account-issuer=https://kubernetes.default.svc".into(),
-        format!("--service-cluster-ip-range={services}"),
-        "--authorization-mode=Node,RBAC".into(),
-        // As OpenShift has it: who lets an object block its owner's deletion has to be allowed to.
-        "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".into(),
-        "--allow-privileged=true".into(),
-        format!("--audit-policy-file={}", policy.display()),
-        format!("--audit-log-path={}", kube.audit().display()),
-        // All of it is read at the end.
-        "--audit-log-maxsize=4000".into(),
-    ]);
-    if kube.programs.release().has_mutating_policies() {
-        // They are beta still; a test changes StatefulSets by one.
-        apiserver.args([
-            "--feature-gates=MutatingAdmissionPolicy=true",
-            "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
-        ]);
-    }
-    start(&mut apiserver, &kube.log("apiserver"))?;
-    wait(READY, || {
-        kube.kubectl(["get", "--raw=/readyz"])
-            .map_err(|error| format!("the API server: {error:#}"))
-    })?;
-    let conf = |name: &str| {
-        kube.folder
-            .join(format!("{name}.conf"))
-            .display()
-            .to_string()
-    };
-    let corefile = kube.folder.join("Corefile");
-    let admin = conf("admin");
-    fs::write(
-        &corefile,
-        format!(
-            ".:53 {{
-    bind {hub}
-    errors
-    ready 127.0.0.1:8181
-    kubernetes cluster.local {{
-        kubeconfig {admin} kube
-        ttl 30
-    }}
-    cache 30
-}}
-"
-        ),
-    )?;
-    let mut dns = Command::new(kube.programs.coredns());
-    dns.arg("-conf").arg(&corefile);
-    start(&mut dns, &kube.log("dns"))?;
-    let mut manager = Command::new(kube.programs.of("kube-controller-manager"));
-    manager.args([
-        format!("--kubeconfig={}", conf("manager")),
-        format!("--service-account-private-key-file={p}/sa.key"),
-        format!("--root-ca-file={p}/ca.crt"),
-        "--use-service-account-credentials=true".into(),
-        "--leader-elect=false".into(),
-        "--bind-address=127.0.0.1".into(),
-        "--node-monitor-grace-period=20s".into(),
-    ]);
-    start(&mut manager, &kube.log("manager"))?;
-    let mut scheduler = Command::new(kube.programs.of("kube-scheduler"));
-    scheduler.args([
-        format!("--kubeconfig={}", conf("scheduler")),
-        // A pod whose volume was bound just while it was looked at is looked at again, not after five minutes.
-        "--pod-max-in-unschedulable-pods-duration=10s".to_owned(),
-        "--leader-elect=false".into(),
-        "--bind-address=127.0.0.1".into(),
-    ]);
-    start(&mut scheduler, &kube.log("scheduler"))
 }
 
 /// Whether there is anything of a cluster of ours.

@@ -201,16 +201,15 @@ pub(crate) fn up(
     start(&mut proxy, &kube.log(&format!("proxy-{}", node.0)))
 }
 
-#[expect(clippy::too_many_lines, reason = "a list of files and arguments")]
 fn write_configurations(kube: &Kube, network: Network, node: Node) -> anyhow::Result<()> {
-    let (name, own) = (node.name(), node.own());
+    let name = node.name();
     let (hub, any) = (network.first().hub(), network.first().unspecified());
     let all_pods = network.list(Family::pods);
     let ranges = network.list(|family| format!(r#"[{{"subnet":"{}"}}]"#, family.pods_of(node.0)));
     let routes = network.list(|family| format!(r#"{{"dst":"{}"}}"#, family.everywhere()));
     let folder = kube.folder.join(&name);
-    let (d, run, pki) = (folder.display(), node.run(), kube.folder.join("pki"));
-    let (run, p) = (run.display(), pki.display());
+    let (d, run) = (folder.display(), node.run());
+    let run = run.display();
     let kube_folder = kube.folder.display();
     for (file, text) in [
         (
@@ -247,10 +246,35 @@ state = "{run}/state"
             ),
         ),
         ("resolv.conf", format!("nameserver {hub}\n")),
+        ("kubelet.yaml", kubelet_configuration(kube, network, node)),
         (
-            "kubelet.yaml",
+            "proxy.yaml",
             format!(
-                "apiVersion: kubelet.config.k8s.io/v1beta1
+                "apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clientConnection: {{kubeconfig: {kube_folder}/proxy.conf}}
+mode: iptables
+bindAddress: '{any}'
+clusterCIDR: '{all_pods}'
+hostnameOverride: {name}
+conntrack: {{maxPerCore: 0}}
+"
+            ),
+        ),
+    ] {
+        let file = folder.join(file);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn kubelet_configuration(kube: &Kube, network: Network, node: Node) -> String {
+    let (name, own) = (node.name(), node.own());
+    let (hub, any) = (network.first().hub(), network.first().unspecified());
+    let (folder, run, pki) = (kube.folder.join(&name), node.run(), kube.folder.join("pki"));
+    let (d, run, p) = (folder.display(), run.display(), pki.display());
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {{x509: {{clientCAFile: {p}/ca.crt}}, webhook: {{enabled: true}}, anonymous: {{enabled: false}}}}
 authorization: {{mode: Webhook}}
@@ -272,27 +296,7 @@ nodeStatusUpdateFrequency: 4s
 imageMinimumGCAge: 24h
 podLogsDir: {d}/logs
 "
-            ),
-        ),
-        (
-            "proxy.yaml",
-            format!(
-                "apiVersion: kubeproxy.config.k8s.io/v1alpha1
-kind: KubeProxyConfiguration
-clientConnection: {{kubeconfig: {kube_folder}/proxy.conf}}
-mode: iptables
-bindAddress: '{any}'
-clusterCIDR: '{all_pods}'
-hostnameOverride: {name}
-conntrack: {{maxPerCore: 0}}
-"
-            ),
-        ),
-    ] {
-        let file = folder.join(file);
-        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    Ok(())
+    )
 }
 
 /// Whether there is anything of nodes: their network is what comes first.
@@ -327,7 +331,7 @@ pub(crate) fn remove(folder: &Path) -> anyhow::Result<()> {
          for iptables in iptables ip6tables; do
            while $iptables -D FORWARD -i {LINK} ! -o {LINK} -j DROP 2>/dev/null; do true; done
          done
-         # What plugins and kubelets keep in places of their own, whatever they are told.
+         # Files that plugins and kubelets keep in places of their own, despite their flags.
          for pod in {folder}/node-*/containerd/io.containerd.grpc.v1.cri/sandboxes/*; do
            [ -d "$pod" ] || continue
            rm -f /var/lib/cni/results/*-"${{pod##*/}}"-* /var/lib/cni/cache/results/*-"${{pod##*/}}"-*

@@ -103,7 +103,7 @@ impl Image {
         Ok(())
     }
 
-    /// Adds the shared libraries that a program needs, where it looks for them.
+    /// Adds the shared libraries that a program needs, where its loader searches for them.
     pub(crate) fn libraries_of(&self, file: &Path) -> anyhow::Result<()> {
         let libraries = if self.platform.is_native() {
             let needed = output(Command::new("ldd").arg(file))?;
@@ -124,7 +124,7 @@ impl Image {
         Ok(())
     }
 
-    /// Adds the certificates by which servers of the internet are known, where programs look for them; if this machine has them.
+    /// Adds the certificates by which servers of the internet are known, where programs search for them; if this machine has them.
     pub(crate) fn certificates(&self) -> anyhow::Result<()> {
         if Path::new(CERTIFICATES).exists() {
             fs::copy(CERTIFICATES, self.place(CERTIFICATES)?).context(CERTIFICATES)?;

@@ -256,7 +256,7 @@ pub(crate) fn install_packages() -> anyhow::Result<()> {
 
 /// Why no Kubernetes can be run here, and what to do about it, if so: all reasons.
 pub(crate) fn why_not(context: &Context, release: Release) -> Option<String> {
-    let reasons = Machine::find(context, release).lacks();
+    let reasons = Machine::find(context, release).missing_requirements();
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
@@ -374,17 +374,17 @@ impl Machine {
     }
 
     /// What is missing, with what to do; empty where a Kubernetes can be run.
-    fn lacks(&self) -> Vec<String> {
+    fn missing_requirements(&self) -> Vec<String> {
         if !self.is_linux {
             // Nothing else would help.
             return vec!["it needs Linux".to_owned()];
         }
-        let mut lacks: Vec<String> = Vec::new();
+        let mut missing: Vec<String> = Vec::new();
         if !self.is_root {
-            lacks.push("it needs root, for network namespaces and containers".to_owned());
+            missing.push("it needs root, for network namespaces and containers".to_owned());
         }
         if let Some((what, said)) = &self.refused {
-            lacks.push(format!(
+            missing.push(format!(
                 "this machine doesn't let its root make {what} ({said}), as in a container without privileges: take a \
                  machine, or a container that may"
             ));
@@ -402,16 +402,16 @@ impl Machine {
                 Some("it needs control groups of version 1, and none are mounted at /sys/fs/cgroup")
             }
         };
-        lacks.extend(groups.map(str::to_owned));
+        missing.extend(groups.map(str::to_owned));
         if !self.has_go && !self.is_built {
-            lacks.push(
+            missing.push(
                 "there is no go, which Kubernetes is built with: install Go of the version that tools/kubernetes/go.mod \
                  names, and put it into PATH"
                     .to_owned(),
             );
         }
         if !self.has_compiler {
-            lacks.push(
+            missing.push(
                 "there is no C compiler, cc: install one, and the C library to link with, as Debian's gcc and libc6-dev"
                     .to_owned(),
             );
@@ -419,11 +419,11 @@ impl Machine {
         if let Some((file, package)) = self.missing
             && !self.has_apt
         {
-            lacks.push(format!(
+            missing.push(format!(
                 "there is no {file} (package {package}), and no apt-get to install it with"
             ));
         }
-        lacks
+        missing
     }
 }
 
@@ -445,10 +445,10 @@ mod tests {
 
     #[test]
     fn what_a_machine_lacks_is_said_with_what_to_do() {
-        assert_eq!(ABLE.lacks(), Vec::<String>::new());
+        assert_eq!(ABLE.missing_requirements(), Vec::<String>::new());
         let mut built = ABLE;
         (built.has_go, built.is_built) = (false, true);
-        assert_eq!(built.lacks(), Vec::<String>::new());
+        assert_eq!(built.missing_requirements(), Vec::<String>::new());
         let mut changed: [(Machine, &str); 7] = [
             (ABLE, "needs root"),
             (ABLE, "systemd.unified_cgroup_hierarchy=0"),
@@ -466,21 +466,21 @@ mod tests {
         changed[5].0.has_apt = false;
         changed[6].0.refused = Some(("mounts", "permission denied".to_owned()));
         for (machine, words) in changed {
-            let lacks = machine.lacks();
+            let missing_requirements = machine.missing_requirements();
             assert!(
-                lacks.len() == 1 && lacks[0].contains(words),
-                "{words}: {lacks:?}"
+                missing_requirements.len() == 1 && missing_requirements[0].contains(words),
+                "{words}: {missing_requirements:?}"
             );
         }
         let mut nothing = ABLE;
         (nothing.is_root, nothing.has_go) = (false, false);
-        assert_eq!(nothing.lacks().len(), 2);
+        assert_eq!(nothing.missing_requirements().len(), 2);
         nothing.is_linux = false;
-        assert_eq!(nothing.lacks(), ["it needs Linux"]);
+        assert_eq!(nothing.missing_requirements(), ["it needs Linux"]);
     }
 
     #[test]
-    fn the_first_thing_that_is_refused_is_told() {
+    fn the_first_thing_that_is_refused_is_reported() {
         let deeds = [
             ("this", "true"),
             ("that", "echo not permitted >&2; echo really >&2; false"),
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_control_groups_are_told_apart() {
+    fn versions_of_control_groups_are_distinguished() {
         let mounted = |files: &[&str]| {
             let folder = tempfile::tempdir().unwrap();
             for file in files {

@@ -1,4 +1,4 @@
-//! What a cluster could leave on a machine: how that is before `up`, and after `down`, to be compared.
+//! The traces that a cluster can leave on a machine, before `up` and after `down`, to be compared.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use super::{FOLDER, network, network::Family, nodes, sh};
 
 /// The kernel takes its time to remove what nobody uses any more.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Below the folders that nodes' programs use, so many levels are looked at.
+/// So many levels are listed below the folders that nodes' programs use.
 const DEPTH: u32 = 4;
 /// What is in the names of all that a cluster has on a machine, and of a kube-proxy's chains.
 const NAMES: [&str; 3] = [nodes::PREFIX, nodes::LINK, "KUBE-"];
@@ -112,7 +112,8 @@ impl Traces {
         let gone = before.0.difference(&self.0);
         let gone = gone.map(|line| (format!("- {line}"), is_setting(line)));
         let (ours, of_others): (Vec<_>, Vec<_>) = added.chain(gone).partition(|(_, is)| *is);
-        let lines = |told: Vec<(String, bool)>| told.into_iter().map(|(line, _)| line).collect();
+        let lines =
+            |marked: Vec<(String, bool)>| marked.into_iter().map(|(line, _)| line).collect();
         Differences {
             ours: lines(ours),
             of_others: lines(of_others),
@@ -141,7 +142,7 @@ impl Traces {
     }
 }
 
-/// How two looks at a machine differ, a line each: `+ ` is there now, and `- ` was before.
+/// The differences between two states of a machine, a line each: `+ ` is there now, and `- ` was before.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Differences {
     /// What a cluster of ours left.
@@ -205,7 +206,7 @@ fn mounts(table: &str) -> impl Iterator<Item = String> {
     machine::mounted(table).map(|place| format!("mount {place}"))
 }
 
-/// The rules, and the chains that aren't the kernel's own: those of a table are shown as soon as anybody looks at it.
+/// The rules, and the chains that aren't the kernel's own: the kernel's own appear as soon as a table is listed.
 fn rules(program: &str, said: &str) -> Vec<String> {
     let mut table = "";
     let mut found = Vec::new();
@@ -234,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_and_what_is_gone_is_told() {
+    fn what_was_added_and_what_is_gone_is_reported() {
         let before = traces(&["link lo", "link eth0"]);
         let after = traces(&["link lo", "link perc-kube"]);
         assert_eq!(before.differences(&before), Differences::default());
-        let told = after.differences(&before);
-        assert_eq!(told.ours, ["+ link perc-kube"]);
-        assert_eq!(told.of_others, ["- link eth0"]);
+        let differences = after.differences(&before);
+        assert_eq!(differences.ours, ["+ link perc-kube"]);
+        assert_eq!(differences.of_others, ["- link eth0"]);
     }
 
     #[test]
@@ -266,25 +267,25 @@ mod tests {
             "file /srv/.kube/cache/discovery/_fd70_6572_6300__1__6443",
             "process 4711",
         ] {
-            let told = traces(&[line]).differences(&none);
-            assert_eq!(told.ours, [format!("+ {line}")], "{told:?}");
-            assert_eq!(told.of_others, [""; 0]);
+            let differences = traces(&[line]).differences(&none);
+            assert_eq!(differences.ours, [format!("+ {line}")], "{differences:?}");
+            assert_eq!(differences.of_others, [""; 0]);
             // What was there before us, we don't owe to anybody.
-            let told = none.differences(&traces(&[line]));
-            assert_eq!(told.ours, [""; 0]);
-            assert_eq!(told.of_others, [format!("- {line}")]);
+            let differences = none.differences(&traces(&[line]));
+            assert_eq!(differences.ours, [""; 0]);
+            assert_eq!(differences.of_others, [format!("- {line}")]);
         }
         let (off, on) = (
             "setting net/ipv4/ip_forward 0",
             "setting net/ipv4/ip_forward 1",
         );
-        let told = traces(&[on]).differences(&traces(&[off]));
-        assert_eq!(told.ours, [format!("+ {on}"), format!("- {off}")]);
-        assert_eq!(told.of_others, [""; 0]);
+        let differences = traces(&[on]).differences(&traces(&[off]));
+        assert_eq!(differences.ours, [format!("+ {on}"), format!("- {off}")]);
+        assert_eq!(differences.of_others, [""; 0]);
     }
 
     #[test]
-    fn what_others_do_meanwhile_is_told_and_not_ours() {
+    fn what_others_do_meanwhile_is_reported_and_not_ours() {
         let none = traces(&[]);
         let foreign = [
             "control group /sys/fs/cgroup/systemd/user.slice",
@@ -301,16 +302,16 @@ mod tests {
             "route 172.30.01.0/24 dev tun0",
             "route fd70:6572:64::/48 dev tun0",
         ];
-        let told = traces(&foreign).differences(&none);
-        assert_eq!(told.ours, [""; 0]);
-        assert_eq!(told.of_others.len(), foreign.len());
-        let told = none.differences(&traces(&foreign));
-        assert_eq!(told.ours, [""; 0]);
-        assert_eq!(told.of_others.len(), foreign.len());
+        let differences = traces(&foreign).differences(&none);
+        assert_eq!(differences.ours, [""; 0]);
+        assert_eq!(differences.of_others.len(), foreign.len());
+        let differences = none.differences(&traces(&foreign));
+        assert_eq!(differences.ours, [""; 0]);
+        assert_eq!(differences.of_others.len(), foreign.len());
     }
 
     #[test]
-    fn tables_that_only_were_looked_at_are_no_difference() {
+    fn tables_that_were_only_listed_are_no_difference() {
         let empty = "# Generated\n*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\nCOMMIT\n";
         assert_eq!(rules("iptables-save", empty), [""; 0]);
         let some = "*nat\n:KUBE-SERVICES - [0:0]\n-A FORWARD -i perc-kube -j DROP\nCOMMIT\n";
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mount_is_told_by_its_place() {
+    fn every_mount_is_named_by_its_place() {
         let table = "proc /proc proc rw 0 0\n/dev/vda /run/netns ext4 rw 0 0\n";
         let places: Vec<_> = mounts(table).collect();
         assert_eq!(places, ["mount /proc", "mount /run/netns"]);

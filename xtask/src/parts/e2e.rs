@@ -96,7 +96,7 @@ impl E2eArgs {
             programs.retain(|it| it.name != OLDER);
         }
         programs.retain(|it| self.only.is_empty() || self.only.contains(&it.name));
-        // It looks at what the others on its Kubernetes made the operator do.
+        // It checks what the others on its Kubernetes made the operator do.
         programs.sort_by_key(|program| program.name == LAST);
         Ok(programs)
     }
@@ -279,7 +279,7 @@ fn handler_image(context: &Context, programs: &Path, archive: &Path) -> anyhow::
     Ok(())
 }
 
-/// What the tests are told of the Kubernetes that was started for them.
+/// The environment variables that describe the Kubernetes to the tests.
 fn variables(
     context: &Context,
     kube: &kube::Kube,

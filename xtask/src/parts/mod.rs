@@ -40,10 +40,10 @@ pub(crate) enum Part {
     BenchSmoke,
 }
 
-/// When a part has its turn, where all of them run.
+/// When a part runs, if all of them run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// Before anything is built: it says what is wrong within seconds.
+pub(crate) enum Stage {
+    /// Before anything is built: it ends within seconds.
     First,
     /// One after the other: each takes more than half of two processors.
     OneByOne,
@@ -53,7 +53,7 @@ pub(crate) enum Turn {
     Idle,
 }
 
-/// What a part has to tell besides whether it failed.
+/// The result of a part, besides whether it failed.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) tally: Tally,
@@ -97,13 +97,13 @@ impl Part {
         Self::BenchSmoke,
     ];
 
-    pub(crate) fn turn(self) -> Turn {
+    pub(crate) fn stage(self) -> Stage {
         match self {
-            Self::Fmt | Self::Prose | Self::Boundaries | Self::Licences => Turn::First,
-            Self::Clippy | Self::Docs | Self::Sim => Turn::Idle,
-            Self::E2e => Turn::Beside,
+            Self::Fmt | Self::Prose | Self::Boundaries | Self::Licences => Stage::First,
+            Self::Clippy | Self::Docs | Self::Sim => Stage::Idle,
+            Self::E2e => Stage::Beside,
             Self::Unit | Self::Readme | Self::Examples | Self::Crash | Self::BenchSmoke => {
-                Turn::OneByOne
+                Stage::OneByOne
             }
         }
     }

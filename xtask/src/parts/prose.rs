@@ -40,7 +40,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
     let root = context.root();
-    // New files too, so that they are looked at before they are committed.
+    // New files too, so that they are checked before they are committed.
     let files = Cmd::new("git")
         .args([
             "ls-files",
@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
         ])
         .dir(root)
         .output()
-        .context("git has to tell which files are the project's")?;
+        .context("git has to list the project's files")?;
     let mut wrong = Vec::new();
     let mut count = 0;
     for name in files.split('\0').filter(|name| !name.is_empty()) {

@@ -1,5 +1,5 @@
-//! Small bugs in the code, one after the other (cargo-mutants), and what notices them: first the tests of the package, then the
-//! simulator. What nothing notices is a survivor, and needs a test, or a line with a verdict in [`KNOWN`].
+//! Mutants of the code, one after the other (cargo-mutants), and what kills them: first the tests of the package, then the
+//! simulator. A mutant that nothing kills is a survivor, and needs a test, or a line with a verdict in [`KNOWN`].
 
 use std::{
     collections::BTreeMap,
@@ -14,14 +14,14 @@ use super::tree::{self, SEEDS, Tree};
 use crate::{cmd::Cmd, context::Context};
 
 const VERSION: &str = "27.1.0";
-/// Survivors that are no gap, each with the reason: `FILE: what is changed | why nothing can notice it`.
+/// Survivors that are no gap, each with the reason: `FILE: what is changed | why nothing can kill it`.
 const KNOWN: &str = "xtask/testdata/survivors.txt";
 /// For how long the simulator runs against a mutant, in seconds.
 const SEEDS_SECONDS: u64 = 120;
 /// The tests of a package take less.
 const TESTS_SECONDS: &str = "300";
 
-/// A mutant that the tests of its package did not notice.
+/// A mutant that the tests of its package did not kill.
 struct Missed {
     /// Without its line.
     name: String,
@@ -34,7 +34,7 @@ pub(super) const ALL: &str = "all";
 const FOLDERS: [&str; 6] = ["protocol", "tablet", "client", "gc-master", "tso", "engine"];
 
 /// Mutates the files of a pattern, such as `protocol/src/**`, or of all packages in which it matters most, one after the other.
-/// What became of the mutants.
+/// Returns the outcomes of the mutants.
 ///
 /// # Errors
 /// Something survives that has no verdict.
@@ -58,10 +58,49 @@ fn mutate(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result
     let package = tree::package_of(context, folder)?.with_context(|| {
         format!("{files} is in no package: a pattern is FOLDER/src/**, as protocol/src/**")
     })?;
-    let program = install(context)?;
     let out = context.root().join("target/mutants");
-    fs::create_dir_all(&out)?;
-    let mut tests = Cmd::new(&program).args(["mutants", "--package", &package, "--file", files]);
+    let Outcomes {
+        missed,
+        timed_out,
+        all,
+    } = run_tests(context, &package, files, shard, &out)?;
+    let (by_simulator, listed, survivors) = run_simulator(context, &out, &missed)?;
+    let said = format!(
+        "{files}: {all} mutants, {} killed by tests ({timed_out} of them by a time-out), {by_simulator} more by {SEEDS} seeds, \
+         {listed} listed, {} survive: not killed are {:.0} %",
+        all - missed.len(),
+        survivors.len(),
+        100.0 * (listed + survivors.len()) as f64 / all.max(1) as f64,
+    );
+    println!("{said}");
+    ensure!(
+        survivors.is_empty(),
+        "{said}. Each needs a test that kills it, or a verdict in {KNOWN}: {}",
+        survivors.join("; ")
+    );
+    Ok(json!({
+        "files": files,
+        "shard": shard,
+        "mutants": all,
+        "killed_by_tests": all - missed.len(),
+        "timed_out": timed_out,
+        "killed_by_seeds": by_simulator,
+        "listed": listed,
+        "survivors": survivors,
+    }))
+}
+
+/// Runs the tests of a package against each mutant of its files.
+fn run_tests(
+    context: &Context,
+    package: &str,
+    files: &str,
+    shard: Option<&str>,
+    out: &Path,
+) -> anyhow::Result<Outcomes> {
+    let program = install(context)?;
+    fs::create_dir_all(out)?;
+    let mut tests = Cmd::new(&program).args(["mutants", "--package", package, "--file", files]);
     if let Some(shard) = shard {
         // From all files.
         tests = tests.args(["--shard", shard, "--sharding", "round-robin"]);
@@ -75,74 +114,56 @@ fn mutate(context: &Context, files: &str, shard: Option<&str>) -> anyhow::Result
             "never",
         ])
         .arg("--output")
-        .arg(&out)
+        .arg(out)
         // What no mutant changes is built once.
-        .env("CARGO_TARGET_DIR", &tree::builds(&out).to_string_lossy())
+        .env("CARGO_TARGET_DIR", &tree::builds(out).to_string_lossy())
         .dir(context.root())
         .status()?;
-    // 2: some were missed; 3: some ran into the time limit, which counts as noticed.
+    // 2: some were missed; 3: some ran into the time limit, which counts as killed.
     ensure!(
         matches!(status.code(), Some(0 | 2 | 3)),
         "cargo-mutants failed: {status}"
     );
-    let folder = out.join("mutants.out");
-    let Outcomes {
-        missed,
-        timed_out,
-        all,
-    } = outcomes(&folder)?;
+    outcomes(&out.join("mutants.out"))
+}
+
+/// Runs the simulator against each mutant that the tests missed, unless it is listed. Returns how many it kills, how many are listed, and
+/// the names of the survivors.
+fn run_simulator(
+    context: &Context,
+    out: &Path,
+    missed: &[Missed],
+) -> anyhow::Result<(usize, usize, Vec<String>)> {
     let known = known(context)?;
-    let tree = Tree::new(context, &out)?;
+    let tree = Tree::new(context, out)?;
     if missed
         .iter()
         .any(|mutant| !known.contains_key(&mutant.name))
     {
-        // Otherwise what it finds by itself counts as noticed.
+        // Otherwise a failure of its own counts as a kill.
         tree.clear()?;
         let control = tree.simulator(SEEDS_SECONDS)?;
         ensure!(
-            !control.is_noticed(),
+            !control.is_killed(),
             "the simulator fails without any mutant: mend that first: {control:?}"
         );
     }
     let (mut by_simulator, mut listed, mut survivors) = (0, 0, Vec::new());
-    for mutant in &missed {
+    for mutant in missed {
         if known.contains_key(&mutant.name) {
             listed += 1;
-        } else if simulator_notices(&tree, &out, mutant)? {
+        } else if simulator_kills(&tree, out, mutant)? {
             by_simulator += 1;
         } else {
             println!("SURVIVES: {}", mutant.name);
             survivors.push(mutant.name.clone());
         }
     }
-    let said = format!(
-        "{files}: {all} mutants, {} noticed by tests ({timed_out} of them by a time-out), {by_simulator} more by {SEEDS} seeds, \
-         {listed} listed, {} survive: not noticed are {:.0} %",
-        all - missed.len(),
-        survivors.len(),
-        100.0 * (listed + survivors.len()) as f64 / all.max(1) as f64,
-    );
-    println!("{said}");
-    ensure!(
-        survivors.is_empty(),
-        "{said}. Each needs a test that notices it, or a verdict in {KNOWN}: {}",
-        survivors.join("; ")
-    );
-    Ok(json!({
-        "files": files,
-        "shard": shard,
-        "mutants": all,
-        "noticed_by_tests": all - missed.len(),
-        "timed_out": timed_out,
-        "noticed_by_seeds": by_simulator,
-        "listed": listed,
-        "survivors": survivors,
-    }))
+    Ok((by_simulator, listed, survivors))
 }
 
 /// Whether a seed fails with this mutant.
-fn simulator_notices(tree: &Tree<'_>, out: &Path, mutant: &Missed) -> anyhow::Result<bool> {
+fn simulator_kills(tree: &Tree<'_>, out: &Path, mutant: &Missed) -> anyhow::Result<bool> {
     let diff = fs::read_to_string(&mutant.diff);
     let diff = diff.with_context(|| format!("cannot read {}", mutant.diff.display()))?;
     let applied = out.join("mutant.patch");
@@ -150,7 +171,7 @@ fn simulator_notices(tree: &Tree<'_>, out: &Path, mutant: &Missed) -> anyhow::Re
     tree.apply(&applied)?;
     let verdict = tree.simulator(SEEDS_SECONDS)?;
     println!("{}: {verdict:?}", mutant.name);
-    Ok(verdict.is_noticed())
+    Ok(verdict.is_killed())
 }
 
 /// Makes sure of cargo-mutants, in the folder of builds.
@@ -166,7 +187,7 @@ fn install(context: &Context) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// What became of the mutants that compile.
+/// The outcomes of the mutants that compile.
 struct Outcomes {
     /// The tests missed these.
     missed: Vec<Missed>,
@@ -219,7 +240,7 @@ fn without_line(name: &str) -> String {
     }
 }
 
-/// The diff of a mutant as `git apply` takes it: its second line has what is changed, where git looks for the file.
+/// The diff of a mutant as `git apply` takes it: its second line has what is changed, where git searches for the file.
 fn patch(diff: &str) -> anyhow::Result<String> {
     let mut lines = diff.splitn(3, '\n');
     let file = lines.next().and_then(|line| line.strip_prefix("--- "));
@@ -243,9 +264,9 @@ fn verdicts(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
             Some((name, why)) if !why.trim().is_empty() => {
                 Ok((name.trim().to_owned(), why.to_owned()))
             }
-            _ => bail!(
-                "{KNOWN}:{number}: a line is FILE: what is changed | why nothing can notice it"
-            ),
+            _ => {
+                bail!("{KNOWN}:{number}: a line is FILE: what is changed | why nothing can kill it")
+            }
         })
         .collect()
 }

@@ -51,7 +51,7 @@ struct Clients {
     file: PathBuf,
 }
 
-/// Runs so many moves, and checks what clients were told.
+/// Runs so many moves, and checks the answers that clients received.
 pub(super) fn run(programs: &Path, moves: u32) -> anyhow::Result<Value> {
     let folder = tempfile::tempdir()?;
     let mut soak = Soak {

@@ -1,4 +1,4 @@
-//! Bugs that somebody has written, a patch each, and what notices them: the tests of the package that they are in, and the
+//! Bugs that a person has written, a patch each, and what kills them: the tests of the package that they are in, and the
 //! simulator with its default plans. Both are asked, so that each has a figure of its own.
 
 use std::{
@@ -16,9 +16,9 @@ use crate::context::Context;
 /// For how long the simulator runs against a bug, in seconds.
 const SEEDS_SECONDS: u64 = 600;
 
-/// What noticed a bug.
+/// What killed a bug.
 #[derive(Clone, Debug, Default)]
-struct Noticed {
+struct KilledBy {
     by_tests: Verdict,
     by_simulator: Verdict,
 }
@@ -31,37 +31,37 @@ pub(super) fn run(context: &Context, folder: &Path) -> anyhow::Result<Value> {
     let mut packages = BTreeSet::new();
     for patch in &patches {
         let name = patch.file_stem().unwrap_or_default().to_string_lossy();
-        let noticed = try_out(context, &tree, patch, &mut packages)
+        let killed = try_out(context, &tree, patch, &mut packages)
             .with_context(|| patch.display().to_string())?;
-        println!("{}", line(&name, &noticed));
-        found.push((name, noticed));
+        println!("{}", line(&name, &killed));
+        found.push((name, killed));
     }
     let bugs: Vec<String> = found
         .iter()
-        .map(|(name, noticed)| line(name, noticed))
+        .map(|(name, killed)| line(name, killed))
         .collect();
-    println!("\nnoticed by:\n  {}", bugs.join("\n  "));
+    println!("\nkilled by:\n  {}", bugs.join("\n  "));
     control(&tree, &packages)?;
-    let noticed: Vec<Noticed> = found.into_iter().map(|(_, noticed)| noticed).collect();
-    let mut summary = summary(&noticed);
+    let killed: Vec<KilledBy> = found.into_iter().map(|(_, killed)| killed).collect();
+    let mut summary = summary(&killed);
     println!("{summary}");
     summary["bugs"] = json!(bugs);
     Ok(summary)
 }
 
-/// Without a bug nothing is noticed: otherwise the figures say nothing.
+/// Checks that nothing fails without a bug: otherwise the figures mean nothing.
 fn control(tree: &Tree<'_>, packages: &BTreeSet<String>) -> anyhow::Result<()> {
     tree.clear()?;
     for package in packages {
         let verdict = tree.tests(package)?;
         ensure!(
-            !verdict.is_noticed(),
+            !verdict.is_killed(),
             "the tests of {package} without any patch: {verdict:?}"
         );
     }
     let verdict = tree.simulator(SEEDS_SECONDS)?;
     ensure!(
-        !verdict.is_noticed(),
+        !verdict.is_killed(),
         "the simulator without any patch: {verdict:?}"
     );
     Ok(())
@@ -89,7 +89,7 @@ fn try_out(
     tree: &Tree<'_>,
     patch: &Path,
     tested: &mut BTreeSet<String>,
-) -> anyhow::Result<Noticed> {
+) -> anyhow::Result<KilledBy> {
     tree.apply(patch)?;
     let changed = tree.changed()?;
     let mut packages = BTreeSet::new();
@@ -97,36 +97,36 @@ fn try_out(
         let package = tree::package_of(context, file)?;
         packages.insert(package.with_context(|| format!("{} is in no package", file.display()))?);
     }
-    let mut noticed = Noticed::default();
+    let mut killed = KilledBy::default();
     for package in &packages {
-        if !noticed.by_tests.is_noticed() {
-            noticed.by_tests = tree.tests(package)?;
+        if !killed.by_tests.is_killed() {
+            killed.by_tests = tree.tests(package)?;
         }
     }
-    noticed.by_simulator = tree.simulator(SEEDS_SECONDS)?;
+    killed.by_simulator = tree.simulator(SEEDS_SECONDS)?;
     tested.append(&mut packages);
-    Ok(noticed)
+    Ok(killed)
 }
 
-fn line(name: &str, noticed: &Noticed) -> String {
+fn line(name: &str, killed: &KilledBy) -> String {
     let word = |verdict: &Verdict| match verdict {
-        Verdict::Unnoticed => "-".to_owned(),
-        Verdict::Noticed(what) => what.clone(),
+        Verdict::Survived => "-".to_owned(),
+        Verdict::Killed(what) => what.clone(),
         Verdict::TimedOut => "timed out".to_owned(),
     };
-    let (tests, simulator) = (word(&noticed.by_tests), word(&noticed.by_simulator));
+    let (tests, simulator) = (word(&killed.by_tests), word(&killed.by_simulator));
     format!("{name:<12} tests: {tests}; simulator: {simulator}")
 }
 
-fn summary(found: &[Noticed]) -> Value {
-    let count = |is: &dyn Fn(&Noticed) -> bool| found.iter().filter(|noticed| is(noticed)).count();
+fn summary(found: &[KilledBy]) -> Value {
+    let count = |is: &dyn Fn(&KilledBy) -> bool| found.iter().filter(|killed| is(killed)).count();
     json!({
         "patches": found.len(),
-        "noticed_by_tests": count(&|noticed| noticed.by_tests.is_noticed()),
-        "of_which_timed_out": count(&|noticed| noticed.by_tests == Verdict::TimedOut),
-        "noticed_by_seeds": count(&|noticed| noticed.by_simulator.is_noticed()),
-        "noticed_by_either":
-            count(&|noticed| noticed.by_tests.is_noticed() || noticed.by_simulator.is_noticed()),
+        "killed_by_tests": count(&|killed| killed.by_tests.is_killed()),
+        "of_which_timed_out": count(&|killed| killed.by_tests == Verdict::TimedOut),
+        "killed_by_seeds": count(&|killed| killed.by_simulator.is_killed()),
+        "killed_by_either":
+            count(&|killed| killed.by_tests.is_killed() || killed.by_simulator.is_killed()),
     })
 }
 
@@ -135,25 +135,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_counted_by_what_notices_it() {
-        let by = |what: &str| Verdict::Noticed(what.to_owned());
-        let noticed = |by_tests, by_simulator| Noticed {
+    fn each_is_counted_by_what_kills_it() {
+        let by = |what: &str| Verdict::Killed(what.to_owned());
+        let killed = |by_tests, by_simulator| KilledBy {
             by_tests,
             by_simulator,
         };
         let found = [
-            noticed(Verdict::TimedOut, by("liveness: ends")),
-            noticed(Verdict::Unnoticed, by("durable")),
-            noticed(Verdict::Unnoticed, Verdict::Unnoticed),
+            killed(Verdict::TimedOut, by("liveness: ends")),
+            killed(Verdict::Survived, by("durable")),
+            killed(Verdict::Survived, Verdict::Survived),
         ];
         assert_eq!(
             summary(&found),
             json!({
                 "patches": 3,
-                "noticed_by_tests": 1,
+                "killed_by_tests": 1,
                 "of_which_timed_out": 1,
-                "noticed_by_seeds": 2,
-                "noticed_by_either": 2,
+                "killed_by_seeds": 2,
+                "killed_by_either": 2,
             })
         );
         assert_eq!(

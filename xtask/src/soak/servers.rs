@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::bench::{
     cluster::{Cluster, signal},
-    ground::pid,
+    test_cluster::pid,
 };
 
 const PORT: u16 = 17_800;
@@ -43,7 +43,7 @@ pub(super) struct Servers<'a> {
     programs: &'a Path,
     data: PathBuf,
     cluster: Cluster,
-    /// The next number of a sequence that looks random.
+    /// The next number of a pseudorandom sequence.
     next: u64,
 }
 

@@ -7,23 +7,23 @@ use serde_json::{Map, Value, json};
 use crate::{
     bench::{
         failover::{Bench, PORT, Recorded, Role, distribution},
-        ground::{Fault, Ground, GroundKind},
+        test_cluster::{ClusterKind, Fault, TestCluster},
     },
     context::Context,
     debian,
 };
 
-/// Runs so many, prints for how long nothing went on, and checks what clients were told.
+/// Runs so many, prints for how long nothing went on, and checks the answers that clients received.
 pub(super) fn run(context: &Context, programs: &Path, takeovers: u32) -> anyhow::Result<Value> {
     let folder = tempfile::tempdir()?;
     let etcd = debian::ETCD.find(context);
     let faults = Fault::possible()?;
     let has_volumes = faults.contains(&Fault::KilledInWrite);
-    let start = |kind: GroundKind| {
+    let start = |kind: ClusterKind| {
         let folder = folder.path().join(format!("{kind:?}"));
         std::fs::create_dir(&folder)?;
-        let ground = Ground::start(kind, programs, &folder, PORT, etcd.as_deref())?;
-        let mut bench = Bench::on(ground);
+        let cluster = TestCluster::start(kind, programs, &folder, PORT, etcd.as_deref())?;
+        let mut bench = Bench::on(cluster);
         bench.record(Recorded {
             ledger: folder.join("transfers.jsonl"),
             history: folder.join("history.jsonl"),
@@ -31,15 +31,15 @@ pub(super) fn run(context: &Context, programs: &Path, takeovers: u32) -> anyhow:
         anyhow::Ok(bench)
     };
     let together = start(if has_volumes {
-        GroundKind::Volumes
+        ClusterKind::Volumes
     } else {
-        GroundKind::Processes
+        ClusterKind::Processes
     })?;
     let kinds = Role::ALL.into_iter();
     let kinds = kinds.flat_map(|role| faults.iter().map(move |fault| (role, *fault)));
     let plan: Vec<(Role, Fault)> = kinds.cycle().take(takeovers.try_into()?).collect();
     let apart = if plan.iter().any(|(_, fault)| *fault == Fault::CutOff) {
-        Some(start(GroundKind::Hosts)?)
+        Some(start(ClusterKind::Hosts)?)
     } else {
         None
     };

@@ -34,9 +34,9 @@ fn within(seconds: &str) -> Cmd {
 /// Of what was run [`within`] a time.
 fn verdict(status: ExitStatus, output: &str) -> Verdict {
     match status.code() {
-        Some(0) => Verdict::Unnoticed,
+        Some(0) => Verdict::Survived,
         None | Some(KILLED) => Verdict::TimedOut,
-        _ => Verdict::Noticed(first_failure(output)),
+        _ => Verdict::Killed(first_failure(output)),
     }
 }
 
@@ -50,16 +50,16 @@ pub(super) fn builds(out: &Path) -> PathBuf {
 pub(super) enum Verdict {
     /// Nothing failed.
     #[default]
-    Unnoticed,
+    Survived,
     /// This failed.
-    Noticed(String),
+    Killed(String),
     /// It was not done in time.
     TimedOut,
 }
 
 impl Verdict {
-    pub(super) fn is_noticed(&self) -> bool {
-        *self != Self::Unnoticed
+    pub(super) fn is_killed(&self) -> bool {
+        *self != Self::Survived
     }
 }
 
@@ -135,7 +135,7 @@ impl<'a> Tree<'a> {
     /// What the tests of this package find.
     ///
     /// # Errors
-    /// It can't be compiled: that is no sign that anything has noticed the bug.
+    /// It can't be compiled: that kills no bug.
     pub(super) fn tests(&self, package: &str) -> anyhow::Result<Verdict> {
         let test = ["test", "--quiet", "--no-fail-fast", "--package", package];
         self.cargo(Cmd::cargo().args(test).arg("--no-run")).run()?;

@@ -63,7 +63,7 @@ fn metrics() -> BTreeSet<String> {
     names
 }
 
-/// What an expression names that looks like a metric of ours, or of every process.
+/// The names in an expression that can be metrics of ours, or of every process.
 fn metrics_of(expression: &str) -> BTreeSet<String> {
     let word = |c: char| !(c.is_alphanumeric() || c == '_');
     expression

@@ -196,7 +196,7 @@ fn every_runbook_names_a_test_in_which_it_happens() {
             quoted.iter().any(|word| tests.contains(*word)),
             "{alert}: none of these is a test function: {quoted:?}"
         );
-        // What looks like one is there.
+        // A word of that form is one.
         for word in quoted.iter().filter(|word| word.matches('_').count() >= 3) {
             let is_name = word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
             assert!(

@@ -48,17 +48,17 @@ impl Fault {
         let mut faults = Self::value_variants().to_vec();
         if !is_root {
             println!("no disk hangs and no network is cut: only root can do that");
-            faults.retain(|fault| fault.ground() == GroundKind::Processes);
+            faults.retain(|fault| fault.cluster_kind() == ClusterKind::Processes);
         }
         Ok(faults)
     }
 
     /// What it takes.
-    pub(crate) fn ground(self) -> GroundKind {
+    pub(crate) fn cluster_kind(self) -> ClusterKind {
         match self {
-            Self::Ended | Self::Killed | Self::StandsStill => GroundKind::Processes,
-            Self::KilledInWrite => GroundKind::Volumes,
-            Self::CutOff => GroundKind::Hosts,
+            Self::Ended | Self::Killed | Self::StandsStill => ClusterKind::Processes,
+            Self::KilledInWrite => ClusterKind::Volumes,
+            Self::CutOff => ClusterKind::Hosts,
         }
     }
 
@@ -84,7 +84,7 @@ impl Fault {
 
 /// Where a cluster runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GroundKind {
+pub(crate) enum ClusterKind {
     /// Under `percolator up --processes`.
     Processes,
     /// The same, where each server that can lead has its folder on a volume of its own.
@@ -93,12 +93,12 @@ pub(crate) enum GroundKind {
     Hosts,
 }
 
-impl GroundKind {
+impl ClusterKind {
     pub(crate) const ALL: [Self; 3] = [Self::Processes, Self::Volumes, Self::Hosts];
 }
 
 /// A cluster, where it runs.
-pub(crate) enum Ground {
+pub(crate) enum TestCluster {
     Up(Supervised),
     Hosts(HostedCluster),
 }
@@ -114,20 +114,20 @@ pub(crate) struct Supervised {
     up: Cluster,
 }
 
-impl Ground {
+impl TestCluster {
     /// Starts a cluster. `port` is for those that share this machine's, and `etcd` the program.
     pub(crate) fn start(
-        kind: GroundKind,
+        kind: ClusterKind,
         programs: &Path,
         folder: &Path,
         port: u16,
         etcd: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        if kind == GroundKind::Hosts {
+        if kind == ClusterKind::Hosts {
             let etcd = etcd.context("there is no etcd: install Debian's package etcd-server")?;
             return Ok(Self::Hosts(HostedCluster::start(programs, etcd, folder)?));
         }
-        let on_volumes = kind == GroundKind::Volumes;
+        let on_volumes = kind == ClusterKind::Volumes;
         let supervised = Supervised::start(programs, folder, port, on_volumes)?;
         Ok(Self::Up(supervised))
     }
