@@ -1,4 +1,4 @@
-//! The API server, through one `kubectl proxy`: looks are many, and a kubectl for each of them would take half of the
+//! The API server, through one `kubectl proxy`: requests are many, and a kubectl for each of them would take half of the
 //! machine.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,10 +15,10 @@ use crate::nodes::MARK;
 /// Where `cargo xtask kube` has etcd.
 const ETCD: &str = "127.0.0.1:23790";
 
-/// Anyone who doesn't answer within this is asked again.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// A request without a response within this is sent again.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Kinds that are looked at, and where they are.
+/// The kinds that tests read, and their paths.
 const KINDS: [(&str, &str, &str); 10] = [
     ("perc", "apis/percolator.dev/v1alpha1", "percolatorclusters"),
     ("statefulset", "apis/apps/v1", "statefulsets"),
@@ -139,7 +139,7 @@ pub(crate) fn post(address: &str, path: &str, body: &Value) -> Result<Value, Str
 fn ask(address: &str, method: &str, path: &str, head: &str, body: &str) -> Result<String, String> {
     let ask = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
         // Of version 1.0: the answer comes in one piece, and ends with the connection.
         let first = format!("{method} {path} HTTP/1.0\r\nHost: {address}");
         write!(stream, "{first}\r\n{head}\r\n{body}")?;

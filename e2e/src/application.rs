@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::command::with_input;
-use crate::{ANSWER_IS_NO, Kube, Namespace, PROGRAM, lock, nodes, outcome, say, server_of, wait};
+use crate::{CHECK_FAILED, Kube, Namespace, PROGRAM, lock, nodes, outcome, say, server_of, wait};
 
-/// Longer than any test: it is told to end.
+/// Longer than any test: the test ends it.
 const DURATION: &str = "3h";
 /// Transfers in a second, of all clients: anyone who is away for a moment is missed, and the machine has other things to do.
 const RATE: &str = "200";
@@ -31,19 +31,19 @@ pub struct Application<'a> {
     cluster: String,
     accounts: u32,
     writer: Option<Writer>,
-    /// What had gone wrong when that was last told.
-    told: Mutex<Wrong>,
+    /// The failures that were reported last.
+    reported: Mutex<FailureCounts>,
 }
 
-/// What has reached the application.
+/// Failures that have reached the application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Wrong {
+struct FailureCounts {
     failed: u64,
     unknown: u64,
     imports: u64,
 }
 
-/// Writes rows, until it is told to stop.
+/// A thread that writes rows, until it is stopped.
 #[derive(Debug)]
 struct Writer {
     thread: JoinHandle<()>,
@@ -89,7 +89,7 @@ impl<'a> Application<'a> {
             cluster: cluster.to_owned(),
             accounts,
             writer: None,
-            told: Mutex::default(),
+            reported: Mutex::default(),
         };
         started.goes_on();
         started
@@ -118,18 +118,18 @@ impl<'a> Application<'a> {
 
     fn say_what_went_wrong(&self) {
         let log = wait("what the bank says", || self.log());
-        let now = Wrong {
+        let now = FailureCounts {
             imports: self.writer.as_ref().map_or(0, |writer| writer.failed()),
             ..of_bank(&log)
         };
-        let mut told = lock(&self.told);
+        let mut reported = lock(&self.reported);
         self.space.say(&format!(
             "it goes on; meanwhile {} transfers failed, {} have no known outcome, {} imports failed",
-            now.failed - told.failed,
-            now.unknown - told.unknown,
-            now.imports - told.imports,
+            now.failed - reported.failed,
+            now.unknown - reported.unknown,
+            now.imports - reported.imports,
         ));
-        *told = now;
+        *reported = now;
     }
 
     /// No transfer and no import has failed so far, and none is without an outcome.
@@ -159,16 +159,16 @@ impl<'a> Application<'a> {
         log.unwrap_or_else(|error| error)
     }
 
-    /// Looks whether rows and index agree at a snapshot, while they may be written.
+    /// Asserts that rows and index agree at a snapshot, while they may be written.
     fn index_holds(&self) {
         let server = self.server();
         let ask = ["exec", self.pod, "--", PROGRAM, "-q", "-c", &server];
         let check = ["check-index"];
         let ask = [&ask[..], &check, &TABLE, &INDEX].concat();
-        let said = wait("a look at the index", || {
+        let said = wait("a check of the index", || {
             let (code, said) = outcome(self.space.command().args(&ask))?;
             // Rows without an entry, or an entry without its row, don't get better by themselves.
-            assert_ne!(code, Some(ANSWER_IS_NO), "{said}");
+            assert_ne!(code, Some(CHECK_FAILED), "{said}");
             match code {
                 Some(0) => Ok(said),
                 _ => Err(said),
@@ -177,7 +177,7 @@ impl<'a> Application<'a> {
         assert!(said.contains(&format!("agree: {ROWS} rows")), "{said}");
     }
 
-    /// Tells both to end: no money was lost, and the index holds. Says what they have done, and what went wrong meanwhile.
+    /// Ends both: no money was lost, and the index holds. Prints what they have done, and what failed meanwhile.
     pub fn ends_well(mut self) {
         self.goes_on();
         if let Some(writer) = self.writer.take() {
@@ -189,7 +189,7 @@ impl<'a> Application<'a> {
             say(&format!("{done} imports, {} failed{last}", failed.len()));
             self.index_holds();
         }
-        nodes::tell_to_end(self.space, self.pod);
+        nodes::terminate(self.space, self.pod);
         self.space.bank_ends_well(self.pod);
     }
 }
@@ -270,9 +270,9 @@ fn records(round: u64) -> String {
     text
 }
 
-/// What a bank tells of in the lines of its seconds.
-fn of_bank(log: &str) -> Wrong {
-    let mut wrong = Wrong::default();
+/// The failures that a bank reports in the lines of its seconds.
+fn of_bank(log: &str) -> FailureCounts {
+    let mut wrong = FailureCounts::default();
     for line in log.lines().filter(|line| line.contains(" transfers/s")) {
         let words: Vec<&str> = line.split_whitespace().collect();
         for pair in words.windows(2) {
@@ -286,7 +286,7 @@ fn of_bank(log: &str) -> Wrong {
     wrong
 }
 
-/// Whether a line of a bank tells of a second in which money moved.
+/// Whether a line of a bank reports a second in which money moved.
 pub(crate) fn has_transfers(line: &str) -> bool {
     let before = line.split_once(" transfers/s").map(|(before, _)| before);
     let rate = before.and_then(|before| before.split_whitespace().last());
@@ -317,7 +317,7 @@ mod tests {
         let log = "made 100 accounts in table bank
    3 s     1207 transfers/s  p50   2.00 ms  p99   9.00 ms  conflicts 7  unknown 2  sum 5 ok
    4 s       12 transfers/s  p50   2.00 ms  p99   9.00 ms  conflicts 7  unknown 1  sum 5 ok  3 failed, the last: no answer";
-        let expected = Wrong {
+        let expected = FailureCounts {
             failed: 3,
             unknown: 3,
             imports: 0,

@@ -41,8 +41,8 @@ fn is_ready(set: &Value) -> bool {
         && status["readyReplicas"] == *asked
 }
 
-/// The operator's own share: from each fact that it waits for, as the API server told of it, to what it writes then. None
-/// where something of it was not seen.
+/// The operator's own share: from each fact that it waits for, as the API server reported it, to what it writes then. None
+/// if something of it was not seen.
 fn steps(changes: &[ObservedChange], cluster: &str) -> Option<Vec<(String, Duration)>> {
     let mut steps = Vec::new();
     let mut fact = (
@@ -60,9 +60,9 @@ fn steps(changes: &[ObservedChange], cluster: &str) -> Option<Vec<(String, Durat
             first(changes, SETS, &set, is_ready)?,
         );
     }
-    let told = first(changes, CLUSTERS, cluster, |it| is_true(it, "Available"))?;
+    let reported = first(changes, CLUSTERS, cluster, |it| is_true(it, "Available"))?;
     let (what, since) = fact;
-    let took = told.saturating_duration_since(since);
+    let took = reported.saturating_duration_since(since);
     steps.push((format!("{what}, until Available is True"), took));
     Some(steps)
 }

@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use crate::{Kube, Namespace, PROGRAM, SCRATCH, nodes, say, server_of, wait};
 
 impl Namespace {
@@ -70,7 +72,7 @@ spec:
         wait("a pod", || self.apply(&manifest));
     }
 
-    /// Waits until a bank in such a pod ends, which has to say that no money was lost; tells what it said.
+    /// Waits until a bank in such a pod ends, which has to report that no money was lost; prints its report.
     pub fn bank_ends_well(&self, pod: &str) {
         let (ended_well, printed) = self.wait_for_end(pod);
         assert!(
@@ -83,12 +85,34 @@ spec:
         summary.for_each(say);
     }
 
-    /// Kills a server's pod, and waits for its next life.
+    /// The pods' names, each with its uid and its count of restarts.
+    pub fn incarnations(&self, cluster: &str) -> Vec<String> {
+        let pods = self.pods(cluster).expect("a list of pods");
+        let incarnation = |pod: &Value| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let (name, uid) = (
+                text(&pod["metadata"]["name"]),
+                text(&pod["metadata"]["uid"]),
+            );
+            let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
+            format!("{name} {uid} {restarts}")
+        };
+        pods.iter().map(incarnation).collect()
+    }
+
+    /// The pods that restarted, or were replaced, since there were these.
+    pub fn restarted(&self, cluster: &str, before: &[String]) -> Vec<String> {
+        let mut now = self.incarnations(cluster);
+        now.retain(|incarnation| !before.contains(incarnation));
+        now
+    }
+
+    /// Kills a server's pod, and waits for its replacement.
     pub fn kill(&self, pod: &str) {
         let uid = wait(pod, || self.get("pod", pod))["metadata"]["uid"].clone();
         self.kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"])
             .expect("a pod's end");
-        wait("its next life", || match self.get("pod", pod) {
+        wait("its replacement", || match self.get("pod", pod) {
             Ok(found) if found["metadata"]["uid"] != uid => Ok(()),
             other => Err(format!("{other:?}")),
         });

@@ -1,5 +1,4 @@
-//! Whether a cluster's conditions tell the truth all the way, and not only where a test waits for them: held against the
-//! pods, from one moment to the next.
+//! A monitor that compares a cluster's conditions with its pods all the time, and not only when a test waits for them.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +11,11 @@ use serde_json::Value;
 use crate::watched::Watched;
 use crate::{Namespace, condition, is_ending, lock, say};
 
-/// The truth may take as long: a lease may have to run out first, before another operator says anything.
-const MAY_LAST: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What stood still for longer has heard nothing meanwhile, and neither has the operator.
-const LOOK_MAX: Duration = Duration::from_secs(1);
+/// A condition may be wrong for so long: a lease may have to run out before another operator reports.
+const LAG_MAX: Duration = Duration::from_secs(30);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
+/// A longer interval counts as this one: if this process stood still, the operator may have stood still, too.
+const SAMPLE_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// The roles, as in a spec and as in labels.
 const ROLES: [(&str, &str); 3] = [
     ("master", "master"),
@@ -27,48 +26,48 @@ const ROLES: [(&str, &str); 3] = [
 /// The conditions that are followed.
 const FOLLOWED: [&str; 3] = ["Available", "Progressing", "Degraded"];
 
-/// What there is at one moment.
+/// The conditions and pods of a cluster at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Moment {
-    /// Whether each of those that are followed is true, where it is about the newest spec.
-    told: [Option<bool>; FOLLOWED.len()],
+struct Sample {
+    /// Whether each followed condition is true, if it is about the newest spec.
+    conditions: [Option<bool>; FOLLOWED.len()],
     /// The pods of each role that are ready, and how many there are to be.
     serving: [(u64, u64); ROLES.len()],
     /// How many tablet servers have ever served.
     joined: u64,
 }
 
-type IsTold = fn(&Moment) -> bool;
+type IsWrong = fn(&Sample) -> bool;
 
-/// What is not true of what is told, of a cluster whose spec is good.
-const LIES: [(&str, IsTold); 4] = [
+/// Contradictions between conditions and pods, of a cluster whose spec is valid.
+const CONTRADICTIONS: [(&str, IsWrong); 4] = [
     (
         "Available is True, and a server that has served isn't ready",
         |moment| {
             let [.., (tablets, asked)] = moment.serving;
             let have_rows = moment.joined.min(asked);
             let is_away = moment.serving.iter().any(|(ready, _)| *ready == 0);
-            moment.told[0] == Some(true) && (is_away || tablets < have_rows)
+            moment.conditions[0] == Some(true) && (is_away || tablets < have_rows)
         },
     ),
     ("Available is False, and all pods are ready", |moment| {
-        moment.told[0] == Some(false) && moment.is_whole()
+        moment.conditions[0] == Some(false) && moment.is_whole()
     }),
     (
         "Progressing is False, and pods are missing or not ready",
-        |moment| moment.told[1] == Some(false) && !moment.is_whole(),
+        |moment| moment.conditions[1] == Some(false) && !moment.is_whole(),
     ),
     ("Degraded is True, and all pods are ready", |moment| {
-        moment.told[2] == Some(true) && moment.is_whole()
+        moment.conditions[2] == Some(true) && moment.is_whole()
     }),
 ];
 
-impl Moment {
+impl Sample {
     fn of(cluster: &Value, pods: &[Value]) -> Self {
-        let told = FOLLOWED.map(|kind| {
+        let conditions = FOLLOWED.map(|kind| {
             condition(cluster, kind)
-                .filter(|told| told["observedGeneration"] == cluster["metadata"]["generation"])
-                .map(|told| told["status"] == "True")
+                .filter(|it| it["observedGeneration"] == cluster["metadata"]["generation"])
+                .map(|it| it["status"] == "True")
         });
         let name = &cluster["metadata"]["name"];
         let serving = ROLES.map(|(role, component)| {
@@ -85,7 +84,7 @@ impl Moment {
         });
         let joined = cluster["status"]["tablets"]["joined"].as_u64();
         Self {
-            told,
+            conditions,
             serving,
             joined: joined.unwrap_or_default(),
         }
@@ -96,15 +95,15 @@ impl Moment {
     }
 }
 
-impl std::fmt::Display for Moment {
+impl std::fmt::Display for Sample {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (kind, told) in FOLLOWED.iter().zip(self.told) {
-            let told = match told {
+        for (kind, status) in FOLLOWED.iter().zip(self.conditions) {
+            let status = match status {
                 Some(true) => "True",
                 Some(false) => "False",
-                None => "not told of the newest spec",
+                None => "not of the newest spec",
             };
-            write!(f, "{kind} {told}; ")?;
+            write!(f, "{kind} {status}; ")?;
         }
         f.write_str("ready:")?;
         ROLES
@@ -114,49 +113,50 @@ impl std::fmt::Display for Moment {
     }
 }
 
-/// What was seen of a cluster, from one moment to the next.
+/// The samples of a cluster, and the first contradiction among them.
 #[derive(Debug, Default)]
 struct Timeline {
-    last: Option<Moment>,
-    /// For how long each lie has lasted.
-    lasts: [Duration; LIES.len()],
+    last: Option<Sample>,
+    /// For how long each contradiction has lasted.
+    lasts: [Duration; CONTRADICTIONS.len()],
     turns: u32,
     timeline: String,
-    /// The first that lasted too long.
-    lie: Option<&'static str>,
+    /// The first contradiction that lasted too long.
+    contradiction: Option<&'static str>,
 }
 
 impl Timeline {
-    fn look(&mut self, moment: Option<Moment>, since_last: Duration, since_start: Duration) {
+    fn add(&mut self, moment: Option<Sample>, since_last: Duration, since_start: Duration) {
         let at = since_start.as_secs_f64();
-        for ((lie, is_told), lasts) in LIES.iter().zip(&mut self.lasts) {
-            let is_told = |moment: &Option<Moment>| moment.as_ref().is_some_and(is_told);
-            *lasts = if is_told(&moment) && is_told(&self.last) {
-                *lasts + since_last.min(LOOK_MAX)
+        for ((what, is_wrong), lasts) in CONTRADICTIONS.iter().zip(&mut self.lasts) {
+            let is_wrong = |moment: &Option<Sample>| moment.as_ref().is_some_and(is_wrong);
+            *lasts = if is_wrong(&moment) && is_wrong(&self.last) {
+                *lasts + since_last.min(SAMPLE_INTERVAL_MAX)
             } else {
                 Duration::ZERO
             };
-            if *lasts > MAY_LAST && self.lie.is_none() {
-                self.lie = Some(lie);
-                let _ = writeln!(self.timeline, "{at:8.1} s: {lie} for {MAY_LAST:?}");
+            if *lasts > LAG_MAX && self.contradiction.is_none() {
+                self.contradiction = Some(what);
+                let _ = writeln!(self.timeline, "{at:8.1} s: {what} for {LAG_MAX:?}");
             }
         }
         if moment != self.last {
-            let told = |moment: &Option<Moment>| moment.as_ref().map(|moment| moment.told);
-            self.turns += u32::from(told(&moment) != told(&self.last));
+            let conditions =
+                |moment: &Option<Sample>| moment.as_ref().map(|moment| moment.conditions);
+            self.turns += u32::from(conditions(&moment) != conditions(&self.last));
             let text = moment
                 .as_ref()
-                .map_or("no cluster".to_owned(), Moment::to_string);
+                .map_or("no cluster".to_owned(), Sample::to_string);
             let _ = writeln!(self.timeline, "{at:8.1} s: {text}");
             self.last = moment;
         }
     }
 }
 
-/// Follows a cluster for as long as it is there.
+/// A thread that follows the conditions of a cluster.
 #[derive(Debug)]
 pub struct ConditionMonitor {
-    told: Arc<Mutex<Timeline>>,
+    timeline: Arc<Mutex<Timeline>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -165,43 +165,41 @@ impl ConditionMonitor {
     /// From now on.
     pub fn follow(space: &Namespace, cluster: &str) -> Self {
         let watched = Watched::begin(space.name(), &["percolatorclusters", "pods"]);
-        watched.wait_until_told();
-        let (told, stop) = (
+        watched.wait_until_begun();
+        let (timeline, stop) = (
             Arc::<Mutex<Timeline>>::default(),
             Arc::<AtomicBool>::default(),
         );
-        let (kept, stopped, name) = (told.clone(), stop.clone(), cluster.to_owned());
+        let (written, stopped, name) = (timeline.clone(), stop.clone(), cluster.to_owned());
         let thread = std::thread::spawn(move || {
             let (started, mut last) = (Instant::now(), Instant::now());
             while !stopped.load(Ordering::Relaxed) {
                 let clusters = watched.now("percolatorclusters");
                 let cluster = clusters.iter().find(|it| it["metadata"]["name"] == *name);
                 let pods = watched.now("pods");
-                let moment = cluster.map(|cluster| Moment::of(cluster, &pods));
-                let mut told = lock(&kept);
-                told.look(moment, last.elapsed(), started.elapsed());
-                drop(told);
+                let moment = cluster.map(|cluster| Sample::of(cluster, &pods));
+                lock(&written).add(moment, last.elapsed(), started.elapsed());
                 last = Instant::now();
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(SAMPLE_INTERVAL);
             }
         });
         Self {
-            told,
+            timeline,
             stop,
             thread: Some(thread),
         }
     }
 
-    /// Nothing that was told was untrue for long, and what happened meanwhile was told.
+    /// Asserts that no condition was wrong for long, and that some changed.
     pub fn holds(self) {
-        let told = lock(&self.told);
-        let timeline = &told.timeline;
-        assert_eq!(told.lie, None, "on the way:\n{timeline}");
-        assert!(told.turns > 1, "nothing turned on the way:\n{timeline}");
+        let samples = lock(&self.timeline);
+        let timeline = &samples.timeline;
+        assert_eq!(samples.contradiction, None, "on the way:\n{timeline}");
+        assert!(samples.turns > 1, "nothing turned on the way:\n{timeline}");
         say(&format!(
-            "{} were followed all the way: they turned {} times, and told the truth",
+            "{} were followed all the way: they changed {} times, and agreed with the pods",
             FOLLOWED.join(", "),
-            told.turns
+            samples.turns
         ));
     }
 }
@@ -219,42 +217,42 @@ impl Drop for ConditionMonitor {
 mod tests {
     use super::*;
 
-    fn moment(told: [Option<bool>; 3], ready: [u64; 3]) -> Moment {
-        Moment {
-            told,
+    fn moment(conditions: [Option<bool>; 3], ready: [u64; 3]) -> Sample {
+        Sample {
+            conditions,
             serving: ready.map(|ready| (ready, 1)),
             joined: 1,
         }
     }
 
     #[test]
-    fn what_is_told_is_held_against_the_pods() {
+    fn conditions_are_compared_with_the_pods() {
         const WHOLE: [u64; 3] = [1, 1, 1];
-        const LACKING: [u64; 3] = [1, 0, 1];
+        const MISSING: [u64; 3] = [1, 0, 1];
         let (yes, no) = (Some(true), Some(false));
-        let lies = |told, ready| {
-            let moment = moment(told, ready);
-            LIES.map(|(_, is_told)| is_told(&moment))
+        let wrong = |conditions, ready| {
+            let moment = moment(conditions, ready);
+            CONTRADICTIONS.map(|(_, is_wrong)| is_wrong(&moment))
         };
-        assert_eq!(lies([yes, no, no], WHOLE), [false; 4]);
-        assert_eq!(lies([no, yes, yes], LACKING), [false; 4]);
-        assert_eq!(lies([None; 3], LACKING), [false; 4]);
-        assert_eq!(lies([yes, yes, no], LACKING), [true, false, false, false]);
-        assert_eq!(lies([no, yes, no], WHOLE), [false, true, false, false]);
-        assert_eq!(lies([no, no, no], LACKING), [false, false, true, false]);
-        assert_eq!(lies([yes, no, yes], WHOLE), [false, false, false, true]);
-        let one_of_three = Moment {
+        assert_eq!(wrong([yes, no, no], WHOLE), [false; 4]);
+        assert_eq!(wrong([no, yes, yes], MISSING), [false; 4]);
+        assert_eq!(wrong([None; 3], MISSING), [false; 4]);
+        assert_eq!(wrong([yes, yes, no], MISSING), [true, false, false, false]);
+        assert_eq!(wrong([no, yes, no], WHOLE), [false, true, false, false]);
+        assert_eq!(wrong([no, no, no], MISSING), [false, false, true, false]);
+        assert_eq!(wrong([yes, no, yes], WHOLE), [false, false, false, true]);
+        let one_of_three = Sample {
             serving: [(1, 1), (1, 1), (2, 3)],
             joined: 3,
             ..moment([yes, yes, no], WHOLE)
         };
-        let told = |moment: &Moment| LIES.map(|(_, is_told)| is_told(moment))[0];
-        assert!(told(&one_of_three));
-        let not_yet = Moment {
+        let is_wrong = |moment: &Sample| CONTRADICTIONS.map(|(_, is_wrong)| is_wrong(moment))[0];
+        assert!(is_wrong(&one_of_three));
+        let not_yet = Sample {
             joined: 2,
             ..one_of_three
         };
-        assert!(!told(&not_yet));
+        assert!(!is_wrong(&not_yet));
     }
 
     #[test]
@@ -275,34 +273,35 @@ mod tests {
         };
         let ending = r#", "deletionTimestamp": "2026""#;
         let pods = [pod("tablet", ""), pod("tablet", ending), pod("tso", "")];
-        let found = Moment::of(&cluster, &pods);
-        assert_eq!(found.told, [Some(true), Some(false), None]);
+        let found = Sample::of(&cluster, &pods);
+        assert_eq!(found.conditions, [Some(true), Some(false), None]);
         assert_eq!(found.serving, [(0, 1), (1, 1), (1, 2)]);
         assert_eq!(found.joined, 2);
     }
 
     #[test]
-    fn only_what_lasts_is_a_lie_and_no_time_in_which_all_stood_still() {
+    fn only_what_lasts_is_wrong_and_no_time_in_which_all_stood_still() {
         let seconds = Duration::from_secs;
-        let mut told = Timeline::default();
-        let mut look = |moment, since_last| {
-            told.look(moment, since_last, Duration::ZERO);
-            told.lie
+        let mut timeline = Timeline::default();
+        let mut add = |moment, since_last| {
+            timeline.add(moment, since_last, Duration::ZERO);
+            timeline.contradiction
         };
         let unavailable = || Some(moment([Some(false), None, None], [1, 1, 1]));
-        look(unavailable(), seconds(1));
-        assert_eq!(look(unavailable(), seconds(1_000)), None, "all stood still");
+        add(unavailable(), seconds(1));
+        assert_eq!(add(unavailable(), seconds(1_000)), None, "all stood still");
         for _ in 0..29 {
-            assert_eq!(look(unavailable(), seconds(1)), None);
+            assert_eq!(add(unavailable(), seconds(1)), None);
         }
-        look(
+        add(
             Some(moment([Some(true), None, None], [1, 1, 1])),
             seconds(1),
         );
         for _ in 0..31 {
-            assert_eq!(look(unavailable(), seconds(1)), None);
+            assert_eq!(add(unavailable(), seconds(1)), None);
         }
-        assert!(look(unavailable(), seconds(1)).is_some());
-        assert!(told.timeline.contains("tablet 1 of 1"), "{}", told.timeline);
+        assert!(add(unavailable(), seconds(1)).is_some());
+        let text = &timeline.timeline;
+        assert!(text.contains("tablet 1 of 1"), "{text}");
     }
 }

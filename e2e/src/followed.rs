@@ -1,4 +1,4 @@
-//! What a cluster's `Available` was on the way, and what a pod logs to its end, which a look here and there would miss.
+//! The values of a cluster's `Available` over time, and the log of a pod to its end, which single reads would miss.
 
 use std::process::{Child, Command};
 

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
-use crate::receiver::{MACHINE, SILENCE_MAX, answer_calls};
+use crate::receiver::{MACHINE, REQUEST_TIMEOUT, answer_calls};
 use crate::{Namespace, kubectl};
 
 const NAME: &str = "percolator-e2e-images";
@@ -91,7 +91,7 @@ impl Drop for ImageWebhook {
 
 fn serve(listener: &TcpListener, config: &Arc<ServerConfig>, images: &Arc<(String, String)>) {
     for stream in listener.incoming().flatten() {
-        let _ = stream.set_read_timeout(Some(SILENCE_MAX));
+        let _ = stream.set_read_timeout(Some(REQUEST_TIMEOUT));
         let Ok(connection) = ServerConnection::new(config.clone()) else {
             continue;
         };

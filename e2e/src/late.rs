@@ -1,12 +1,11 @@
-//! Operators that hear of everything some seconds late, by their test-only switch: what holds for a prompt one holds for
-//! them, too.
+//! Operators with delayed watches, by their test-only switch: what holds for a prompt operator holds for them, too.
 
 use crate::{Kube, Namespace, OPERATOR, RELEASE, TIMEOUT, kubectl, wait};
 
 /// The namespace and the name of a late operator's release, beside a prompt one's.
 pub const LATE: &str = "percolator-late";
 
-/// A release whose operator hears of everything three seconds late; it goes away with the value.
+/// A release whose operator's watches are three seconds late; it goes away with the value.
 #[derive(Debug)]
 pub struct LateOperator<'a> {
     kube: &'a Kube,
@@ -59,12 +58,12 @@ fn has_time() -> bool {
     std::env::var_os("PERCOLATOR_E2E_LONG").is_some()
 }
 
-/// Namespaces with a prompt operator, and as many with one that hears of everything late: what is done in the ones is to be
+/// Namespaces with a prompt operator, and as many with one whose watches are late: what is done in the ones is to be
 /// done in the others. They go away with the value.
 #[derive(Debug)]
 pub struct PromptAndLate<'a, const N: usize> {
     sides: [[Namespace; N]; 2],
-    /// Goes after them: should a test fail, they tell what it has said.
+    /// Dropped after them: if a test fails, they print its log.
     late: LateOperator<'a>,
 }
 

@@ -38,8 +38,8 @@ use serde_json::Value;
 const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
 /// A condition that isn't met by then won't be.
 pub const WAIT_MAX: Duration = Duration::from_secs(300);
-/// One look takes no longer, but where the machine, or what is looked at, stood still.
-const LOOK_MAX: Duration = Duration::from_secs(2);
+/// A longer poll counts as this one: the machine, or the cluster, stood still.
+const POLL_MAX: Duration = Duration::from_secs(2);
 
 /// The namespace of the operator's release.
 pub const OPERATOR: &str = "percolator-system";
@@ -48,8 +48,8 @@ const RELEASE: &str = "percolator";
 
 /// The program, in every pod.
 pub const PROGRAM: &str = "/usr/local/bin/percolator";
-/// What ends a command that has found money lost, or rows that disagree.
-const ANSWER_IS_NO: i32 = 7;
+/// The exit code of a command that has found money lost, or rows that disagree.
+const CHECK_FAILED: i32 = 7;
 /// Where a pod that a test starts may write.
 pub const SCRATCH: &str = "/scratch";
 /// Of Helm and of rollouts: as long as conditions are waited for.
@@ -190,8 +190,8 @@ pub fn skip(why: &str) {
 /// What has failed in this program.
 static FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Other threads may go on for minutes behind a failure, and much is told of what there was: its words are said again
-/// behind all that.
+/// Keeps the messages of failures. Other threads may go on for minutes after a failure, and print much: the messages are printed
+/// again after all that.
 fn keep_failures() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -203,7 +203,7 @@ fn keep_failures() {
     });
 }
 
-/// Logs what happens, and how long after the first that was told.
+/// Prints what happens, with the time since the first line.
 #[allow(
     clippy::print_stdout,
     reason = "tests that take minutes say what they do"
@@ -273,7 +273,7 @@ pub fn wait<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
             }
             Err(_) => std::thread::sleep(Duration::from_millis(200)),
         }
-        waited += started.elapsed().min(LOOK_MAX);
+        waited += started.elapsed().min(POLL_MAX);
     }
 }
 
@@ -399,7 +399,7 @@ impl Namespace {
         say(&format!("{}: {what}", self.name));
     }
 
-    /// Gives a cluster's service the label `team`, and waits until it has it: by then the operator that runs now has looked at the
+    /// Gives a cluster's service the label `team`, and waits until it has it: by then the operator that runs now has reconciled the
     /// cluster.
     pub fn give_team(&self, cluster: &str, team: &str) {
         self.give_team_as("perc", cluster, team);
@@ -501,7 +501,7 @@ impl Namespace {
         })
     }
 
-    /// Looks whether all the money of a bank of so many accounts is there, while others may move it.
+    /// Asserts that all the money of a bank of so many accounts is there, while others may move it.
     pub fn all_money_is_there(&self, cluster: &str, accounts: u32) {
         let (server, accounts) = (server_of(cluster), accounts.to_string());
         let pod = format!("{cluster}-master-0");
@@ -509,10 +509,10 @@ impl Namespace {
         let bank = ["bank", "--accounts", &accounts];
         let once = ["--clients", "1", "--duration", "100ms"];
         let ask = [&exec[..], &bank, &once].concat();
-        // The pod may be a new one just now, or the node's proxy not have heard of it.
+        // The pod may be a new one just now, or unknown to the node's proxy.
         let said = wait("the bank", || {
             let (code, said) = outcome(self.command().args(&ask))?;
-            assert_ne!(code, Some(ANSWER_IS_NO), "{said}");
+            assert_ne!(code, Some(CHECK_FAILED), "{said}");
             match code {
                 Some(0) => Ok(said),
                 _ => Err(said),
@@ -522,7 +522,7 @@ impl Namespace {
     }
 
     /// Waits until the cluster is what its spec says, and serves: by its conditions, and by its pods, because the
-    /// operator may not have heard yet of what has just happened.
+    /// operator may not have received yet what has just happened.
     pub fn wait_until_up_to_date(&self, cluster: &str) {
         wait(&format!("{cluster} as its spec says"), || {
             self.is_up_to_date(cluster)
@@ -544,7 +544,7 @@ impl Namespace {
         self.service_answers(cluster)
     }
 
-    /// Whether a connection to where clients connect is taken on every node: a node's proxy hears of a new pod when it is
+    /// Whether a connection to where clients connect is taken on every node: a node's proxy receives a new pod when it is
     /// ready, and not at once.
     fn service_answers(&self, cluster: &str) -> Result<(), String> {
         let service = self.get("service", cluster)?;
@@ -572,21 +572,6 @@ impl Namespace {
         } else {
             Err(format!("{serving} of {asked} pods are ready"))
         }
-    }
-
-    /// The pods' names, with what tells one life of a pod from the next.
-    pub fn lives(&self, cluster: &str) -> Vec<String> {
-        let pods = self.pods(cluster).expect("a list of pods");
-        let life = |pod: &Value| {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let (name, uid) = (
-                text(&pod["metadata"]["name"]),
-                text(&pod["metadata"]["uid"]),
-            );
-            let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
-            format!("{name} {uid} {restarts}")
-        };
-        pods.iter().map(life).collect()
     }
 }
 

@@ -284,8 +284,8 @@ impl Drop for ApiServerAway {
     }
 }
 
-/// Tells the container of a pod to end, as Kubernetes would; the pod stays, with what it has printed.
-pub(crate) fn tell_to_end(space: &Namespace, pod: &str) {
+/// Sends SIGTERM to the container of a pod, as Kubernetes would; the pod stays, with its log.
+pub(crate) fn terminate(space: &Namespace, pod: &str) {
     let found = space.get("pod", pod).expect(pod);
     let id = found["status"]["containerStatuses"][0]["containerID"].as_str();
     let id = id.and_then(|id| id.strip_prefix("containerd://"));

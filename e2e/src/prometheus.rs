@@ -1,7 +1,7 @@
 //! A Prometheus beside the cluster: the nodes' networks are this machine's, so that it reaches pods as one in a pod would.
 //!
-//! Debian's is built without the discovery of pods (`kubernetes_sd_configs`): a thread asks for them, and writes down in
-//! a file what that discovery would tell, under the very names.
+//! Debian's is built without the discovery of pods (`kubernetes_sd_configs`): a thread lists them, and writes to
+//! a file what that discovery would report, under the same names.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -322,7 +322,7 @@ fn discover(file: PathBuf, namespaces: &[&str]) -> Sender<()> {
     sender
 }
 
-/// What the discovery of pods tells of one: a target for each port.
+/// The targets that the discovery of pods makes of one: a target for each port.
 fn targets_of(pod: &Value) -> Vec<Value> {
     let text = |path: &str| {
         pod.pointer(path)

@@ -12,7 +12,7 @@ use crate::{lock, wait};
 /// The machine's address in the network of the test's nodes.
 pub(crate) const MACHINE: &str = "172.30.0.1";
 /// A caller that sends nothing for so long is left.
-pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A call: its headers, one a line, and its body.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Receiver {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let kept = kept.clone();
-                let _ = stream.set_read_timeout(Some(SILENCE_MAX));
+                let _ = stream.set_read_timeout(Some(REQUEST_TIMEOUT));
                 std::thread::spawn(move || answer_calls(stream, "", |call| length_of(call, &kept)));
             }
         });

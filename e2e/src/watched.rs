@@ -1,5 +1,5 @@
-//! What becomes of a namespace's objects, as the API server tells of it: each change with the moment at which this process
-//! heard of it, by one clock.
+//! Changes of a namespace's objects, as the API server reports them: each with the moment at which this process received it,
+//! by one clock.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A change.
 #[derive(Clone, Debug)]
 pub struct ObservedChange {
-    /// When it was heard of.
+    /// When it was received.
     pub at: Instant,
     /// The object, as it is then; nothing where it has gone.
     pub object: Option<Value>,
@@ -28,20 +28,20 @@ pub struct ObservedChange {
 }
 
 #[derive(Debug, Default)]
-struct Books {
-    /// In the order in which they were heard of.
+struct WatchState {
+    /// In the order in which they were received.
     changes: Vec<ObservedChange>,
     now: BTreeMap<(&'static str, String), Value>,
-    /// The kinds whose watches tell.
+    /// The kinds whose watches have reported something.
     begun: Vec<&'static str>,
-    /// What tells at the moment.
+    /// The watches that run.
     running: BTreeMap<&'static str, Child>,
 }
 
 /// Watches of one namespace; they end with the value.
 #[derive(Debug)]
 pub struct Watched {
-    books: Arc<Mutex<Books>>,
+    state: Arc<Mutex<WatchState>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -49,44 +49,47 @@ pub struct Watched {
 impl Watched {
     /// Watches these kinds.
     pub fn begin(namespace: &str, kinds: &[&'static str]) -> Self {
-        let (books, stop) = (Arc::<Mutex<Books>>::default(), Arc::<AtomicBool>::default());
+        let (state, stop) = (
+            Arc::<Mutex<WatchState>>::default(),
+            Arc::<AtomicBool>::default(),
+        );
         let threads = kinds.iter().map(|&kind| {
-            let (books, stop, namespace) = (books.clone(), stop.clone(), namespace.to_owned());
+            let (state, stop, namespace) = (state.clone(), stop.clone(), namespace.to_owned());
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    watch(&namespace, kind, &books, &stop);
+                    watch(&namespace, kind, &state, &stop);
                     std::thread::sleep(PAUSE);
                 }
             })
         });
         let threads = threads.collect();
         Self {
-            books,
+            state,
             stop,
             threads,
         }
     }
 
-    /// Waits until each watch has told of something.
-    pub(crate) fn wait_until_told(&self) {
+    /// Waits until each watch has reported something.
+    pub(crate) fn wait_until_begun(&self) {
         let kinds = self.threads.len();
-        wait("the watches to tell", || {
-            match lock(&self.books).begun.len() {
+        wait("the watches to report", || {
+            match lock(&self.state).begun.len() {
                 begun if begun == kinds => Ok(()),
                 begun => Err(format!("{begun} of {kinds} do")),
             }
         });
     }
 
-    /// All changes by now, in the order in which they were heard of.
+    /// All changes by now, in the order in which they were received.
     pub fn changes(&self) -> Vec<ObservedChange> {
-        lock(&self.books).changes.clone()
+        lock(&self.state).changes.clone()
     }
 
-    /// The objects of a kind, as they were last heard of.
+    /// The objects of a kind, as they were last received.
     pub(crate) fn now(&self, kind: &str) -> Vec<Value> {
-        let books = lock(&self.books);
-        let of_kind = books.now.iter().filter(|((of, _), _)| *of == kind);
+        let state = lock(&self.state);
+        let of_kind = state.now.iter().filter(|((of, _), _)| *of == kind);
         of_kind.map(|(_, object)| object.clone()).collect()
     }
 }
@@ -94,7 +97,7 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        for child in lock(&self.books).running.values_mut() {
+        for child in lock(&self.state).running.values_mut() {
             // It may have ended by itself.
             let _ = child.kill();
         }
@@ -105,7 +108,7 @@ impl Drop for Watched {
 }
 
 /// Until the watch ends, which the API server brings about now and then.
-fn watch(namespace: &str, kind: &'static str, books: &Mutex<Books>, stop: &AtomicBool) {
+fn watch(namespace: &str, kind: &'static str, state: &Mutex<WatchState>, stop: &AtomicBool) {
     let watch = ["--watch", "--output-watch-events", "-o", "json"];
     let child = Command::new("kubectl")
         .args(["-n", namespace, "get", kind])
@@ -119,13 +122,13 @@ fn watch(namespace: &str, kind: &'static str, books: &Mutex<Books>, stop: &Atomi
         return;
     };
     {
-        let mut books = lock(books);
-        books.running.insert(kind, child);
-        // What is there is told anew.
-        books.now.retain(|(of, _), _| *of != kind);
+        let mut state = lock(state);
+        state.running.insert(kind, child);
+        // All objects are reported anew.
+        state.now.retain(|(of, _), _| *of != kind);
         // Anyone who ends all of them has not seen this one.
         if stop.load(Ordering::Relaxed) {
-            books
+            state
                 .running
                 .values_mut()
                 .for_each(|child| drop(child.kill()));
@@ -140,19 +143,19 @@ fn watch(namespace: &str, kind: &'static str, books: &Mutex<Books>, stop: &Atomi
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let name = (kind, name.to_owned());
         let is_gone = event["type"] == "DELETED";
-        let mut books = lock(books);
-        if !books.begun.contains(&kind) {
-            books.begun.push(kind);
+        let mut state = lock(state);
+        if !state.begun.contains(&kind) {
+            state.begun.push(kind);
         }
         if is_gone {
-            books.now.remove(&name)
+            state.now.remove(&name)
         } else {
-            books.now.insert(name.clone(), object.clone())
+            state.now.insert(name.clone(), object.clone())
         };
         let object = (!is_gone).then_some(object);
-        books.changes.push(ObservedChange { at, object, name });
+        state.changes.push(ObservedChange { at, object, name });
     }
-    let child = lock(books).running.remove(kind);
+    let child = lock(state).running.remove(kind);
     if let Some(mut child) = child {
         let _ = child.kill();
         let _ = child.wait();

@@ -9,8 +9,8 @@ use percolator_e2e::{Kube, Namespace, kill_operators, kubectl, say, small, wait,
 use serde_json::{Value, json};
 
 const SPACE: &str = "admission";
-/// What the policy makes of the grace period of pods, which the operator asks to be 30 s.
-const GRACE: i64 = 31;
+/// The termination grace period of pods by the policy; the operator sets 30 s.
+const GRACE_PERIOD_SECONDS: i64 = 31;
 
 /// All StatefulSets and Deployments of the namespace get another grace period, and those with requests another one for processors.
 const POLICY: &str = "
@@ -67,13 +67,13 @@ impl Policy {
         let policy = Self;
         let probe = written(PROBE).expect("a file");
         let path = probe.path().display().to_string();
-        // The API server hears of it a moment later.
+        // The API server applies it a moment later.
         wait("a policy that counts", || {
             let create = ["create", "--dry-run=server", "-o", "json", "-f", &path];
             let made: Value = serde_json::from_str(&space.kubectl(&create)?)
                 .map_err(|error| error.to_string())?;
-            match grace(&made) {
-                Some(GRACE) => Ok(()),
+            match grace_period(&made) {
+                Some(GRACE_PERIOD_SECONDS) => Ok(()),
                 other => Err(format!("{other:?}")),
             }
         });
@@ -89,7 +89,7 @@ impl Drop for Policy {
     }
 }
 
-fn grace(set: &Value) -> Option<i64> {
+fn grace_period(set: &Value) -> Option<i64> {
     set.pointer("/spec/template/spec/terminationGracePeriodSeconds")?
         .as_i64()
 }
@@ -127,7 +127,11 @@ fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
     let sets = ["altered-master", "altered-tso", "altered-tablet"];
     for set in sets {
         let live = space.get("statefulset", set).expect("a set");
-        assert_eq!(grace(&live) == Some(GRACE), has_policies, "{live}");
+        assert_eq!(
+            grace_period(&live) == Some(GRACE_PERIOD_SECONDS),
+            has_policies,
+            "{live}"
+        );
         let image = live.pointer("/spec/template/spec/containers/0/image");
         assert_eq!(image.expect("an image"), &*kube.other_image, "{live}");
         space.wait_for_words("altered", "Drifted", "AlteredByAdmission", &[set]);
@@ -138,22 +142,18 @@ fn a_cluster_runs_under_a_policy_that_changes_its_sets() {
     assert_eq!(requests.expect("requests")["cpu"], cpu, "{master}");
 
     say("another operator restarts nobody");
-    let lives = space.lives("altered");
+    let incarnations = space.incarnations("altered");
     kill_operators();
     space.give_team("altered", "a");
     is_ready(&space);
-    assert_eq!(space.lives("altered"), lives);
+    assert_eq!(space.incarnations("altered"), incarnations);
 
     say("a change is rolled out");
     space
         .change("altered", r#"{"oracle":{"window":"2s"}}"#)
         .expect("a window");
     is_ready(&space);
-    let changed: Vec<String> = space
-        .lives("altered")
-        .into_iter()
-        .filter(|life| !lives.contains(life))
-        .collect();
+    let changed = space.restarted("altered", &incarnations);
     assert!(
         changed.len() == 1 && changed[0].starts_with("altered-tso-0 "),
         "{changed:?}"
@@ -189,10 +189,10 @@ fn observers_run(space: &Namespace) {
         .change("altered", &observers.to_string())
         .expect("an observer");
     wait("its worker", || {
-        let told = space.get("perc", "altered")?["status"]["observers"].clone();
-        match told["lengths"]["summary"].as_str() {
+        let status = space.get("perc", "altered")?["status"]["observers"].clone();
+        match status["lengths"]["summary"].as_str() {
             Some("1/1") => Ok(()),
-            _ => Err(told.to_string()),
+            _ => Err(status.to_string()),
         }
     });
     is_ready(space);
@@ -222,11 +222,11 @@ fn proxies_come_and_go(space: &Namespace, has_policies: bool) {
     space.change("altered", &spec).expect("proxies");
     let proxies_serve = |summary: &str| {
         wait("proxies that serve", || {
-            let told = space.get("perc", "altered")?["status"]["proxy"]["summary"].clone();
-            if told == summary {
+            let status = space.get("perc", "altered")?["status"]["proxy"]["summary"].clone();
+            if status == summary {
                 Ok(())
             } else {
-                Err(told.to_string())
+                Err(status.to_string())
             }
         });
         is_ready(space);
@@ -278,8 +278,8 @@ fn proxies_come_and_go(space: &Namespace, has_policies: bool) {
     wait("three proxies", || {
         space.kubectl(&scale)?;
         match &space.get("perc", "altered")?["status"]["proxy"]["summary"] {
-            told if told == "3/3" => Ok(()),
-            told => Err(told.to_string()),
+            summary if summary == "3/3" => Ok(()),
+            summary => Err(summary.to_string()),
         }
     });
     is_ready(space);

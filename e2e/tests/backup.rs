@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const OF_CLUSTER: &str = "-lpercolator.dev/cluster=demo";
 
-/// The registers, as a copy has them: without what binds them to this life of the cluster.
+/// The registers, as a copy has them: without what binds them to this incarnation of the cluster.
 fn registers(space: &Namespace) -> Vec<Value> {
     let list = space.kubectl(&["get", "configmap", OF_CLUSTER, "-o", "json"]);
     let list: Value = serde_json::from_str(&list.expect("ConfigMaps")).expect("JSON");

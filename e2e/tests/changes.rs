@@ -1,7 +1,7 @@
-//! What happens on the way from one spec to the next: settings that restart nobody, servers that are told to stop, and
-//! an operator that hears of everything late, or is killed in the middle. `cargo xtask test e2e` runs it.
+//! What happens on the way from one spec to the next: settings that restart nobody, servers that are stopped, and
+//! an operator whose watches are late, or that is killed in the middle. `cargo xtask test e2e` runs it.
 //!
-//! Under the operator's test-only switch, by which watches tell of everything three seconds late, run here: scaling out,
+//! Under the operator's test-only switch, by which watches are three seconds late, run here: scaling out,
 //! killed pods of each role, volumes that grow, a bad spec and back, another image with the operator stopped in the middle
 //! and with the operator killed after each of its writes, settings with and without a restart, another version of the
 //! operator, a pause, and a cluster that is deleted and made again at once. Bad specs of every kind, what happens to nodes,
@@ -89,7 +89,7 @@ fn kill_at_each_write(space: &Namespace, change: impl FnOnce()) {
         });
         let Some(write) = write else { break };
         nodes::kill_process(&operator);
-        // What the next one does before we look counts.
+        // What the next one does before this is read counts.
         start = audit.end();
         writes.push(write.to_string());
         assert!(writes.len() < WRITES_MAX, "{writes:?}");
@@ -137,7 +137,7 @@ fn end_lease(read: &Value) -> Result<(), String> {
 }
 
 /// With pods that are killed and an operator that is killed, each change ends where the spec says.
-#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn late_and_killed(kube: &Kube) {
     let late = LateOperator::begin(kube);
     let space = kube.namespace("late");
@@ -183,7 +183,7 @@ fn late_and_killed(kube: &Kube) {
         0 => Err("none has the image".to_owned()),
         _ => Ok(()),
     });
-    // Told to end, it has ended when its pod is gone; a killed one might still write.
+    // After SIGTERM, it has ended when its pod is gone; a killed one might still write.
     no_operators();
     wait_for_the_operators_end();
     let done = sets_with(&space, other);
@@ -194,7 +194,7 @@ fn late_and_killed(kube: &Kube) {
         .expect("the master serves");
     space
         .kubectl(&["scale", "perc", "demo", "--replicas=3"])
-        .expect("what nobody hears of yet");
+        .expect("a change that no operator receives yet");
     assert_eq!(sets_with(&space, other), done);
     let tablets = space.get("statefulset", "demo-tablet").expect("a set");
     assert_eq!(tablets["spec"]["replicas"], 2);
@@ -207,27 +207,23 @@ fn late_and_killed(kube: &Kube) {
     application.goes_on();
 
     say("late: back to the image before, and the operator is killed after each of its writes");
-    let lives = space.lives("demo");
+    let incarnations = space.incarnations("demo");
     kill_at_each_write(&space, || {
         space.change("demo", r#"{"image":null}"#).expect("no image");
     });
     assert_eq!(sets_with(&space, other), 0);
     // Each server is another one.
-    let now = space.lives("demo");
-    assert_eq!(now.len(), lives.len());
-    assert!(
-        now.iter().all(|life| !lives.contains(life)),
-        "{lives:?}, and then {now:?}"
-    );
+    let now = space.incarnations("demo");
+    assert_eq!(now.len(), incarnations.len());
+    assert_eq!(now, space.restarted("demo", &incarnations));
     application.goes_on();
 
     say("late: settings with and without a restart");
-    let lives = space.lives("demo");
+    let incarnations = space.incarnations("demo");
     let settings = r#"{"oracle":{"window":"2s"},"service":{"labels":{"team":"early"}}}"#;
     space.change("demo", settings).expect("settings");
     space.wait_until_up_to_date("demo");
-    let now = space.lives("demo");
-    let changed: Vec<&String> = now.iter().filter(|life| !lives.contains(life)).collect();
+    let changed = space.restarted("demo", &incarnations);
     assert!(
         changed.len() == 1 && changed[0].starts_with("demo-tso-0 "),
         "{changed:?}"
@@ -235,7 +231,7 @@ fn late_and_killed(kube: &Kube) {
     application.goes_on();
 
     say("late: another version of the operator, and nobody restarts");
-    let lives = space.lives("demo");
+    let incarnations = space.incarnations("demo");
     let tag = other.rsplit_once(':').expect("a tag").1;
     // What isn't the chart's stays as it is, and that is the switch.
     kube.install(&["--set", &format!("image.tag={tag}")]);
@@ -249,12 +245,12 @@ fn late_and_killed(kube: &Kube) {
     assert!(is_late && is_other, "{found}");
     space.give_team("demo", "newer");
     space.wait_until_up_to_date("demo");
-    assert_eq!(space.lives("demo"), lives);
+    assert_eq!(space.incarnations("demo"), incarnations);
     monitor.holds();
     application.ends_well();
 
     say("late: paused, nothing happens, whatever is asked for; and then it does");
-    let lives = space.lives("demo");
+    let incarnations = space.incarnations("demo");
     let team = r#"{"paused":true,"service":{"labels":{"team":"late"}}}"#;
     space.change("demo", team).expect("paused");
     space.wait_for("demo", "Progressing", "False", "PausedBySpec");
@@ -262,7 +258,7 @@ fn late_and_killed(kube: &Kube) {
     space.change("demo", r#"{"paused":false}"#).expect("on");
     space.wait_for_team("demo", "late");
     space.wait_until_up_to_date("demo");
-    assert_eq!(space.lives("demo"), lives);
+    assert_eq!(space.incarnations("demo"), incarnations);
 
     say("late: deleted, and made again at once, with the same volumes");
     space.kubectl(&["delete", "perc", "demo"]).expect("gone");
@@ -273,7 +269,7 @@ fn late_and_killed(kube: &Kube) {
     space.wait_until_up_to_date("demo");
     space.all_money_is_there("demo", 100);
 
-    say("told to stop, the operator hands its lease back");
+    say("stopped, the operator hands its lease back");
     assert_ne!(leader(), "");
     no_operators();
     wait_for_the_operators_end();
@@ -281,7 +277,7 @@ fn late_and_killed(kube: &Kube) {
     drop(late);
 }
 
-/// Tells a pod to end as Kubernetes does for a drain or a new image, and gives its server's exit code.
+/// Deletes a pod as Kubernetes does for a drain or a new image, and gives its server's exit code.
 fn stop(space: &Namespace, pod: &str) -> Value {
     // Without it nothing would be left to ask.
     let finalizers = |value: &str| {
@@ -307,12 +303,12 @@ fn stop(space: &Namespace, pod: &str) -> Value {
     code
 }
 
-/// Changes what needs no restart, of a new cluster; gives the lives of its pods before.
+/// Changes what needs no restart, of a new cluster; gives the incarnations of its pods before.
 fn change_settings(space: &Namespace) -> Vec<String> {
     space.apply(&small("demo", "")).expect("a cluster");
     space.wait_until_up_to_date("demo");
     say("collection's retention and the log's level change");
-    let lives = space.lives("demo");
+    let incarnations = space.incarnations("demo");
     space
         .change(
             "demo",
@@ -320,7 +316,7 @@ fn change_settings(space: &Namespace) -> Vec<String> {
         )
         .expect("settings");
     space.wait_until_up_to_date("demo");
-    lives
+    incarnations
 }
 
 const PODS: [&str; 3] = ["demo-master-0", "demo-tso-0", "demo-tablet-0"];
@@ -348,10 +344,10 @@ fn wait_for_settings(space: &Namespace) {
 }
 
 fn servers_stop_in_time(kube: &Kube, space: &Namespace) {
-    say("servers are told to stop while money moves: each ends by itself");
+    say("servers are stopped while money moves: each ends by itself");
     let application = Application::start(kube, space, "demo", 100, 4);
     for pod in PODS {
-        // Anyone who isn't done within the grace period is killed, and ends with 137.
+        // A server that isn't done within the grace period is killed, and ends with 137.
         assert_eq!(stop(space, pod), 0, "{pod}");
         space.wait_until_up_to_date("demo");
         application.goes_on();
@@ -364,11 +360,11 @@ fn each_spec_comes_true_whatever_becomes_of_the_operator() {
     let Some(kube) = Kube::find() else { return };
     kube.install(&[]);
     let space = kube.namespace("settings");
-    let lives = change_settings(&space);
+    let incarnations = change_settings(&space);
     late_and_killed(&kube);
     kube.install(&[]);
     say("the settings count, and nobody has restarted");
     wait_for_settings(&space);
-    assert_eq!(space.lives("demo"), lives);
+    assert_eq!(space.incarnations("demo"), incarnations);
     servers_stop_in_time(&kube, &space);
 }

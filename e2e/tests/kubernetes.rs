@@ -11,11 +11,11 @@ use percolator_e2e::{
     Kube, Namespace, OPERATOR, TIMEOUT, breakdown, kill_operators, kubectl, say, wait,
 };
 
-/// The operator's own share of a start takes no longer, or it is told why.
+/// If the operator's own share of a start takes longer, its steps are printed.
 const LONG: Duration = Duration::from_secs(3);
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn an_application_runs_through_everything() {
     let Some(kube) = Kube::find() else { return };
     kube.install(&[]);
@@ -67,8 +67,8 @@ fn an_application_runs_through_everything() {
     application.goes_on();
 
     say("a setting without restart: nobody restarts");
-    let lives = space.lives("demo");
-    assert_eq!(lives.len(), 6);
+    let incarnations = space.incarnations("demo");
+    assert_eq!(incarnations.len(), 6);
     space
         .change(
             "demo",
@@ -79,7 +79,7 @@ fn an_application_runs_through_everything() {
     space.wait_until_up_to_date("demo");
     let service = space.get("service", "demo-tablet").expect("a service");
     assert_eq!(service["metadata"]["annotations"]["team"], "a", "{service}");
-    assert_eq!(space.lives("demo"), lives);
+    assert_eq!(space.incarnations("demo"), incarnations);
     application.goes_on();
 
     say("a setting with restart: the oracle alone");
@@ -87,11 +87,7 @@ fn an_application_runs_through_everything() {
         .change("demo", r#"{"oracle":{"window":"2s"}}"#)
         .expect("a window");
     space.wait_until_up_to_date("demo");
-    let changed: Vec<String> = space
-        .lives("demo")
-        .into_iter()
-        .filter(|life| !lives.contains(life))
-        .collect();
+    let changed = space.restarted("demo", &incarnations);
     assert!(
         changed.len() == 1 && changed[0].starts_with("demo-tso-0 "),
         "{changed:?}"
@@ -99,7 +95,7 @@ fn an_application_runs_through_everything() {
     application.goes_on();
 
     say("volumes grow, and nobody restarts");
-    let lives = space.lives("demo");
+    let incarnations = space.incarnations("demo");
     space
         .change("demo", r#"{"tablets":{"storage":{"size":"11Gi"}}}"#)
         .expect("a size");
@@ -110,7 +106,7 @@ fn an_application_runs_through_everything() {
             .expect("a claim");
         assert_eq!(claim["status"]["capacity"]["storage"], "11Gi");
     }
-    assert_eq!(space.lives("demo"), lives);
+    assert_eq!(space.incarnations("demo"), incarnations);
     application.goes_on();
 
     say("a volume that doesn't grow by itself");
@@ -146,7 +142,7 @@ fn an_application_runs_through_everything() {
     assert!(definition().contains(new), "{}", definition());
     space.give_team("demo", "b");
     space.wait_until_up_to_date("demo");
-    assert_eq!(space.lives("demo"), lives);
+    assert_eq!(space.incarnations("demo"), incarnations);
     application.goes_on();
 
     say("and back to the operator before, and nobody restarts");
@@ -155,7 +151,7 @@ fn an_application_runs_through_everything() {
     assert!(!definition().contains(new), "{}", definition());
     space.give_team("demo", "c");
     space.wait_until_up_to_date("demo");
-    assert_eq!(space.lives("demo"), lives);
+    assert_eq!(space.incarnations("demo"), incarnations);
     application.goes_on();
 
     say("another image");
@@ -177,13 +173,13 @@ fn an_application_runs_through_everything() {
     };
     let reconciles = || operator_metric("reconciles_total{result=\"ok\"}");
     let mut seen = 0_u32..;
-    // What has just happened may be followed by another look that has something to write; one that finds all done hasn't.
-    wait("a look that writes nothing", || {
+    // A change may be followed by another reconcile that writes; the one after that writes nothing.
+    wait("a reconcile that writes nothing", || {
         let before = (version()?, operator_metric("writes_total")?);
-        let (looked, now) = (reconciles()?, seen.next().unwrap_or_default());
-        have_it_looked_at(&space, &now.to_string())?;
+        let (count, now) = (reconciles()?, seen.next().unwrap_or_default());
+        trigger_reconcile(&space, &now.to_string())?;
         wait("a reconcile", || match reconciles()? {
-            now if now > looked => Ok(()),
+            now if now > count => Ok(()),
             now => Err(format!("{now} reconciles")),
         });
         let after = (version()?, operator_metric("writes_total")?);
@@ -200,9 +196,9 @@ fn an_application_runs_through_everything() {
     ));
 }
 
-/// The operator reconciles, because a pod of the cluster changes, and has nothing to write.
-fn have_it_looked_at(space: &Namespace, value: &str) -> Result<(), String> {
-    let annotation = format!("looked-at={value}");
+/// Triggers a reconcile by a change of a pod, which leaves nothing to write.
+fn trigger_reconcile(space: &Namespace, value: &str) -> Result<(), String> {
+    let annotation = format!("reconciled-at={value}");
     let annotate = [
         "annotate",
         "--overwrite",
@@ -216,7 +212,7 @@ fn have_it_looked_at(space: &Namespace, value: &str) -> Result<(), String> {
 /// The lease is renewed every two seconds.
 const RENEWALS: usize = 5;
 
-/// By the API server's book: while the lease is renewed so many times, and clusters are reconciled, nothing else is written.
+/// By the API server's audit log: while the lease is renewed so many times, and clusters are reconciled, nothing else is written.
 fn stands_still(space: &Namespace) {
     let (audit, mut now) = (Audit::find(), 0);
     let start = audit.end();
@@ -224,17 +220,17 @@ fn stands_still(space: &Namespace) {
         let requests = audit.since(start);
         let last = requests.iter().rposition(Request::is_write);
         let (before, after) = requests.split_at(last.map_or(0, |last| last + 1));
-        let is_look = |request: &&Request| {
+        let is_reconcile = |request: &&Request| {
             request.deed.resource == "percolatorclusters" && request.deed.verb == "get"
         };
-        if after.iter().filter(is_look).count() == 0 {
+        if after.iter().filter(is_reconcile).count() == 0 {
             now += 1;
-            have_it_looked_at(space, &format!("again-{now}"))?;
+            trigger_reconcile(space, &format!("again-{now}"))?;
         }
         let is_renewal =
             |request: &&Request| request.is_about_lease() && request.deed.verb == "update";
         let renewals = after.iter().filter(is_renewal).count();
-        let reconciles = after.iter().filter(is_look).count();
+        let reconciles = after.iter().filter(is_reconcile).count();
         if renewals >= RENEWALS && reconciles > 0 {
             Ok(counts(after))
         } else {

@@ -275,7 +275,7 @@ fn tables_are_created_while_masters_come_and_go() {
     the_leader_is_evicted(&space, &tables, &application);
 
     say("the masters restart, one after the other");
-    let lives = space.lives("demo");
+    let incarnations = space.incarnations("demo");
     let (_, term) = leader(&space, ROLE).expect("a leader");
     stall("rolling restart", &tables, &application, || {
         space
@@ -287,9 +287,8 @@ fn tables_are_created_while_masters_come_and_go() {
         space.wait_until_up_to_date("demo");
     });
     wait_for_another_term(&space, ROLE, term);
-    let now = space.lives("demo");
-    let changed: Vec<&String> = now.iter().filter(|life| !lives.contains(life)).collect();
-    let is_master = |life: &&String| life.starts_with("demo-master-");
+    let changed = space.restarted("demo", &incarnations);
+    let is_master = |it: &String| it.starts_with("demo-master-");
     assert!(
         changed.len() == 2 && changed.iter().all(is_master),
         "{changed:?}"
@@ -302,14 +301,14 @@ fn tables_are_created_while_masters_come_and_go() {
             .expect("a master less");
         space.wait_until_up_to_date("demo");
     });
-    let now = space.lives("demo");
-    let others = |lives: &[String]| -> Vec<String> {
-        let others = lives.iter().filter(|life| !is_master(life));
+    let now = space.incarnations("demo");
+    let others = |incarnations: &[String]| -> Vec<String> {
+        let others = incarnations.iter().filter(|it| !is_master(it));
         others.cloned().collect()
     };
     assert_eq!(
         others(&now),
-        others(&lives),
+        others(&incarnations),
         "another number restarts nobody else"
     );
     for name in REGISTERS {

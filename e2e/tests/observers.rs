@@ -54,12 +54,12 @@ fn autoscaler(kube: &Kube) -> String {
 /// Waits until there are so many workers, and all serve.
 fn wait_for_workers(space: &Namespace, count: &str) {
     wait(&format!("{count} workers"), || {
-        let told = space.get("perc", "demo")?["status"]["observers"]["words"].clone();
-        if told["summary"].as_str() == Some(&format!("{count}/{count}")) {
+        let status = space.get("perc", "demo")?["status"]["observers"]["words"].clone();
+        if status["summary"].as_str() == Some(&format!("{count}/{count}")) {
             return Ok(());
         }
         let asked = space.kubectl(&["get", "hpa", "words", "-o", "jsonpath={.status}"]);
-        Err(format!("{told}, {asked:?}"))
+        Err(format!("{status}, {asked:?}"))
     });
 }
 

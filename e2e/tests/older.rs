@@ -20,7 +20,7 @@ fn an_older_release_is_brought_up_to_date() {
     // The image that its operator is in.
     space.apply(&small("demo", "")).expect("a cluster");
     space.wait_until_up_to_date("demo");
-    let lives = space.lives("demo");
+    let incarnations = space.incarnations("demo");
     // Clients are older ones still when the servers are new.
     let mut of_before = kube.clone();
     of_before.image.clone_from(&older);
@@ -30,7 +30,7 @@ fn an_older_release_is_brought_up_to_date() {
     kube.install(&[]);
     space.give_team("demo", "new");
     space.wait_until_up_to_date("demo");
-    assert_eq!(space.lives("demo"), lives);
+    assert_eq!(space.incarnations("demo"), incarnations);
     bank.goes_on();
 
     say("the new image goes to all servers");
@@ -50,11 +50,8 @@ fn an_older_release_is_brought_up_to_date() {
         }
     });
     space.wait_until_up_to_date("demo");
-    let renewed = space.lives("demo");
-    assert!(
-        renewed.iter().all(|life| !lives.contains(life)),
-        "{renewed:?}"
-    );
+    let renewed = space.incarnations("demo");
+    assert_eq!(renewed, space.restarted("demo", &incarnations));
     bank.nothing_has_failed();
     bank.ends_well();
     space

@@ -27,7 +27,7 @@ const MASTERS: &str = "master";
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// A transfer that is answered is in the history by then.
 const NOT_WRITTEN_YET: Duration = Duration::from_secs(5);
-/// The leader swaps once a second, and the operator must not look at the cluster each time.
+/// The leader swaps once a second, and the operator must not reconcile the cluster each time.
 const SWAPS: u64 = 8;
 
 /// The bank's history, as far as it is written.
@@ -128,10 +128,10 @@ fn the_register_wakes_nobody(space: &Namespace) {
     });
     let requests = audit.since(start);
     let about = format!("{}/demo", space.name());
-    let is_look = |request: &&Request| {
+    let is_reconcile = |request: &&Request| {
         request.deed.resource == "percolatorclusters" && request.object == about
     };
-    let reconciles = requests.iter().filter(is_look).count() as u64;
+    let reconciles = requests.iter().filter(is_reconcile).count() as u64;
     let writes = requests.iter().filter(|request| request.is_write());
     let writes: Vec<String> = writes.map(Request::to_string).collect();
     say(&format!(
@@ -152,7 +152,7 @@ fn the_api_server_is_away(
     away_for: Duration,
 ) {
     say(&format!("the API server stands still for {away_for:?}"));
-    let before = (space.lives("demo"), leader(space, ROLE));
+    let before = (space.incarnations("demo"), leader(space, ROLE));
     let (leads, _) = before.1.as_ref().expect("a leader");
     let masters = leader(space, MASTERS);
     let (master, _) = masters.as_ref().expect("a master that leads");
@@ -181,7 +181,7 @@ fn the_api_server_is_away(
             space.wait_until_up_to_date("demo");
         },
     );
-    assert_eq!((space.lives("demo"), leader(space, ROLE)), before);
+    assert_eq!((space.incarnations("demo"), leader(space, ROLE)), before);
     assert_eq!(leader(space, MASTERS), masters);
 }
 
@@ -281,7 +281,10 @@ fn money_moves_while_oracles_come_and_go() {
     });
 
     say("the oracles restart, one after the other");
-    let (lives, (_, term)) = (space.lives("demo"), leader(&space, ROLE).expect("a leader"));
+    let (incarnations, (_, term)) = (
+        space.incarnations("demo"),
+        leader(&space, ROLE).expect("a leader"),
+    );
     history.stall("rolling restart", &application, || {
         space
             .change("demo", r#"{"oracle":{"window":"2s"}}"#)
@@ -289,13 +292,12 @@ fn money_moves_while_oracles_come_and_go() {
         space.wait_until_up_to_date("demo");
     });
     wait_for_another_term(&space, ROLE, term);
-    let now = space.lives("demo");
-    let changed: Vec<&String> = now.iter().filter(|life| !lives.contains(life)).collect();
+    let changed = space.restarted("demo", &incarnations);
     assert!(
-        changed.len() == 2 && changed.iter().all(|life| life.starts_with("demo-tso-")),
+        changed.len() == 2 && changed.iter().all(|it| it.starts_with("demo-tso-")),
         "{changed:?}"
     );
-    // It was without the API server as well, and its status may say so until the operator's next look.
+    // It was without the API server as well, and its status may say so until the operator's next reconcile.
     space.wait_until_up_to_date("pair");
     the_register_wakes_nobody(&space);
 

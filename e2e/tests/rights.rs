@@ -24,7 +24,7 @@ const NOT_SEEN: [(&str, &str, &str); 7] = [
     (
         "events",
         "patch",
-        "when the same is told again within minutes",
+        "when the same event is reported again within minutes",
     ),
 ];
 const TAKEN_UP: &str = "asked by admission, where what a former cluster left behind is taken up";

@@ -88,8 +88,10 @@ fn node_of(space: &Namespace, server: u32) -> u32 {
 
 /// How many pods of tablet servers there are.
 fn servers_there(space: &Namespace) -> usize {
-    let lives = space.lives("demo");
-    let tablets = lives.iter().filter(|life| life.starts_with("demo-tablet-"));
+    let incarnations = space.incarnations("demo");
+    let tablets = incarnations
+        .iter()
+        .filter(|incarnation| incarnation.starts_with("demo-tablet-"));
     tablets.count()
 }
 
@@ -98,14 +100,18 @@ fn servers_there(space: &Namespace) -> usize {
 fn take_back(space: &Namespace) {
     let all: Vec<u32> = (0..MANY).collect();
     let going: Vec<u32> = (FEW..MANY).collect();
-    let lives = space.lives("demo");
+    let incarnations = space.incarnations("demo");
     scale(space, FEW);
     wait_for_record(space, &json!(going));
     scale(space, MANY);
     wait_for_record(space, &Value::Null);
     space.wait_until_up_to_date("demo");
     wait_for_each(space, "tablets on each server", &all, has_tablets);
-    assert_eq!(space.lives("demo"), lives, "nobody was taken away");
+    assert_eq!(
+        space.incarnations("demo"),
+        incarnations,
+        "nobody was taken away"
+    );
 }
 
 /// Where the operators' pods are, as far as they have a node.

@@ -45,7 +45,7 @@ fn a_fleet_is_upgraded_in_turns() {
         assert!(!drains_on_stop(&space, cluster));
     }
     say("an operator that knows newer ones, and has another image, follows");
-    let lives = CLUSTERS.map(|cluster| space.lives(cluster));
+    let incarnations = CLUSTERS.map(|cluster| space.incarnations(cluster));
     for cluster in CLUSTERS {
         space
             .change(cluster, "{\"templateRevision\": null}")
@@ -58,7 +58,10 @@ fn a_fleet_is_upgraded_in_turns() {
         space.wait_until_up_to_date(cluster);
         assert_eq!(revision(&space, cluster), Ok(1.into()));
     }
-    assert_eq!(CLUSTERS.map(|cluster| space.lives(cluster)), lives);
+    assert_eq!(
+        CLUSTERS.map(|cluster| space.incarnations(cluster)),
+        incarnations
+    );
 
     say("both get the image at once");
     let image = format!("{{\"image\": {:?}}}", kube.other_image);
@@ -68,7 +71,7 @@ fn a_fleet_is_upgraded_in_turns() {
     let (mut changed, mut waited, mut killed) = (BTreeSet::new(), false, false);
     wait("both to run the image", || {
         let changing = CLUSTERS.map(|cluster| is_changing(&space, cluster));
-        // The first one may have ended before the second was looked at.
+        // The first one may have ended before the second was read.
         let [first, _] = CLUSTERS;
         assert!(
             changing != [true, true] || !is_changing(&space, first),

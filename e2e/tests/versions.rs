@@ -1,5 +1,5 @@
 //! The way from v1alpha1 to v1, as docs/design/api-versions.md plans it: an object that was stored by an old release is read and
-//! changed by the new version's name, is stored anew, and can go back; the operator of before looks after it all the time.
+//! changed by the new version's name, is stored anew, and can go back; the old operator reconciles it all the time.
 
 use percolator_e2e::api::stored;
 use percolator_e2e::{Kube, Namespace, kill_operators, kubectl, say, small, wait, written};
@@ -113,7 +113,7 @@ fn an_object_of_v1alpha1_becomes_one_of_v1_and_goes_back() {
     let space = kube.namespace("versions");
     space.apply(&small("kept", "")).expect("a cluster");
     space.wait_until_up_to_date("kept");
-    let lives = space.lives("kept");
+    let incarnations = space.incarnations("kept");
     let spec = |kind: &str| Ok::<_, String>(object(&space, kind)?["spec"].clone());
     let old = spec(OLD).expect("it is there");
 
@@ -148,5 +148,5 @@ fn an_object_of_v1alpha1_becomes_one_of_v1_and_goes_back() {
     space.give_team_as(OLD, "kept", "back");
     space.wait_until_up_to_date("kept");
     assert_eq!(spec(OLD).expect("it is there")["gc"]["retention"], "11m");
-    assert_eq!(space.lives("kept"), lives, "nobody restarts");
+    assert_eq!(space.incarnations("kept"), incarnations, "nobody restarts");
 }

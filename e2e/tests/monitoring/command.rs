@@ -1,4 +1,4 @@
-//! What `percolator` tells of a cluster from outside of it, through `kubectl port-forward`, as docs/monitoring.md says.
+//! What `percolator` reports of a cluster from outside of it, through `kubectl port-forward`, as docs/monitoring.md says.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -61,15 +61,15 @@ fn program() -> PathBuf {
     folder.expect("a folder").join("percolator")
 }
 
-/// A cluster that is looked at through forwarded ports: of its master, and for the metrics of some of its servers. Each
-/// look has its own: kubectl ends one for good when the pod's side resets a connection.
-pub(crate) struct Seen<'a> {
+/// A cluster that is reached through forwarded ports: of its master, and for the metrics of some of its servers. Each
+/// command has its own: kubectl ends one for good when the pod's side resets a connection.
+pub(crate) struct ForwardedCluster<'a> {
     space: &'a Namespace,
     cluster: &'a str,
     servers: &'a [&'a str],
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ForwardedCluster<'a> {
     pub(crate) fn new(space: &'a Namespace, cluster: &'a str, servers: &'a [&'a str]) -> Self {
         Self {
             space,
@@ -101,7 +101,7 @@ impl<'a> Seen<'a> {
         command.output().expect("the program lies beside the tests")
     }
 
-    /// Waits until `status` ends with this code and says all of these words, and `top` tells programs of these problems.
+    /// Waits until `status` ends with this code and says all of these words, and `top` reports these problems as JSON.
     pub(crate) fn check(&self, code: i32, words: &[&str], kinds: &[&str]) {
         let text = wait(&format!("percolator status with {code}: {words:?}"), || {
             let output = self.run(&["status"]);
@@ -123,7 +123,7 @@ impl<'a> Seen<'a> {
             // The bank asks all the time; where there is none, the load is there all the same, and is 0.
             let load = json["load"]["requests_per_second"].as_f64();
             let unreached = json["metrics_not_reached"].as_object();
-            // The master knows where all of them are, by names that only pods can look up.
+            // The master knows where all of them are, by names that only pods can resolve.
             let of_forwarded = |pod: &String| self.servers.iter().any(|it| pod.ends_with(it));
             let all_reached = unreached.is_some_and(|them| !them.keys().any(of_forwarded));
             let is_all = kinds.iter().all(|kind| found.contains(kind));
@@ -137,14 +137,14 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// A bundle has what kubectl tells of the cluster, all of it.
+/// Checks that a bundle has all that kubectl shows of the cluster.
 pub(crate) fn check_bundle(space: &Namespace, cluster: &str) {
-    wait("a bundle with all that kubectl tells", || {
-        look_into_bundle(space, cluster)
+    wait("a bundle with all that kubectl shows", || {
+        read_bundle(space, cluster)
     });
 }
 
-fn look_into_bundle(space: &Namespace, cluster: &str) -> Result<(), String> {
+fn read_bundle(space: &Namespace, cluster: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let file = folder.path().join("bundle.tar.gz");
     let made = Command::new(program())

@@ -143,7 +143,7 @@ pub(crate) fn check(kube: &Kube, space: &Namespace, prometheus: &Prometheus) {
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
     let silent: BTreeSet<String> = lines.map(str::to_owned).collect();
-    wait("each rule to be looked at once", || prometheus.rules());
+    wait("each rule to be evaluated once", || prometheus.rules());
     let all = all(kube, prometheus);
     let mut reconciles = 0_u32..;
     wait(
@@ -164,7 +164,7 @@ pub(crate) fn check(kube: &Kube, space: &Namespace, prometheus: &Prometheus) {
     for name in &silent {
         let expression = all.get(name);
         let expression = expression.unwrap_or_else(|| panic!("{SILENT}: nothing is called {name}"));
-        // A scrape that failed once is told for a while.
+        // A scrape that failed once is reported for a while.
         wait(&format!("{name}, on {SILENT}, to be silent"), || {
             let answer = prometheus.ask(expression)?;
             if is_answer(&answer) {

@@ -71,7 +71,7 @@ const FOR_A_MOMENT: [(&str, &str, &str); 4] = [
         "collection waits for the oracle, until kubelet starts it again",
     ),
 ];
-/// Nothing fires for so long, beside what is meant, before a look at all that has fired.
+/// Nothing else than expected fires for so long, before all alerts that have fired are checked.
 const LONG_ENOUGH: Duration = Duration::from_secs(10);
 /// Of the small volume: new data is refused below 64 MiB.
 const VOLUME_MIB: u32 = 176;
@@ -328,7 +328,7 @@ pub(crate) fn check(prometheus: &Prometheus) {
         let mut known = FOR_A_MOMENT.iter();
         known.any(|(cluster, alert, _)| (*cluster, *alert) == (&*fired.cluster, &*fired.alert))
     };
-    let look = || {
+    let check = || {
         let fired = fired(prometheus)?;
         let wrong: Vec<&Firing> = fired
             .iter()
@@ -339,7 +339,7 @@ pub(crate) fn check(prometheus: &Prometheus) {
     };
     wait("each fault's alerts", || {
         let mut missing = expected.clone();
-        for firing in look()? {
+        for firing in check()? {
             missing.remove(&(firing.cluster, firing.alert));
         }
         if missing.is_empty() {
@@ -355,7 +355,7 @@ pub(crate) fn check(prometheus: &Prometheus) {
             .first()
             .map(|now| now.value);
         let now = now.ok_or("no time")?;
-        let fired = look()?;
+        let fired = check()?;
         let lasting: Vec<String> = fired
             .iter()
             .filter(|fired| others(fired) && fired.last > now - LONG_ENOUGH.as_secs_f64())

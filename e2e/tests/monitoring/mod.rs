@@ -189,7 +189,7 @@ fn every_expression_is_answered_and_alerts_fire_by_their_faults() {
     space.wait_until_up_to_date("calm");
     let bank = start_bank(&kube, &space, "calm");
     let mut faulty = faults::ready(&kube, &space);
-    // Nothing told the operator of the definitions: it looks by itself.
+    // The operator gets no event for the definitions: it polls for them.
     space.wait_for("calm", "Monitored", "True", "AsAskedFor");
     check_monitor(&space);
     check_removal(&space);
@@ -208,12 +208,12 @@ fn every_expression_is_answered_and_alerts_fire_by_their_faults() {
     say("scraped: every pod, the operator and the bank");
     expressions::check(&kube, &space, &prometheus);
     let servers = ["master-0", "tso-0", "tablet-0"];
-    command::Seen::new(&space, "calm", &servers).check(0, &[": healthy", "bank"], &[]);
+    command::ForwardedCluster::new(&space, "calm", &servers).check(0, &[": healthy", "bank"], &[]);
     command::check_bundle(&space, "calm");
     faults::check_quiet(&prometheus);
     faults::produce(&kube, &space, &mut faulty);
     faults::check(&prometheus);
     let words = ["things aren't well", "away-tablet-1", "do: "];
-    command::Seen::new(&space, "away", &servers).check(7, &words, &["server-down"]);
+    command::ForwardedCluster::new(&space, "away", &servers).check(7, &words, &["server-down"]);
     bank.ends_well();
 }

@@ -1,6 +1,6 @@
-//! What holds for a prompt operator holds for one that hears of everything late: bad specs of every kind, clusters of one
-//! name and what deleting leaves behind, and what happens to nodes, with both side by side. And each of them looks after its
-//! own namespaces, and after no other. `cargo xtask test e2e` runs it.
+//! What holds for a prompt operator holds for one with late watches: bad specs of every kind, clusters of one
+//! name and what deleting leaves behind, and what happens to nodes, with both side by side. And each of them reconciles its
+//! own namespaces, and no other. `cargo xtask test e2e` runs it.
 
 mod neighbours;
 mod nodes;
@@ -21,7 +21,7 @@ fn what_holds_for_a_prompt_operator_holds_for_a_late_one() {
     let late = both.late_at_least();
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            side_by_side(both.sides(), |[bad, ..]| specs::are_told_of(&kube, bad));
+            side_by_side(both.sides(), |[bad, ..]| specs::are_reported(&kube, bad));
         });
         threads.spawn(|| {
             side_by_side(both.prompt_at_least(), |[_, blue, green, _]| {
@@ -41,18 +41,18 @@ fn what_holds_for_a_prompt_operator_holds_for_a_late_one() {
     // The API server's default: about no generation.
     assert_eq!(cluster["status"]["observedGeneration"], -1, "{cluster}");
     assert_eq!(cluster["status"]["conditions"], serde_json::json!([]));
-    assert_eq!(other.lives("mine"), Vec::<String>::new());
+    assert_eq!(other.incarnations("mine"), Vec::<String>::new());
 
     say("without the chart, clusters run on");
     let [_, _, green, _] = both.into_prompt();
-    let lives = green.lives("mine");
+    let incarnations = green.incarnations("mine");
     kube.helm(&["uninstall", "percolator", "-n", OPERATOR, "--wait"])
         .expect("uninstall");
-    assert_eq!(green.lives("mine"), lives);
+    assert_eq!(green.incarnations("mine"), incarnations);
     green.get("perc", "mine").expect("the resource stays");
     // With rights in all of them.
     kube.install(&[]);
     green.wait_until_up_to_date("mine");
-    assert_eq!(green.lives("mine"), lives);
+    assert_eq!(green.incarnations("mine"), incarnations);
     other.wait_until_up_to_date("mine");
 }

@@ -3,7 +3,7 @@
 use percolator_e2e::{Kube, Namespace, small, wait};
 
 /// What happens to two clusters of one name, of one operator or of several.
-#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespace) {
     let say = |what: &str| green.say(what);
     say("an object of somebody else is left alone");
@@ -17,7 +17,7 @@ pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespac
     assert!(blue.get("statefulset", "mine-master").is_err());
     blue.kubectl(&["delete", "configmap", "mine"])
         .expect("gone");
-    // Nothing tells the operator of the end of what isn't its own: it looks for it.
+    // The operator gets no event for the end of a foreign object: it polls for it.
     blue.wait_until_up_to_date("mine");
 
     say("two clusters of one name in two namespaces");
@@ -46,10 +46,10 @@ pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespac
         .expect("paused");
     green.wait_for("mine", "Paused", "True", "PausedBySpec");
     green.wait_for("mine", "Progressing", "False", "PausedBySpec");
-    assert_eq!(green.lives("mine").len(), 3);
+    assert_eq!(green.incarnations("mine").len(), 3);
     green.change("mine", r#"{"paused":false}"#).expect("on");
     green.wait_until_up_to_date("mine");
-    assert_eq!(green.lives("mine").len(), 4);
+    assert_eq!(green.incarnations("mine").len(), 4);
 
     say(
         "accounts of its own are not needed any more: each server runs as another one, and they go",
@@ -81,13 +81,13 @@ pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespac
     green.wait_until_up_to_date("mine");
 
     say("deleted without what it had: that is taken up, and nobody restarts");
-    let lives = green.lives("mine");
+    let incarnations = green.incarnations("mine");
     let orphan = ["delete", "perc", "mine", "--cascade=orphan"];
     green.kubectl(&orphan).expect("gone");
-    assert_eq!(green.lives("mine"), lives);
+    assert_eq!(green.incarnations("mine"), incarnations);
     green.apply(&again).expect("the same again");
     green.wait_until_up_to_date("mine");
-    assert_eq!(green.lives("mine"), lives);
+    assert_eq!(green.incarnations("mine"), incarnations);
     green.wait_until_it_prints(kube, "get-again", &get, "green");
 
     say("deleted: claims go");

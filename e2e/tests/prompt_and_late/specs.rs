@@ -35,7 +35,7 @@ impl Drop for NoExpansion {
 }
 
 /// Three clusters at a time; they go in the end.
-pub(super) fn are_told_of(kube: &Kube, space: &Namespace) {
+pub(super) fn are_reported(kube: &Kube, space: &Namespace) {
     std::thread::scope(|threads| {
         threads.spawn(|| of_pods(space));
         threads.spawn(|| have_a_server_that_crashes(space));
@@ -64,7 +64,7 @@ fn of_storage(kube: &Kube, space: &Namespace) {
 }
 
 fn are_refused(space: &Namespace) {
-    let lives = space.lives("bad");
+    let incarnations = space.incarnations("bad");
     space.say("refused by the API server");
     for (spec, said) in [
         (r#"{"tablets":{"replicas":0}}"#, "from 1 to 1000"),
@@ -101,7 +101,7 @@ fn are_refused(space: &Namespace) {
     }
     let error = space.apply(&small("9lives", "")).expect_err("a name");
     assert!(error.contains("starting with a letter"), "{error}");
-    assert_eq!(space.lives("bad"), lives);
+    assert_eq!(space.incarnations("bad"), incarnations);
 
     space.say("refused by the operator");
     space
@@ -115,7 +115,7 @@ fn are_refused(space: &Namespace) {
         .change("bad", r#"{"tablets":{"pod":{"labels":null}}}"#)
         .expect("back");
     space.wait_until_up_to_date("bad");
-    assert_eq!(space.lives("bad"), lives);
+    assert_eq!(space.incarnations("bad"), incarnations);
 }
 
 fn have_no_pods(space: &Namespace) {
@@ -248,8 +248,8 @@ fn have_no_volumes(space: &Namespace) {
         .kubectl(&["delete", "resourcequota", "few"])
         .expect("gone");
     // Kubernetes tries again later each time, up to a quarter of an hour, but with a change of the set at once.
-    let look = ["annotate", "statefulset", "full-tablet", "look=again"];
-    space.kubectl(&look).expect("an annotation");
+    let change = ["annotate", "statefulset", "full-tablet", "try=again"];
+    space.kubectl(&change).expect("an annotation");
     space.wait_until_up_to_date("full");
 }
 
