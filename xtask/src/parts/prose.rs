@@ -1,4 +1,4 @@
-//! What files may not contain, and how long they may be.
+//! Checks of files' content and size, and of commits' subjects. A long file is a warning: the lints limit functions.
 
 use std::{fs, path::Path};
 
@@ -33,7 +33,7 @@ const LOCK_FILE: &str = "Cargo.lock";
 const SUBJECTS_SINCE: &str = "f3f61ba251e3a2ffd1541184b4fdafecb12a82f8";
 const SUBJECT_CHARS_MAX: usize = 72;
 
-/// Past this a file holds a second thing.
+/// A longer file is a warning: it probably holds a second thing.
 const RUST_LINES_MAX: usize = 600;
 /// Past this it belongs somewhere else.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -52,16 +52,21 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
         .dir(root)
         .output()
         .context("git has to list the project's files")?;
-    let mut wrong = Vec::new();
-    let mut count = 0;
+    let (mut wrong, mut long, mut count) = (Vec::new(), Vec::new(), 0);
     for name in files.split('\0').filter(|name| !name.is_empty()) {
         let path = root.join(name);
         // Deleted and not yet committed, or a link.
         if !path.symlink_metadata().is_ok_and(|file| file.is_file()) {
             continue;
         }
-        check_file(name, &path, &mut wrong).with_context(|| name.to_owned())?;
+        if let Some(text) = text_of(name, &path, &mut wrong).with_context(|| name.to_owned())? {
+            wrong.extend(check_text(name, &text));
+            long.extend(check_length(name, &text));
+        }
         count += 1;
+    }
+    for warning in long {
+        println!("warning: {warning}");
     }
     let subjects = subjects(root)?;
     wrong.extend(subjects.lines().filter_map(check_subject));
@@ -98,25 +103,24 @@ fn check_subject(subject: &str) -> Option<String> {
     (!has_area).then(|| format!("a commit's subject isn't `area: what changes`: {subject}"))
 }
 
-fn check_file(name: &str, path: &Path, wrong: &mut Vec<String>) -> anyhow::Result<()> {
+/// The content of a file, if it is text and not too large.
+fn text_of(name: &str, path: &Path, wrong: &mut Vec<String>) -> anyhow::Result<Option<String>> {
     let bytes = path.metadata()?.len();
     if bytes > FILE_BYTES_MAX {
         wrong.push(format!("{name}: {bytes} bytes, more than {FILE_BYTES_MAX}"));
-        return Ok(());
+        return Ok(None);
     }
-    // What isn't text has no prose.
-    if let Ok(text) = String::from_utf8(fs::read(path)?) {
-        wrong.extend(check_text(name, &text));
-    }
-    Ok(())
+    Ok(String::from_utf8(fs::read(path)?).ok())
+}
+
+fn check_length(name: &str, text: &str) -> Option<String> {
+    let lines = text.lines().count();
+    (name.ends_with(".rs") && lines > RUST_LINES_MAX)
+        .then(|| format!("{name}: {lines} lines, more than {RUST_LINES_MAX}"))
 }
 
 fn check_text(name: &str, text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
-    let lines = text.lines().count();
-    if name.ends_with(".rs") && lines > RUST_LINES_MAX {
-        wrong.push(format!("{name}: {lines} lines, more than {RUST_LINES_MAX}"));
-    }
     for (line, number) in text.lines().zip(1..) {
         if name != LOCK_FILE
             && let Some(host) = REGISTRY_HOSTS.iter().find(|host| line.contains(**host))
@@ -181,8 +185,8 @@ mod tests {
     #[test]
     fn long_rust_files_are_found() {
         let text = "\n".repeat(RUST_LINES_MAX + 1);
-        assert_eq!(check_text("a.rs", &text).len(), 1);
-        assert_eq!(check_text("a.txt", &text), Vec::<String>::new());
-        assert_eq!(check_text("a.rs", &text[1..]), Vec::<String>::new());
+        assert!(check_length("a.rs", &text).is_some());
+        assert_eq!(check_length("a.txt", &text), None);
+        assert_eq!(check_length("a.rs", &text[1..]), None);
     }
 }
