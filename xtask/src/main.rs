@@ -10,18 +10,15 @@
 
 mod bench;
 mod beside;
-mod cmd;
 mod context;
 mod debian;
 mod fix;
 mod generate;
 mod image;
-mod kube;
 mod links;
 mod markdown;
 mod metadata;
 mod parts;
-mod platform;
 mod programs;
 mod sbom;
 mod shell;
@@ -36,6 +33,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use context::Context;
+use percolator_test_kube::{self as kube, cmd, platform};
 
 /// The project's own commands.
 #[derive(Debug, Parser)]
@@ -102,7 +100,9 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&context, &args),
         Command::Generate => generate::run(&context).map(|()| ExitCode::SUCCESS),
         Command::Image(args) => image::run(&context, &args).map(|()| ExitCode::SUCCESS),
-        Command::Kube(command) => kube::run(&context, &command),
+        Command::Kube(command) => {
+            kube::run(context.root(), &command, || programs::operator(&context))
+        }
         Command::Sim(args) => sim::run(&context, &args),
         Command::Soak(args) => soak::run(&context, &args),
     };

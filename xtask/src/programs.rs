@@ -161,6 +161,16 @@ fn test_program(context: &Context, message: &Value) -> anyhow::Result<Option<Tes
 /// What `percolator_build_info` says of a program's commit.
 const REVISION: &str = "PERCOLATOR_REVISION";
 
+/// Builds the operator for release.
+pub(crate) fn operator(context: &Context) -> anyhow::Result<PathBuf> {
+    let build = ["build", "--release", "-p", "percolator-operator"];
+    context.cargo(build).run()?;
+    Ok(context
+        .metadata()?
+        .target
+        .join("release/percolator-operator"))
+}
+
 /// Builds the programs for release, and gives the folder that they are in. They say of which commit they are, where a
 /// checkout or who runs this says it.
 pub(crate) fn build_for_release(context: &Context) -> anyhow::Result<PathBuf> {

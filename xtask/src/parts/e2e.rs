@@ -113,7 +113,7 @@ pub(crate) fn run(
     report: &mut Report,
 ) -> anyhow::Result<String> {
     let limit = LIMIT + args.api_server_away();
-    if let Some(why) = kube::programs::why_not(context, args.kubernetes) {
+    if let Some(why) = kube::programs::why_not(context.root(), args.kubernetes) {
         println!("SKIPPED: no Kubernetes can be run here: {why}");
         report.tally.skipped.push(Skipped {
             test: "the tests on Kubernetes".to_owned(),
@@ -128,7 +128,7 @@ pub(crate) fn run(
     let _alone = kube::lock::take("the tests on Kubernetes", limit * 2)?;
     report.step("Kubernetes' programs", |_| {
         kube::programs::install_packages()?;
-        kube::programs::Programs::build(context, args.kubernetes)
+        kube::programs::Programs::build(context.root(), args.kubernetes)
     })?;
     if kube::is_any() {
         println!("a Kubernetes for tests was left up on this machine: it is stopped");
@@ -204,7 +204,9 @@ impl Tested<'_> {
         report: &mut Report,
     ) -> anyhow::Result<()> {
         let context = self.context;
-        let kube = report.step("kube up", |_| kube::up(context, self.release, network, 3))?;
+        let kube = report.step("kube up", |_| {
+            kube::up(context.root(), self.release, network, 3)
+        })?;
         report.step("images", |_| {
             self.images.archives.iter().try_for_each(|it| kube.load(it))
         })?;
@@ -318,10 +320,10 @@ fn variables(
         ("PERCOLATOR_PROMETHEUS", prometheus.display().to_string())
     }));
     let adapter = report.step("autoscalers' metrics", |_| {
-        kube::programs::prometheus_adapter(context)
+        kube::programs::prometheus_adapter(context.root())
     });
     let policies = report.step("network policies", |_| {
-        kube::programs::network_policies(context)
+        kube::programs::network_policies(context.root())
     });
     for (variable, program) in [
         ("PERCOLATOR_PROMETHEUS_ADAPTER", adapter),

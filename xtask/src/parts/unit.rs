@@ -42,7 +42,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             .collect()
     });
     // Where it can't be had, the test that needs it says so.
-    match report.step("grpcurl", |_| grpcurl(context)) {
+    match report.step("grpcurl", |_| grpcurl(context.root())) {
         Ok(program) => variables.push(("PERCOLATOR_GRPCURL", program.display().to_string())),
         Err(error) => println!("no grpcurl: {error:#}"),
     }

@@ -19,7 +19,7 @@ use crate::{
 
 /// Builds what was at a commit, and runs the test of an upgrade from it. Gives what was run.
 pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<Ran> {
-    if let Some(why) = kube::programs::why_not(context, Release::Usual) {
+    if let Some(why) = kube::programs::why_not(context.root(), Release::Usual) {
         anyhow::bail!("no Kubernetes can be run here: {why}");
     }
     let older = build(context, commit)?;

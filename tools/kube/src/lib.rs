@@ -1,18 +1,28 @@
-//! `cargo xtask kube`: a real Kubernetes of several nodes on this machine, for tests and for trying things out. No
-//! container engine, no virtual machine: every node is a network namespace with a containerd and a kubelet.
+//! A real Kubernetes of several nodes on this machine, for tests and experiments: `cargo xtask kube`. No container engine, no
+//! virtual machine: every node is a network namespace with a containerd and a kubelet.
+//!
+//! It starts its own program again, as `kube up` and `kube volumes`. So a program that uses it has [`KubeCommand`] as its
+//! command `kube`.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "a part of a program for people, which prints on their terminal"
+)]
+
+pub mod cmd;
 mod control_plane;
 mod crowd;
-pub(crate) mod lock;
+pub mod lock;
 mod machine;
-pub(crate) mod network;
-pub(crate) mod nodes;
-pub(crate) mod oci;
+pub mod network;
+mod nodes;
+pub mod oci;
 mod pki;
-pub(crate) mod programs;
-pub(crate) mod release;
-pub(crate) mod sh;
-pub(crate) mod traces;
+pub mod platform;
+pub mod programs;
+pub mod release;
+mod sh;
+pub mod traces;
 mod volumes;
 
 use std::{
@@ -28,7 +38,6 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-use crate::context::Context;
 use network::{Family, Network};
 use nodes::Node;
 use programs::Programs;
@@ -50,9 +59,11 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// Addresses of a cluster.
 #[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-pub(crate) enum Addresses {
+pub enum Addresses {
+    /// Of IPv4.
     #[default]
     Ipv4,
+    /// Of IPv6.
     Ipv6,
     /// Of IPv4 first, and of IPv6.
     Both,
@@ -70,7 +81,7 @@ impl Addresses {
 
 /// What to do with it.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum KubeCommand {
+pub enum KubeCommand {
     /// Build what it needs (some eight minutes, once on a machine), and start it: seconds.
     Up {
         /// How many nodes, from 1 to 9.
@@ -115,7 +126,15 @@ pub(crate) enum KubeCommand {
     Volumes,
 }
 
-pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<ExitCode> {
+/// Carries out a command. `root`: the folder of the workspace. `build_operator` gives the operator's program, built for release.
+///
+/// # Errors
+/// It failed, or this machine can't run a Kubernetes.
+pub fn run(
+    root: &Path,
+    command: &KubeCommand,
+    build_operator: impl FnOnce() -> anyhow::Result<PathBuf>,
+) -> anyhow::Result<ExitCode> {
     match command {
         KubeCommand::Up {
             nodes,
@@ -124,10 +143,10 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
             under_lock,
         } => {
             // Without root not even the lock can be taken.
-            programs::is_possible(context, *kubernetes)?;
+            programs::is_possible(root, *kubernetes)?;
             let take = || lock::take("cargo xtask kube up", Duration::ZERO);
             let _alone = (!under_lock).then(take).transpose()?;
-            let kube = up(context, *kubernetes, addresses.network(), *nodes)?;
+            let kube = up(root, *kubernetes, addresses.network(), *nodes)?;
             println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
             println!("to use it: eval \"$(cargo xtask kube env)\"");
         }
@@ -137,11 +156,11 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
             down()?;
         }
         KubeCommand::Load { image } => {
-            let kube = Kube::running(context)?;
+            let kube = Kube::running(root)?;
             kube.load(image)?;
             println!("{} nodes have {}", kube.nodes()?.len(), image.display());
         }
-        KubeCommand::Status => match Kube::running(context) {
+        KubeCommand::Status => match Kube::running(root) {
             Ok(kube) => {
                 println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
                 println!("{}", kube.kubectl(["get", "pods", "-A", "-o", "wide"])?);
@@ -152,7 +171,7 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
             }
         },
         KubeCommand::Env => {
-            let kube = Kube::running(context)?;
+            let kube = Kube::running(root)?;
             let folder =
                 |program: &Path| program.parent().map(|folder| folder.display().to_string());
             println!(
@@ -164,20 +183,22 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
             );
         }
         KubeCommand::Crowd { clusters, idle } => {
-            programs::is_possible(context, Release::Usual)?;
+            programs::is_possible(root, Release::Usual)?;
             let _alone = lock::take("cargo xtask kube crowd", Duration::ZERO)?;
-            crowd::run(context, *clusters, Duration::from_secs(*idle))?;
+            crowd::run(root, build_operator, *clusters, Duration::from_secs(*idle))?;
         }
-        KubeCommand::Volumes => volumes::run(&Kube::running(context)?)?,
+        KubeCommand::Volumes => volumes::run(&Kube::running(root)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// A cluster on this machine.
 #[derive(Clone, Debug)]
-pub(crate) struct Kube {
-    pub(crate) folder: PathBuf,
-    pub(crate) programs: Programs,
+pub struct Kube {
+    /// Its folder: certificates, logs, volumes.
+    pub folder: PathBuf,
+    /// The programs that it runs.
+    pub programs: Programs,
 }
 
 impl Kube {
@@ -185,7 +206,7 @@ impl Kube {
     ///
     /// # Errors
     /// None does.
-    pub(crate) fn running(context: &Context) -> anyhow::Result<Self> {
+    pub fn running(root: &Path) -> anyhow::Result<Self> {
         let folder = PathBuf::from(FOLDER);
         if !folder.exists() {
             bail!("no Kubernetes runs here: cargo xtask kube up");
@@ -195,19 +216,20 @@ impl Kube {
         let release = Release::of_name(&release).unwrap_or_default();
         let kube = Self {
             folder,
-            programs: Programs::find(context, release)?,
+            programs: Programs::find(root, release)?,
         };
         kube.kubectl(["get", "--raw=/readyz"])
             .context("there is one, but it doesn't answer: cargo xtask kube down, and then up")?;
         Ok(kube)
     }
 
-    pub(crate) fn kubeconfig(&self) -> PathBuf {
+    /// The configuration of an administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
         self.folder.join("admin.conf")
     }
 
     /// The cache of kubectl and helm: it goes with the cluster.
-    pub(crate) fn cache(&self) -> PathBuf {
+    pub fn cache(&self) -> PathBuf {
         self.folder.join("cache")
     }
 
@@ -221,7 +243,7 @@ impl Kube {
     }
 
     /// A command with the cluster's configuration.
-    pub(crate) fn command(&self, program: &Path) -> Command {
+    pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("KUBECONFIG", self.kubeconfig());
         command.env("KUBECACHEDIR", self.cache());
@@ -229,7 +251,7 @@ impl Kube {
     }
 
     /// Runs kubectl, and gives what it prints.
-    pub(crate) fn kubectl<A: AsRef<OsStr>>(
+    pub fn kubectl<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
     ) -> anyhow::Result<String> {
@@ -244,7 +266,7 @@ impl Kube {
     }
 
     /// Applies a manifest.
-    pub(crate) fn apply(&self, manifest: &str) -> anyhow::Result<String> {
+    pub fn apply(&self, manifest: &str) -> anyhow::Result<String> {
         let mut file = tempfile::NamedTempFile::new()?;
         std::io::Write::write_all(&mut file, manifest.as_bytes())?;
         self.kubectl([
@@ -254,33 +276,29 @@ impl Kube {
         ])
     }
 
+    /// Its nodes.
     pub(crate) fn nodes(&self) -> anyhow::Result<Vec<Node>> {
         let nodes = (1..=9).map(Node).filter(|node| node.socket().exists());
         Ok(nodes.collect())
     }
 
     /// Loads an image into every node.
-    pub(crate) fn load(&self, archive: &Path) -> anyhow::Result<()> {
+    pub fn load(&self, archive: &Path) -> anyhow::Result<()> {
         let nodes = self.nodes()?;
         nodes.into_iter().try_for_each(|node| node.load(archive))
     }
 }
 
 /// Starts a cluster; one that runs already goes first. The caller has the lock, and knows that one can be run here.
-pub(crate) fn up(
-    context: &Context,
-    release: Release,
-    network: Network,
-    count: u32,
-) -> anyhow::Result<Kube> {
+pub fn up(root: &Path, release: Release, network: Network, count: u32) -> anyhow::Result<Kube> {
     programs::install_packages()?;
     let kube = Kube {
         folder: FOLDER.into(),
-        programs: Programs::build(context, release)?,
+        programs: Programs::build(root, release)?,
     };
     down()?;
     let started = Instant::now();
-    let result = start_all(&kube, context, network, count);
+    let result = start_all(&kube, root, network, count);
     if let Err(error) = result {
         let logs = tails(&kube);
         down()?;
@@ -302,7 +320,7 @@ fn tails(kube: &Kube) -> String {
     .map_or_else(|_| String::new(), |logs| format!("\n{logs}"))
 }
 
-fn start_all(kube: &Kube, context: &Context, network: Network, count: u32) -> anyhow::Result<()> {
+fn start_all(kube: &Kube, root: &Path, network: Network, count: u32) -> anyhow::Result<()> {
     for folder in ["log", "etcd", "volumes"] {
         fs::create_dir_all(kube.folder.join(folder))
             .with_context(|| format!("cannot make {}/{folder}", kube.folder.display()))?;
@@ -310,7 +328,7 @@ fn start_all(kube: &Kube, context: &Context, network: Network, count: u32) -> an
     let release = kube.programs.release().name();
     fs::write(kube.folder.join(RELEASE), release).context("cannot write the release")?;
     machine::remember(&kube.folder)?;
-    let pause = &*pause_image(context, kube)?;
+    let pause = &*pause_image(root, kube)?;
     nodes::make_network(network, count)?;
     control_plane::start_all(kube, network)?;
     thread::scope(|scope| {
@@ -358,9 +376,9 @@ reclaimPolicy: Delete
 volumeBindingMode: Immediate
 ";
 
-fn pause_image(context: &Context, kube: &Kube) -> anyhow::Result<PathBuf> {
+fn pause_image(root: &Path, kube: &Kube) -> anyhow::Result<PathBuf> {
     let program = kube.folder.join("pause");
-    let source = context.root().join("tools/pause/pause.c");
+    let source = root.join("tools/pause/pause.c");
     output(
         Command::new("cc")
             .args(["-Os", "-static", "-o"])
@@ -375,13 +393,13 @@ fn pause_image(context: &Context, kube: &Kube) -> anyhow::Result<PathBuf> {
 }
 
 /// Whether there is anything of a cluster of ours.
-pub(crate) fn is_any() -> bool {
+pub fn is_any() -> bool {
     Path::new(FOLDER).exists() || nodes::are_any()
 }
 
 /// Begins to start a cluster, and kills what does that in the middle, as a crash would: what it has started stays. The
 /// caller has the lock.
-pub(crate) fn up_killed_in_the_middle(release: Release) -> anyhow::Result<()> {
+pub fn up_killed_in_the_middle(release: Release) -> anyhow::Result<()> {
     let mut up = Command::new(THIS_PROGRAM)
         .args([
             "kube",
@@ -407,7 +425,7 @@ pub(crate) fn up_killed_in_the_middle(release: Release) -> anyhow::Result<()> {
 
 /// Stops whatever a cluster of ours left running, and removes what it made. Harmless when there is none. The caller has
 /// the lock.
-pub(crate) fn down() -> anyhow::Result<()> {
+pub fn down() -> anyhow::Result<()> {
     let folder = Path::new(FOLDER);
     if !is_any() {
         return Ok(());

@@ -31,9 +31,10 @@ const CONTROLLERS: [&str; 9] = [
 
 /// A node by its number, from 1.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Node(pub(crate) u32);
+pub(crate) struct Node(pub u32);
 
 impl Node {
+    /// The node's name.
     pub(crate) fn name(self) -> String {
         format!("node-{}", self.0)
     }
@@ -52,6 +53,7 @@ impl Node {
         Path::new(RUN).join(self.name())
     }
 
+    /// The socket of the node's containerd.
     pub(crate) fn socket(self) -> PathBuf {
         self.run().join("containerd.sock")
     }

@@ -6,13 +6,15 @@ use super::PORT;
 
 /// Which addresses nodes, pods and services have. Those of the first family are the ones of whatever has only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Network(&'static [Family]);
+pub struct Network(&'static [Family]);
 
 impl Network {
-    pub(crate) const IPV4: Self = Self(&[Family::Ipv4]);
-    pub(crate) const IPV6: Self = Self(&[Family::Ipv6]);
+    /// IPv4 alone.
+    pub const IPV4: Self = Self(&[Family::Ipv4]);
+    /// IPv6 alone.
+    pub const IPV6: Self = Self(&[Family::Ipv6]);
     /// Dual-stack.
-    pub(crate) const BOTH: Self = Self(&[Family::Ipv4, Family::Ipv6]);
+    pub const BOTH: Self = Self(&[Family::Ipv4, Family::Ipv6]);
 
     pub(super) fn families(self) -> &'static [Family] {
         self.0
@@ -24,7 +26,7 @@ impl Network {
     }
 
     /// Whether a machine has such addresses at all.
-    pub(crate) fn is_possible(self) -> bool {
+    pub fn is_possible(self) -> bool {
         self.0.iter().all(|family| family.is_possible())
     }
 

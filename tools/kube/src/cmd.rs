@@ -21,7 +21,7 @@ const REST_WITHIN: Duration = Duration::from_secs(2);
 
 /// A command to run.
 #[derive(Debug)]
-pub(crate) struct Cmd {
+pub struct Cmd {
     command: Command,
     /// Variables that differ from ours, for the line that is printed.
     variables: Vec<(String, String)>,
@@ -30,7 +30,8 @@ pub(crate) struct Cmd {
 }
 
 impl Cmd {
-    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+    /// Of this program, without arguments.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             command: Command::new(program),
             variables: Vec::new(),
@@ -40,7 +41,7 @@ impl Cmd {
 
     /// The cargo that runs us, without its variables about this package. Build scripts that read such variables would run
     /// again, and all that depends on them be built again, whenever cargo runs by us after it ran by hand.
-    pub(crate) fn cargo() -> Self {
+    pub fn cargo() -> Self {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let mut command = Self::new(cargo);
         for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_package(name)) {
@@ -49,41 +50,45 @@ impl Cmd {
         command
     }
 
-    pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+    /// Adds an argument.
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.command.arg(argument);
         self
     }
 
-    pub(crate) fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.command.args(arguments);
         self
     }
 
-    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+    /// Sets a variable, which is printed with the command.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// As [`Cmd::env`], for what a reader of the printed line needn't know.
-    pub(crate) fn quiet_env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+    pub fn quiet_env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    pub(crate) fn dir(mut self, folder: &Path) -> Self {
+    /// Runs it in this folder.
+    pub fn dir(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
     }
 
     /// Shows this line in place of the command.
-    pub(crate) fn shown_as(mut self, line: &str) -> Self {
+    pub fn shown_as(mut self, line: &str) -> Self {
         self.shown = Some(line.to_owned());
         self
     }
 
     /// The line to type to get the same: the program by its name alone.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         if let Some(line) = &self.shown {
             return line.clone();
         }
@@ -112,7 +117,7 @@ impl Cmd {
     }
 
     /// Prints the command and runs it on our own terminal.
-    pub(crate) fn status(mut self) -> anyhow::Result<ExitStatus> {
+    pub fn status(mut self) -> anyhow::Result<ExitStatus> {
         self.announce();
         let line = self.line();
         self.spawn()?
@@ -121,20 +126,20 @@ impl Cmd {
     }
 
     /// As [`Cmd::status`]; a status other than zero is an error.
-    pub(crate) fn run(self) -> anyhow::Result<()> {
+    pub fn run(self) -> anyhow::Result<()> {
         let line = self.line();
         check(self.status()?, &line)
     }
 
     /// Prints the command, runs it, and gives what it wrote on standard output; standard error goes
     /// to ours.
-    pub(crate) fn output(self) -> anyhow::Result<String> {
+    pub fn output(self) -> anyhow::Result<String> {
         self.announce();
         self.silent_output()
     }
 
     /// As [`Cmd::output`], without printing the command.
-    pub(crate) fn silent_output(mut self) -> anyhow::Result<String> {
+    pub fn silent_output(mut self) -> anyhow::Result<String> {
         let line = self.line();
         let child = self
             .command
@@ -149,7 +154,7 @@ impl Cmd {
     }
 
     /// Prints the command, runs it, and gives how it ended and what it wrote on both outputs.
-    pub(crate) fn ended(mut self) -> anyhow::Result<(ExitStatus, String)> {
+    pub fn ended(mut self) -> anyhow::Result<(ExitStatus, String)> {
         self.announce();
         let line = self.line();
         let output = self.command.stdin(Stdio::null()).output();
@@ -162,7 +167,7 @@ impl Cmd {
     }
 
     /// Whether the command can be run and ends well, without a word of it.
-    pub(crate) fn works(mut self) -> bool {
+    pub fn works(mut self) -> bool {
         self.command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -173,11 +178,7 @@ impl Cmd {
 
     /// Prints the command, runs it, and calls `each` with every line that it writes on either output,
     /// as it comes. It is killed when it takes longer than `limit`.
-    pub(crate) fn lines(
-        mut self,
-        limit: Duration,
-        mut each: impl FnMut(&str),
-    ) -> anyhow::Result<()> {
+    pub fn lines(mut self, limit: Duration, mut each: impl FnMut(&str)) -> anyhow::Result<()> {
         self.announce();
         let line = self.line();
         let (reader, writer) = io::pipe().context("cannot make a pipe")?;
@@ -230,7 +231,7 @@ impl Cmd {
     }
 
     /// Starts it, with both its outputs in a file.
-    pub(crate) fn spawn_into(mut self, file: File) -> anyhow::Result<Child> {
+    pub fn spawn_into(mut self, file: File) -> anyhow::Result<Child> {
         self.command
             .stdin(Stdio::null())
             .stdout(file.try_clone().context("cannot share a file")?)
@@ -240,7 +241,7 @@ impl Cmd {
 
     /// Becomes the command: returns only where that fails.
     #[cfg(unix)]
-    pub(crate) fn exec(mut self) -> anyhow::Error {
+    pub fn exec(mut self) -> anyhow::Error {
         use std::os::unix::process::CommandExt;
         self.announce();
         let line = self.line();
@@ -248,7 +249,11 @@ impl Cmd {
     }
 }
 
-pub(crate) fn check(status: ExitStatus, line: &str) -> anyhow::Result<()> {
+/// Checks the status of a command that was printed as `line`.
+///
+/// # Errors
+/// It is another one than zero.
+pub fn check(status: ExitStatus, line: &str) -> anyhow::Result<()> {
     if !status.success() {
         bail!("`{line}` failed: {status}");
     }
@@ -256,7 +261,7 @@ pub(crate) fn check(status: ExitStatus, line: &str) -> anyhow::Result<()> {
 }
 
 /// The word as a shell takes it.
-pub(crate) fn quote(word: &str) -> String {
+pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

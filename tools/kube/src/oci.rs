@@ -15,12 +15,14 @@ use crate::platform::Platform;
 
 /// What goes into an image.
 #[derive(Debug)]
-pub(crate) struct Image {
+pub struct Image {
     /// NAME:TAG.
-    pub(crate) name: String,
+    pub name: String,
     platform: Platform,
-    pub(crate) entrypoint: String,
-    pub(crate) user: String,
+    /// The program that a container of it runs.
+    pub entrypoint: String,
+    /// The user that runs it.
+    pub user: String,
     /// Where its programs start, and keep what they write.
     volume: Option<String>,
     /// What it says of itself, as registries and scanners show it.
@@ -33,11 +35,12 @@ const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 impl Image {
     /// Of this machine's platform.
-    pub(crate) fn new(name: &str, entrypoint: &str) -> anyhow::Result<Self> {
+    pub fn new(name: &str, entrypoint: &str) -> anyhow::Result<Self> {
         Self::of(Platform::native()?, name, entrypoint)
     }
 
-    pub(crate) fn of(platform: Platform, name: &str, entrypoint: &str) -> anyhow::Result<Self> {
+    /// An empty image.
+    pub fn of(platform: Platform, name: &str, entrypoint: &str) -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
         for folder in ["etc", "tmp"] {
             fs::create_dir(root.path().join(folder))?;
@@ -68,7 +71,7 @@ impl Image {
     }
 
     /// Makes a folder the volume in which programs start. Anyone who runs them may write to it.
-    pub(crate) fn volume(&mut self, path: &str) -> anyhow::Result<()> {
+    pub fn volume(&mut self, path: &str) -> anyhow::Result<()> {
         let place = self.place(path)?;
         fs::create_dir(&place)?;
         fs::set_permissions(&place, fs::Permissions::from_mode(0o1777))?;
@@ -77,7 +80,7 @@ impl Image {
     }
 
     /// Adds a program at a path of the image, without what only debuggers read.
-    pub(crate) fn program(&self, file: &Path, path: &str) -> anyhow::Result<()> {
+    pub fn program(&self, file: &Path, path: &str) -> anyhow::Result<()> {
         let place = self.place(path)?;
         output(
             Command::new(self.platform.tool("strip"))
@@ -90,7 +93,7 @@ impl Image {
     }
 
     /// Adds a script at a path of the image.
-    pub(crate) fn script(&self, text: &str, path: &str) -> anyhow::Result<()> {
+    pub fn script(&self, text: &str, path: &str) -> anyhow::Result<()> {
         let place = self.place(path)?;
         fs::write(&place, text)?;
         fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
@@ -98,13 +101,13 @@ impl Image {
     }
 
     /// Adds another name of what lies beside it.
-    pub(crate) fn link(&self, path: &str, of: &str) -> anyhow::Result<()> {
+    pub fn link(&self, path: &str, of: &str) -> anyhow::Result<()> {
         symlink(of, self.place(path)?)?;
         Ok(())
     }
 
     /// Adds the shared libraries that a program needs, where its loader searches for them.
-    pub(crate) fn libraries_of(&self, file: &Path) -> anyhow::Result<()> {
+    pub fn libraries_of(&self, file: &Path) -> anyhow::Result<()> {
         let libraries = if self.platform.is_native() {
             let needed = output(Command::new("ldd").arg(file))?;
             let words = needed.split_whitespace();
@@ -125,7 +128,7 @@ impl Image {
     }
 
     /// Adds the certificates by which servers of the internet are known, where programs search for them; if this machine has them.
-    pub(crate) fn certificates(&self) -> anyhow::Result<()> {
+    pub fn certificates(&self) -> anyhow::Result<()> {
         if Path::new(CERTIFICATES).exists() {
             fs::copy(CERTIFICATES, self.place(CERTIFICATES)?).context(CERTIFICATES)?;
         } else {
@@ -137,13 +140,13 @@ impl Image {
     }
 
     /// Says something of the image, by a key of the OCI image specification without its prefix, such as `version`.
-    pub(crate) fn label(&mut self, key: &str, value: &str) {
+    pub fn label(&mut self, key: &str, value: &str) {
         let key = format!("org.opencontainers.image.{key}");
         self.labels.push((key, value.to_owned()));
     }
 
     /// Writes an archive of it, and gives the number of bytes in its layer.
-    pub(crate) fn write(&self, archive: &Path) -> anyhow::Result<u64> {
+    pub fn write(&self, archive: &Path) -> anyhow::Result<u64> {
         Ok(write(std::slice::from_ref(self), archive)?[0])
     }
 
@@ -192,7 +195,7 @@ impl Image {
 }
 
 /// Writes an archive of an image for each of several platforms, all of one name. Gives the number of bytes in the layer of each.
-pub(crate) fn write(images: &[Image], archive: &Path) -> anyhow::Result<Vec<u64>> {
+pub fn write(images: &[Image], archive: &Path) -> anyhow::Result<Vec<u64>> {
     let work = tempfile::tempdir()?;
     let blobs = Blobs(work.path().join("blobs/sha256"));
     fs::create_dir_all(&blobs.0)?;

@@ -32,10 +32,11 @@ const OTHERS: [&str; 3] = [
 
 /// How a machine is, a line each.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Traces(BTreeSet<String>);
+pub struct Traces(BTreeSet<String>);
 
 impl Traces {
-    pub(crate) fn now() -> Self {
+    /// Those of this machine now.
+    pub fn now() -> Self {
         let mut lines = BTreeSet::new();
         lines.extend(mounts(
             &fs::read_to_string("/proc/mounts").unwrap_or_default(),
@@ -105,7 +106,7 @@ impl Traces {
     }
 
     /// What differs now.
-    pub(crate) fn differences(&self, before: &Self) -> Differences {
+    pub fn differences(&self, before: &Self) -> Differences {
         let added = self.0.difference(&before.0);
         let added = added.map(|line| (format!("+ {line}"), self.is_left(line)));
         // We put settings back, and take away nothing that we haven't made.
@@ -130,7 +131,7 @@ impl Traces {
     }
 
     /// Waits until nothing of ours is left; gives what differs still.
-    pub(crate) fn wait_until_as_before(&self) -> Differences {
+    pub fn wait_until_as_before(&self) -> Differences {
         let started = Instant::now();
         loop {
             let differences = Self::now().differences(self);
@@ -144,11 +145,11 @@ impl Traces {
 
 /// The differences between two states of a machine, a line each: `+ ` is there now, and `- ` was before.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Differences {
+pub struct Differences {
     /// What a cluster of ours left.
-    pub(crate) ours: Vec<String>,
+    pub ours: Vec<String>,
     /// What others did meanwhile: a login mounts a folder, a VPN adds routes.
-    pub(crate) of_others: Vec<String>,
+    pub of_others: Vec<String>,
 }
 
 /// Whether this is a setting that nodes change.
@@ -179,7 +180,7 @@ fn is_ours(line: &str) -> bool {
 }
 
 /// The one of another container engine, whose containers come and go meanwhile.
-pub(crate) fn other_containers() -> Option<&'static str> {
+pub fn other_containers() -> Option<&'static str> {
     OTHERS.into_iter().find(|socket| Path::new(socket).exists())
 }
 

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 use super::{oci, release::Release, sh::sh};
-use crate::{cmd::Cmd, context::Context};
+use crate::cmd::Cmd;
 
 /// Programs that Debian's packages have: what shows that one is there, and the package.
 const PACKAGED: [(&str, &str); 12] = [
@@ -45,7 +45,7 @@ const OF_NODES: [&str; 2] = ["kubelet", "kube-proxy"];
 
 /// Where the programs are.
 #[derive(Clone, Debug)]
-pub(crate) struct Programs {
+pub struct Programs {
     release: Release,
     kubernetes: PathBuf,
     of_nodes: PathBuf,
@@ -56,7 +56,7 @@ pub(crate) struct Programs {
 
 impl Programs {
     /// A program of Kubernetes.
-    pub(crate) fn of(&self, name: &str) -> PathBuf {
+    pub fn of(&self, name: &str) -> PathBuf {
         let folder = if OF_NODES.contains(&name) {
             &self.of_nodes
         } else {
@@ -65,30 +65,33 @@ impl Programs {
         folder.join(name)
     }
 
-    pub(crate) fn release(&self) -> Release {
+    /// The release of Kubernetes that these are of.
+    pub fn release(&self) -> Release {
         self.release
     }
 
-    pub(crate) fn coredns(&self) -> PathBuf {
+    /// CoreDNS.
+    pub fn coredns(&self) -> PathBuf {
         self.coredns.join("coredns")
     }
 
-    pub(crate) fn helm(&self) -> PathBuf {
+    /// Helm.
+    pub fn helm(&self) -> PathBuf {
         self.helm.join("helm")
     }
 
     /// The folder of the Prometheus operator's definitions.
-    pub(crate) fn definitions(&self) -> &Path {
+    pub fn definitions(&self) -> &Path {
         &self.definitions
     }
 
     /// Where they would be, built or not.
-    pub(crate) fn find(context: &Context, release: Release) -> anyhow::Result<Self> {
-        let folder = |tool, module| folder(context, tool, module);
+    pub fn find(root: &Path, release: Release) -> anyhow::Result<Self> {
+        let folder = |tool, module| folder(root, tool, module);
         Ok(Self {
             release,
-            kubernetes: release.folder(context)?,
-            of_nodes: release.of_nodes().folder(context)?,
+            kubernetes: release.folder(root)?,
+            of_nodes: release.of_nodes().folder(root)?,
             coredns: folder("coredns", "github.com/coredns/coredns")?,
             helm: folder("helm", "helm.sh/helm/v4")?,
             definitions: folder("prometheus-operator", PROMETHEUS_OPERATOR)?,
@@ -105,52 +108,47 @@ impl Programs {
     }
 
     /// Builds what isn't there yet: some eight minutes, once on a machine.
-    pub(crate) fn build(context: &Context, release: Release) -> anyhow::Result<Self> {
-        let programs = Self::find(context, release)?;
+    pub fn build(root: &Path, release: Release) -> anyhow::Result<Self> {
+        let programs = Self::find(root, release)?;
         for name in OF_KUBERNETES {
             let of_node = OF_NODES.contains(&name);
             let release = if of_node { release.of_nodes() } else { release };
-            release.build(context, name)?;
+            release.build(root, name)?;
         }
-        go_build(context, "coredns", ".", "-s -w", &programs.coredns())?;
+        go_build(root, "coredns", ".", "-s -w", &programs.coredns())?;
         let helm = "helm.sh/helm/v4/cmd/helm";
-        go_build(context, "helm", helm, "-s -w", &programs.helm())?;
-        copy_definitions(context, &programs.definitions)?;
+        go_build(root, "helm", helm, "-s -w", &programs.helm())?;
+        copy_definitions(root, &programs.definitions)?;
         Ok(programs)
     }
 }
 
 /// Builds what gives Prometheus' metrics to autoscalers, if it isn't there yet: some two minutes, once on a machine.
-pub(crate) fn prometheus_adapter(context: &Context) -> anyhow::Result<PathBuf> {
+pub fn prometheus_adapter(root: &Path) -> anyhow::Result<PathBuf> {
     let package = format!("{PROMETHEUS_ADAPTER}/cmd/adapter");
-    build_tool(context, "prometheus-adapter", PROMETHEUS_ADAPTER, &package)
+    build_tool(root, "prometheus-adapter", PROMETHEUS_ADAPTER, &package)
 }
 
 /// Builds what carries out NetworkPolicies on a node, if it isn't there yet: some two minutes, once on a machine.
-pub(crate) fn network_policies(context: &Context) -> anyhow::Result<PathBuf> {
-    build_tool(context, "network-policies", KUBE_ROUTER, ".")
+pub fn network_policies(root: &Path) -> anyhow::Result<PathBuf> {
+    build_tool(root, "network-policies", KUBE_ROUTER, ".")
 }
 
 /// Builds what calls a service of gRPC by its own description, if it isn't there yet: half a minute, once on a machine.
-pub(crate) fn grpcurl(context: &Context) -> anyhow::Result<PathBuf> {
+pub fn grpcurl(root: &Path) -> anyhow::Result<PathBuf> {
     let module = "github.com/fullstorydev/grpcurl";
-    build_tool(context, "grpcurl", module, &format!("{module}/cmd/grpcurl"))
+    build_tool(root, "grpcurl", module, &format!("{module}/cmd/grpcurl"))
 }
 
 /// Builds a program that is kept by the version of the module which it is made of.
-fn build_tool(
-    context: &Context,
-    tool: &str,
-    module: &str,
-    package: &str,
-) -> anyhow::Result<PathBuf> {
-    let program = folder(context, tool, module)?.join(tool);
-    go_build(context, tool, package, "-s -w", &program)?;
+fn build_tool(root: &Path, tool: &str, module: &str, package: &str) -> anyhow::Result<PathBuf> {
+    let program = folder(root, tool, module)?.join(tool);
+    go_build(root, tool, package, "-s -w", &program)?;
     Ok(program)
 }
 
 /// Outside of the checkout: a clean one need not build what the last one did.
-pub(crate) fn cache() -> anyhow::Result<PathBuf> {
+pub fn cache() -> anyhow::Result<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
@@ -159,9 +157,9 @@ pub(crate) fn cache() -> anyhow::Result<PathBuf> {
 }
 
 /// Where what is built of a module is kept: by its version, and by the program that is made of it here, if there is one.
-pub(super) fn folder(context: &Context, tool: &str, module: &str) -> anyhow::Result<PathBuf> {
-    let version = version(context, tool, module)?;
-    let program = context.root().join("tools").join(tool).join("main.go");
+pub(super) fn folder(root: &Path, tool: &str, module: &str) -> anyhow::Result<PathBuf> {
+    let version = version(root, tool, module)?;
+    let program = root.join("tools").join(tool).join("main.go");
     let own = if program.exists() {
         let digest = oci::digest(&program)?;
         format!("-{}", digest.get(..8).unwrap_or(&digest))
@@ -172,8 +170,8 @@ pub(super) fn folder(context: &Context, tool: &str, module: &str) -> anyhow::Res
 }
 
 /// The version that go.mod names.
-pub(super) fn version(context: &Context, tool: &str, module: &str) -> anyhow::Result<String> {
-    let file = context.root().join("tools").join(tool).join("go.mod");
+pub(super) fn version(root: &Path, tool: &str, module: &str) -> anyhow::Result<String> {
+    let file = root.join("tools").join(tool).join("go.mod");
     let text = fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
     text.lines()
         .find_map(|line| {
@@ -186,7 +184,7 @@ pub(super) fn version(context: &Context, tool: &str, module: &str) -> anyhow::Re
 
 /// Builds a program of a Go module, if it isn't there yet.
 pub(super) fn go_build(
-    context: &Context,
+    root: &Path,
     tool: &str,
     package: &str,
     flags: &str,
@@ -207,20 +205,20 @@ pub(super) fn go_build(
         .args(["-ldflags", flags, "-o"])
         .arg(&part)
         .arg(package)
-        .dir(&context.root().join("tools").join(tool))
+        .dir(&root.join("tools").join(tool))
         .env("CGO_ENABLED", "0")
         .run()?;
     fs::rename(&part, program).with_context(|| format!("cannot make {}", program.display()))
 }
 
 /// Copies the Prometheus operator's definitions from its Go module, which isn't asked for again then.
-fn copy_definitions(context: &Context, to: &Path) -> anyhow::Result<()> {
+fn copy_definitions(root: &Path, to: &Path) -> anyhow::Result<()> {
     if to.exists() {
         return Ok(());
     }
     let said = Cmd::new("go")
         .args(["mod", "download", "-json", PROMETHEUS_OPERATOR])
-        .dir(&context.root().join("tools/prometheus-operator"))
+        .dir(&root.join("tools/prometheus-operator"))
         .output()?;
     let said: serde_json::Value = serde_json::from_str(&said)?;
     let module = said["Dir"].as_str().context("go doesn't say where it is")?;
@@ -236,7 +234,7 @@ fn copy_definitions(context: &Context, to: &Path) -> anyhow::Result<()> {
 }
 
 /// Installs the packages that are missing.
-pub(crate) fn install_packages() -> anyhow::Result<()> {
+pub fn install_packages() -> anyhow::Result<()> {
     let missing: Vec<&str> = PACKAGED
         .iter()
         .filter(|(file, _)| !Path::new(file).exists())
@@ -255,15 +253,15 @@ pub(crate) fn install_packages() -> anyhow::Result<()> {
 }
 
 /// Why no Kubernetes can be run here, and what to do about it, if so: all reasons.
-pub(crate) fn why_not(context: &Context, release: Release) -> Option<String> {
-    let reasons = Machine::find(context, release).missing_requirements();
+pub fn why_not(root: &Path, release: Release) -> Option<String> {
+    let reasons = Machine::find(root, release).missing_requirements();
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 /// # Errors
 /// No Kubernetes can be run here.
-pub(crate) fn is_possible(context: &Context, release: Release) -> anyhow::Result<()> {
-    match why_not(context, release) {
+pub fn is_possible(root: &Path, release: Release) -> anyhow::Result<()> {
+    match why_not(root, release) {
         Some(why) => bail!("no Kubernetes can be run here: {why}"),
         None => Ok(()),
     }
@@ -352,7 +350,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn find(context: &Context, release: Release) -> Self {
+    fn find(root: &Path, release: Release) -> Self {
         let works = |program: &str, argument| Cmd::new(program).args([argument]).works();
         let is_root = Cmd::new("sh").args(["-c", "test $(id -u) = 0"]).works();
         let groups = Groups::find(Path::new("/sys/fs/cgroup"));
@@ -364,7 +362,7 @@ impl Machine {
             refused: is_to_be_tried.then(|| refusal(&DEEDS)).flatten(),
             groups,
             has_go: works("go", "version"),
-            is_built: Programs::find(context, release).is_ok_and(|programs| programs.are_built()),
+            is_built: Programs::find(root, release).is_ok_and(|programs| programs.are_built()),
             has_compiler: works("cc", "--version"),
             has_apt: Path::new("/usr/bin/apt-get").exists(),
             missing: PACKAGED

@@ -1,17 +1,16 @@
 //! Versions of Kubernetes that the tests know.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
 
 use super::programs::{folder, go_build, version};
-use crate::context::Context;
 
 const MODULE: &str = "k8s.io/kubernetes";
 
 /// A Kubernetes, by its age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Release {
+pub enum Release {
     /// The oldest that the operator supports.
     Oldest,
     /// The one that each change is tested on.
@@ -52,17 +51,17 @@ impl Release {
     }
 
     /// Whether its API server changes objects by policies, where it is asked to.
-    pub(crate) fn has_mutating_policies(self) -> bool {
+    pub fn has_mutating_policies(self) -> bool {
         self != Self::Oldest
     }
 
-    pub(super) fn folder(self, context: &Context) -> anyhow::Result<PathBuf> {
-        folder(context, self.tool(), MODULE)
+    pub(super) fn folder(self, root: &Path) -> anyhow::Result<PathBuf> {
+        folder(root, self.tool(), MODULE)
     }
 
     /// Builds one of its programs, if it isn't there yet.
-    pub(super) fn build(self, context: &Context, name: &str) -> anyhow::Result<()> {
-        let version = version(context, self.tool(), MODULE)?;
+    pub(super) fn build(self, root: &Path, name: &str) -> anyhow::Result<()> {
+        let version = version(root, self.tool(), MODULE)?;
         let mut parts = version.trim_start_matches('v').split('.');
         let mut part = || parts.next().unwrap_or_default();
         let (major, minor) = (part(), part());
@@ -71,7 +70,7 @@ impl Release {
             "-s -w {set}.gitVersion={version} {set}.gitMajor={major} {set}.gitMinor={minor}"
         );
         let package = format!("{MODULE}/cmd/{name}");
-        let program = self.folder(context)?.join(name);
-        go_build(context, self.tool(), &package, &flags, &program)
+        let program = self.folder(root)?.join(name);
+        go_build(root, self.tool(), &package, &flags, &program)
     }
 }

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
@@ -14,7 +14,6 @@ use std::{
 use anyhow::Context as _;
 
 use super::{Kube, down, network::Network, release::Release, sh::wait, up};
-use crate::context::Context;
 
 const LISTEN: &str = "127.0.0.1:18080";
 const NAMESPACE: &str = "crowd";
@@ -45,28 +44,27 @@ struct Sample {
 }
 
 /// Starts a Kubernetes without nodes, and the operator on it; makes so many clusters, and prints what that takes.
-pub(crate) fn run(context: &Context, clusters: u32, idle: Duration) -> anyhow::Result<()> {
-    context
-        .cargo(["build", "--release", "-p", "percolator-operator"])
-        .run()?;
-    let program = context
-        .metadata()?
-        .target
-        .join("release/percolator-operator");
-    let kube = up(context, Release::Usual, Network::IPV4, 0)?;
-    let result = measure(context, &kube, &program, clusters, idle);
+pub(crate) fn run(
+    root: &Path,
+    build_operator: impl FnOnce() -> anyhow::Result<PathBuf>,
+    clusters: u32,
+    idle: Duration,
+) -> anyhow::Result<()> {
+    let program = build_operator()?;
+    let kube = up(root, Release::Usual, Network::IPV4, 0)?;
+    let result = measure(root, &kube, &program, clusters, idle);
     down()?;
     result
 }
 
 fn measure(
-    context: &Context,
+    root: &Path,
     kube: &Kube,
     program: &Path,
     clusters: u32,
     idle: Duration,
 ) -> anyhow::Result<()> {
-    let definitions = context.root().join("crds");
+    let definitions = root.join("crds");
     kube.kubectl([
         "apply",
         "--server-side",

@@ -13,14 +13,16 @@ use crate::cmd::Cmd;
 
 /// Linux on a kind of processor, by its name in images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Platform {
+pub enum Platform {
+    /// 64 bits of x86.
     Amd64,
+    /// 64 bits of ARM.
     Arm64,
 }
 
 impl Platform {
     /// This machine's.
-    pub(crate) fn native() -> anyhow::Result<Self> {
+    pub fn native() -> anyhow::Result<Self> {
         match std::env::consts::ARCH {
             "x86_64" => Ok(Self::Amd64),
             "aarch64" => Ok(Self::Arm64),
@@ -28,12 +30,13 @@ impl Platform {
         }
     }
 
-    pub(crate) fn is_native(self) -> bool {
+    /// Whether it is this machine's.
+    pub fn is_native(self) -> bool {
         Self::native().is_ok_and(|native| native == self)
     }
 
     /// As image indexes name it.
-    pub(crate) fn architecture(self) -> &'static str {
+    pub fn architecture(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
             Self::Arm64 => "arm64",
@@ -41,7 +44,7 @@ impl Platform {
     }
 
     /// As Rust names it.
-    pub(crate) fn target(self) -> &'static str {
+    pub fn target(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-gnu",
             Self::Arm64 => "aarch64-unknown-linux-gnu",
@@ -57,7 +60,7 @@ impl Platform {
     }
 
     /// A program of the compiler, such as `strip`, that knows this platform's files.
-    pub(crate) fn tool(self, name: &str) -> String {
+    pub fn tool(self, name: &str) -> String {
         if self.is_native() {
             name.to_owned()
         } else {
@@ -66,7 +69,7 @@ impl Platform {
     }
 
     /// Makes sure of what programs for this platform are built with, and gives the variables by which cargo finds it.
-    pub(crate) fn toolchain(self) -> anyhow::Result<Vec<(String, String)>> {
+    pub fn toolchain(self) -> anyhow::Result<Vec<(String, String)>> {
         if self.is_native() {
             return Ok(Vec::new());
         }
@@ -89,7 +92,7 @@ impl Platform {
 
     /// The shared libraries that a program for another platform needs: where each lies on this machine, and where it has to lie there.
     /// The loader searches for them in a folder of its own.
-    pub(crate) fn libraries(self, program: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
+    pub fn libraries(self, program: &Path) -> anyhow::Result<Vec<(PathBuf, String)>> {
         let folder = PathBuf::from(format!("/usr/{}/lib", self.triplet()));
         let mut libraries: Vec<(PathBuf, String)> = Vec::new();
         let mut unread = vec![program.to_owned()];

@@ -18,7 +18,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Held until it is dropped, or the process ends.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub struct Lock {
     path: PathBuf,
     _file: File,
 }
@@ -34,7 +34,7 @@ impl Drop for Lock {
 ///
 /// # Errors
 /// Another process has it still; or nobody may write there.
-pub(crate) fn take(what: &str, wait_max: Duration) -> anyhow::Result<Lock> {
+pub fn take(what: &str, wait_max: Duration) -> anyhow::Result<Lock> {
     take_at(Path::new(FILE), what, wait_max)
 }
 
