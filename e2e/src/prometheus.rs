@@ -21,7 +21,7 @@ const PROGRAM: &str = "PERCOLATOR_PROMETHEUS";
 /// How often pods are asked for.
 const DISCOVER_EVERY: Duration = Duration::from_secs(1);
 
-/// Where Prometheus finds the pods, in place of the discovery that Debian's lacks.
+/// The file of pods for Prometheus, in place of the discovery that is missing in Debian's.
 pub const DISCOVERY: &str = "file_sd_configs: [{files: [pods.json], refresh_interval: 1s}]";
 
 /// What docs/monitoring.md has people scrape, `scrape_configs` and its jobs, for this Kubernetes.

@@ -163,7 +163,7 @@ impl Hosts {
         self.hub.enter(program)
     }
 
-    /// Cuts the link of a host, or mends it.
+    /// Cuts the link of a host, or restores it.
     ///
     /// # Errors
     /// [`Error::Unknown`], [`Error::NoLink`].

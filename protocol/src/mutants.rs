@@ -54,7 +54,7 @@ pub enum Mutant {
     PrewriteIgnoresReads,
     /// A coordinator commits at any commit_ts that it gets, whatever its prewrites were answered.
     CommitTsNotCompared,
-    /// A large transaction compares its commit_ts with the answers to its last flush alone.
+    /// A pipelined transaction compares its commit_ts with the answers to its last flush alone.
     EarlierFlushesNotCompared,
     /// Reads don't wait for commits in one phase that are on their way to the disk.
     OnePhaseNotAwaited,
@@ -122,11 +122,11 @@ pub enum Mutant {
     DeleteCollectedFirst,
     /// A tablet server collects up to the barrier, instead of its safe point.
     CollectedAtTheBarrier,
-    /// A late copy of a large transaction's earlier flush overwrites what a later one has written.
+    /// A late copy of a pipelined transaction's earlier flush overwrites what a later one has written.
     LateFlushOverwrites,
-    /// A large transaction commits while its last flush is on its way.
+    /// A pipelined transaction commits while its last flush is on its way.
     CommitBeforeLastFlush,
-    /// Where the locks of a large transaction are resolved piece by piece, a piece is left out.
+    /// Where the locks of a pipelined transaction are resolved piece by piece, a piece is left out.
     ResolveSkipsPiece,
     /// A transaction doesn't read what it wrote itself.
     OwnWritesNotRead,

@@ -41,7 +41,7 @@
 //! tablet that was lost, whose folder may come back. A server that comes back with an older barrier refuses and
 //! collects by that one, until it has taken the newer points.
 //!
-//! A large transaction's locks are resolved at the tablets without a list of them, and a late prewrite of one that
+//! A pipelined transaction's locks are resolved at the tablets without a list of them, and a late prewrite of one that
 //! was rolled back may leave a lock behind that. It is met when locks below the barrier are resolved, as others
 //! are; until the safe point has passed S, the rollback's record stands at the primary, and after that nothing is found there,
 //! which says the same.

@@ -1,4 +1,4 @@
-//! `cargo xtask fix`: what a program can mend. `test` never writes; this does.
+//! `cargo xtask fix`: what a program can fix. `test` never writes; this does.
 
 use crate::{context::Context, generate, programs, tools};
 

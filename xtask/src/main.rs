@@ -47,7 +47,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo xtask test                  everything that decides whether a change lands
   cargo xtask test fmt clippy       two parts of it
-  cargo xtask fix                   mend what can be mended by a program
+  cargo xtask fix                   fix what can be fixed by a program
   cargo xtask run                   a cluster on this machine
   cargo xtask bench oracle          timestamps per second
   cargo xtask kube up               a Kubernetes of three nodes on this machine

@@ -1,4 +1,4 @@
-//! What a fresh machine may lack.
+//! Tools that may be missing on a new machine.
 
 use std::path::Path;
 

@@ -58,7 +58,7 @@ pub fn min_commit_ts(start_ts: Timestamp, read_ts: Timestamp) -> Timestamp {
 /// Locks the cell for the transaction, unless somebody else has it or has changed it since the
 /// transaction's snapshot. Doing it twice is harmless.
 ///
-/// A large transaction flushes what it has written so far, and may write a cell again afterwards. The later
+/// A pipelined transaction flushes what it has written so far, and may write a cell again afterwards. The later
 /// flush replaces the earlier one's lock and value, and never the other way round: requests may be late, or
 /// come twice. (TiDB's pipelined DML orders its flushes the same way, by a generation.)
 ///

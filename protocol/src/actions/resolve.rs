@@ -1,6 +1,6 @@
 //! Resolve: what a transaction that has ended left of itself on a cell, found by its lock alone.
 //!
-//! A large transaction doesn't remember which cells it has locked, only between which rows they lie. So
+//! A pipelined transaction doesn't remember which cells it has locked, only between which rows they lie. So
 //! tablets scan their own locks for those with its start_ts, piece by piece. A cell without such a
 //! lock is left as it is: a prewrite that comes later than this leaves a lock that can't be committed, because
 //! the primary says that its transaction has ended; anyone who meets it clears it.

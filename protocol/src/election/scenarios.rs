@@ -380,7 +380,7 @@ fn acts_too_early() -> (bool, bool) {
     assert_eq!(leader.ask_copies(now_ms).map(|calls| calls.len()), Some(1));
     assert!(leader.is_ahead() == shows && leader.show_copied(now_ms, of_term(1)));
     assert!(leader.is_ahead() && !leader.show_copied(now_ms, of_term(2)));
-    // The other one's folder lacks this.
+    // In the other one's folder this is missing.
     leader.copied_own(of_term(2));
     assert!(!leader.show_copied(now_ms, of_term(2)));
     leader.stored(of_term(2));

@@ -138,9 +138,9 @@ pub enum Command {
         /// Indices of mutations, at least one.
         mutations: Vec<usize>,
     },
-    /// Roll the primary of a large transaction back.
+    /// Roll the primary of a pipelined transaction back.
     RollbackPrimary,
-    /// Resolve every lock of a large transaction; nobody waits for it.
+    /// Resolve every lock of a pipelined transaction; nobody waits for it.
     ResolveAll {
         /// How it ended.
         ending: Ending,
@@ -151,13 +151,13 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Whole,
-    /// One flush of a large transaction.
+    /// One flush of a pipelined transaction.
     Flush,
     /// What is left to be prewritten, and the commit.
     LastFlush,
 }
 
-/// The commit of one transaction; or of a large one, one of its flushes.
+/// The commit of one transaction; or, of a pipelined one, of one of its flushes.
 #[derive(Debug)]
 pub struct Coordinator {
     part: Part,
@@ -222,7 +222,7 @@ impl Coordinator {
         (coordinator, vec![first])
     }
 
-    /// Starts to flush so many cells of a large transaction, or, with `last`, to commit it, when every earlier
+    /// Starts to flush so many cells of a pipelined transaction, or, with `last`, to commit it, when every earlier
     /// flush is in place; `last` is the highest min_commit_ts of those. `primary` need not be among the cells; it is among those of the first flush. Of the
     /// others nobody remembers which they are: anyone who runs this knows the tables and rows between which they
     /// lie, and each tablet its locks.

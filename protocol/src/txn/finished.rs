@@ -19,7 +19,7 @@ pub enum Finished {
     Aborted(AbortReason),
     /// The commit of the primary was not answered: either may be true. Its primary knows.
     Unknown,
-    /// Nothing is decided yet: this part of a large transaction is in place.
+    /// Nothing is decided yet: this part of a pipelined transaction is in place.
     Flushed {
         /// The transaction may not commit below this.
         min_commit_ts: Timestamp,

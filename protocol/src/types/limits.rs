@@ -17,6 +17,6 @@ pub const REQUEST_BYTES_MAX: usize = 16 << 20;
 /// What a transaction may hold in memory that its servers haven't taken, in bytes of cells as
 /// [`BUFFERED_CELL_BYTES`] counts them.
 pub const TRANSACTION_BYTES_MAX: usize = 64 << 20;
-/// What a buffered cell takes beside its row, column and value, about: large transactions of small cells are
+/// What a buffered cell takes beside its row, column and value, about: pipelined transactions of small cells are
 /// bounded too.
 pub const BUFFERED_CELL_BYTES: usize = 128;

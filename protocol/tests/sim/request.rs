@@ -24,7 +24,7 @@ pub(crate) enum Request {
         start_ts: Timestamp,
         cells: Vec<Cell>,
     },
-    /// Of a large transaction's locks, so many.
+    /// Of a pipelined transaction's locks, so many.
     Resolve {
         start_ts: Timestamp,
         ending: Ending,

@@ -60,7 +60,7 @@ type Started = (Coordinator, Vec<Command>);
 /// Begins one, with arguments of its own.
 type Begin = fn(&mut Args, (Timestamp, Cell, usize)) -> Result<Started, String>;
 
-/// Begins with a coordinator of a whole transaction, or of one flush of a large one.
+/// Begins with a coordinator of a whole transaction, or of one flush of a pipelined one.
 fn start(
     coordinators: &mut BTreeMap<Timestamp, Coordinator>,
     args: &str,

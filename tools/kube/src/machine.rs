@@ -67,7 +67,7 @@ impl Before {
         settings: impl Iterator<Item = PathBuf>,
         folders: impl Iterator<Item = PathBuf>,
     ) -> Self {
-        // A kernel may lack one: then nobody changes it either.
+        // A kernel may be without one: then nobody changes it either.
         let settings = settings.filter_map(|file| {
             let value = fs::read_to_string(&file).ok()?;
             Some((file, value))

@@ -121,7 +121,7 @@ impl HostedCluster {
         command
     }
 
-    /// Cuts the link of a server, or mends it.
+    /// Cuts the link of a server, or restores it.
     pub(crate) fn set_link(&self, server: &str, up: bool) -> anyhow::Result<()> {
         Ok(self.hosts.set_link(server, up)?)
     }

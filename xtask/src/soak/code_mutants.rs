@@ -145,7 +145,7 @@ fn run_simulator(
         let control = tree.simulator(SEEDS_SECONDS)?;
         ensure!(
             !control.is_killed(),
-            "the simulator fails without any mutant: mend that first: {control:?}"
+            "the simulator fails without any mutant: fix that first: {control:?}"
         );
     }
     let (mut by_simulator, mut listed, mut survivors) = (0, 0, Vec::new());
