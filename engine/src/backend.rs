@@ -1,4 +1,4 @@
-//! What is below the write-ahead log: a store that can be read, changed and brought onto the device.
+//! The store below the write-ahead log: it can be read, changed and brought onto the device.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub trait Backend: Read + Send + Sync + 'static {
 pub struct PageSize {
     /// For puts.
     pub bytes: usize,
-    /// What a put needs besides its key and value.
+    /// The bytes of a put besides its key and value.
     pub put_bytes: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct Step {
     pub leisure: f64,
 }
 
-/// What a checkpoint achieved.
+/// The result of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checkpoint {
     /// All that was applied before is on the device: the log up to there is not needed any more.

@@ -32,7 +32,7 @@ use crate::{
 const FLUSH_BYTES: usize = 256 << 10;
 /// After so many steps what they have changed is written to the device: some 100 KiB.
 const STEPS_WRITTEN: u32 = 4;
-/// What an entry costs beyond its key and value, in bytes: the map's nodes, and their counts of users.
+/// The overhead of an entry beyond its key and value, in bytes: the map's nodes, and their counts of users.
 const ENTRY_BYTES: usize = 150;
 
 /// A [`Store`] whose `apply` may run together with reads of other keys.

@@ -3,7 +3,7 @@
 /// One ordered key space. All columns of an engine share its batches and its snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Column {
-    /// What a server knows about itself: its tablets, its points.
+    /// A server's own state: its tablets, its points.
     Meta,
     /// Locks of transactions under way.
     Lock,
@@ -11,7 +11,7 @@ pub enum Column {
     Write,
     /// The values themselves.
     Data,
-    /// Where something may be collected, in order of time.
+    /// The index of garbage: entries that may be collected, in order of time.
     Garbage,
     /// Cells of observed columns that changed, until an observer has acknowledged that.
     Notify,

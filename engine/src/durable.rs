@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const RESTS: f64 = 11.0;
 /// At a time no longer than this, however long a disk took for a step.
 const REST_MAX: Duration = Duration::from_millis(100);
-/// What is prepared for the log rests less: it is needed sooner.
+/// The preparation of segments pauses less: they are needed sooner.
 const PREPARING_RESTS: u32 = 2;
 /// How much less a processor is the checkpoint's than that of those who answer requests, as nice(2) counts.
 const CHECKPOINT_NICE: i32 = 10;
@@ -44,7 +44,7 @@ const REPLAYED_SEGMENTS: u64 = 2;
 /// For so long a close brings the store up to date. What is left, the next open replays from the log.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
-/// Where checkpoints are made.
+/// The place in which checkpoints are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checkpoints {
     /// In a thread of their own: commits go on meanwhile.
@@ -77,7 +77,7 @@ struct Shared<B> {
     /// As the last commit has left it: anyone who asks doesn't wait for a disk that hangs.
     log_was: Mutex<LogStats>,
     segment_bytes: u64,
-    /// Why it stopped: the first failure that left something unknown.
+    /// The reason of its stop: the first failure that left something unknown.
     poison: OnceLock<String>,
     closed: AtomicBool,
     /// Steps of checkpoints.

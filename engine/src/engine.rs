@@ -29,7 +29,7 @@ pub trait Engine: Read + Send + Sync {
     /// The engine as it is now: all batches of the commits that have returned, each whole.
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error>;
 
-    /// What it holds and has done.
+    /// Its statistics.
     fn stats(&self) -> Stats;
 
     /// A counter of steps that the disk does in the background, while commits may wait for it.
@@ -43,7 +43,7 @@ pub trait Engine: Read + Send + Sync {
     fn close(&self) -> Result<(), Error>;
 }
 
-/// What an engine holds and has done.
+/// Statistics of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Size on disk of store and log; of keys and values in memory. In bytes.

@@ -1,19 +1,19 @@
-//! Why an engine refuses or stops.
+//! Errors of an engine.
 
 use std::{io, path::PathBuf, sync::Arc};
 
-/// Why an engine refuses or stops. `Clone`, so that one failed group commit can answer each of its
+/// An error of an engine. `Clone`, so that one failed group commit can answer each of its
 /// callers.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused something.
     #[error("cannot {action} {}: {cause}", path.display())]
     Io {
-        /// What was tried, as in "cannot read".
+        /// The verb of the operation, as in "cannot read".
         action: &'static str,
         /// On what.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         cause: Arc<io::Error>,
     },
     /// No space. Nothing of the group was written; it can be tried again when there is room.
@@ -25,9 +25,9 @@ pub enum Error {
     Full {
         /// Folder whose file system is full.
         path: PathBuf,
-        /// What the group needs, in bytes.
+        /// The needed room, in bytes.
         needed_bytes: u64,
-        /// What has to stay free, in bytes.
+        /// The reserve, in bytes.
         reserve_bytes: u64,
     },
     /// A file is not what was written to it.
@@ -39,9 +39,9 @@ pub enum Error {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Where in it, in bytes.
+        /// The offset in it, in bytes.
         offset: u64,
-        /// What is wrong there.
+        /// The damage.
         detail: String,
     },
     /// The folder has another format than this program writes.
@@ -115,7 +115,7 @@ pub enum Error {
          and restart the process, the log will be replayed"
     )]
     DurableButStopped {
-        /// What failed in the store.
+        /// The failure of the store.
         cause: String,
     },
     /// Too much was changed while the snapshot was held.
@@ -148,13 +148,13 @@ pub enum Error {
     /// The store (redb, sled) reports an error of its own.
     #[error("{engine} at {}: {detail}", path.display())]
     Store {
-        /// What it holds is not what was written to it.
+        /// Whether its content differs from what was written to it.
         damaged: bool,
         /// Which store.
         engine: &'static str,
         /// Its folder.
         path: PathBuf,
-        /// What it says.
+        /// Its message.
         detail: String,
     },
     /// The engine is not in this program.

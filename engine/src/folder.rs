@@ -20,7 +20,7 @@ const FORMAT_FILE: &str = "FORMAT";
 /// The file by which a process has a folder for itself.
 pub const LOCK_FILE: &str = "LOCK";
 
-/// What FORMAT says.
+/// The content of FORMAT.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// See [`FORMAT`].
@@ -66,7 +66,7 @@ impl Identity {
         Ok(text)
     }
 
-    /// What the file FORMAT of this folder says.
+    /// Reads the file FORMAT of this folder.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::WrongFormat`].
@@ -173,18 +173,18 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Where the write-ahead log lives.
+    /// The folder of the write-ahead log.
     pub(crate) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// Where the store lives.
+    /// The folder of the store.
     pub(crate) fn store(&self) -> PathBuf {
         self.path.join("store")
     }
 }
 
-/// What the folder is, for tools: without locking it. `None` if it was never opened.
+/// Reads the folder's identity without locking it, for tools. `None` if it was never opened.
 pub fn identity(folder: &Path) -> Result<Option<Identity>, Error> {
     read(folder)
 }

@@ -1,4 +1,4 @@
-//! What an engine is opened with.
+//! The options of an engine.
 
 use std::{fmt, str::FromStr};
 
@@ -53,7 +53,7 @@ impl FromStr for EngineKind {
 /// Default of [`Options::reserve_bytes`].
 pub const RESERVE_BYTES: u64 = 64 << 20;
 
-/// What an engine is opened with: [`Options::new`], then set what differs.
+/// The options of an engine: [`Options::new`], then set what differs.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Which store.

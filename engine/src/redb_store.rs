@@ -53,7 +53,7 @@ use leaves::{FILLER_BYTES, Op, PAGE, leaves};
 
 /// The database within the store's folder.
 pub(crate) const FILE: &str = "data.redb";
-/// What says that a file is redb's, in bytes: written last when the file is made.
+/// The length of redb's magic number, in bytes, which is written last when the file is made.
 pub(crate) const FIRST_BYTES: u64 = 9;
 
 /// After so many bytes of changed pages, as [`changed_bytes`] estimates them, a commit is durable. Half of it is
@@ -85,7 +85,7 @@ pub struct RedbStore {
     /// read costs. Dropped before the database, whose close can then cut the file.
     tables: RwLock<Arc<[Table; Column::ALL.len()]>>,
     db: Database,
-    /// What was changed since the last durable commit, in bytes, estimated.
+    /// The estimated size of the changes since the last durable commit, in bytes.
     unsynced: AtomicU64,
 }
 
@@ -293,7 +293,7 @@ fn guarded<T>(path: &Path, run: impl FnOnce() -> Result<T, redb::Error>) -> Resu
     })
 }
 
-/// What a change may cost in pages of redb, in bytes: an upper bound, but for large trees' highest branches.
+/// The cost of a change in pages of redb, in bytes: an upper bound, except for large trees' highest branches.
 fn changed_bytes(ops: usize, bytes: usize) -> u64 {
     (ops as u64 * CHANGED_PER_OP).saturating_add((bytes as u64).saturating_mul(CHANGED_PER_BYTE))
 }
@@ -382,7 +382,7 @@ impl Store for RedbStore {
     }
 
     /// A write of a durable commit that finds no room leaves redb refusing everything until it is opened anew.
-    /// What is not durable yet needs room as well.
+    /// Changes that are not durable yet need room as well.
     fn check_room(&self, bytes: usize) -> Result<(), Error> {
         let needed = changed_bytes(STEP_OPS, bytes);
         let unsynced = self.unsynced.load(Ordering::Relaxed);

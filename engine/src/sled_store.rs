@@ -46,7 +46,7 @@ const PIECES: u8 = 0xf0;
 const WHOLE: u8 = 0;
 const CUT: u8 = 1;
 
-/// What sled writes at most for each byte of a change, about: pieces of pages, and whole pages now and then.
+/// The most bytes that sled writes for each byte of a change, about: pieces of pages, and whole pages now and then.
 const WRITTEN_PER_BYTE: u64 = 4;
 /// Free space below which nothing is brought into sled, in bytes: its buffers, and what it writes in the
 /// background, when it moves pages.

@@ -17,7 +17,7 @@
 use crate::mutants::{self, Mutant};
 use crate::types::{Cell, Lock, Timestamp};
 
-/// What a tablet server may answer.
+/// The lease of a tablet server: the limits of what it may answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
     /// Nothing that depends on a timestamp above this is answered. Zero: nothing is.

@@ -30,7 +30,7 @@ pub enum Mutant {
     ReadsAfterFailure,
     /// A commit's record stands at its transaction's start.
     RecordAtStart,
-    /// What was got for update leaves no record when it is committed.
+    /// A cell that was read for update gets no record when it is committed.
     ForUpdateLeavesNothing,
     /// The commit_ts is taken before the cells are locked.
     CommitTsBeforePrewrite,
@@ -126,7 +126,7 @@ pub enum Mutant {
     LateFlushOverwrites,
     /// A pipelined transaction commits while its last flush is on its way.
     CommitBeforeLastFlush,
-    /// Where the locks of a pipelined transaction are resolved piece by piece, a piece is left out.
+    /// The resolution of a pipelined transaction's locks leaves out a piece.
     ResolveSkipsPiece,
     /// A transaction doesn't read what it wrote itself.
     OwnWritesNotRead,
@@ -164,17 +164,17 @@ pub enum Mutant {
     RetentionCutShort,
     /// A client's lease covers what begins from now on, and not what is under way.
     FloorIsNow,
-    /// Where a flush makes a long value short, the long one stays.
+    /// A flush that makes a long value short leaves the long one.
     ShortenedValueStays,
     /// An entry of the index counts the bytes of a key in one byte.
     LongKeysCut,
     /// A tablet is served where its copy is complete, before its owner has decided that.
     MovedUndecided,
-    /// What changed while a tablet was copied doesn't follow.
+    /// Changes during the copy of a tablet don't follow.
     MovedTailForgotten,
     /// A piece of a tablet that comes while the one before is being written is counted, and dropped.
     MovedAheadForgotten,
-    /// What is on its way to the disk of a tablet's owner is not waited for at the end of the copy.
+    /// The end of a tablet's copy doesn't wait for batches on their way to the owner's disk.
     MovedInFlightForgotten,
     /// Locks that come with a tablet are not counted by who gets it.
     MovedLocksNotCounted,
@@ -182,7 +182,7 @@ pub enum Mutant {
     MovedRecordsNotMarked,
     /// Nor is what is to be collected of it.
     MovedGarbageForgotten,
-    /// Who gets a tablet goes on to say that locks are resolved, without those that come with it.
+    /// The new owner of a tablet goes on to report locks as resolved, without those that come with it.
     MovedUnresolved,
     /// A server to which a tablet comes back remembers the newest versions of its cells from before.
     MovedCacheKept,
@@ -190,7 +190,7 @@ pub enum Mutant {
     MovedOntoLeftovers,
     /// An owner that gives a tablet away serves on, and may give it to another server as well.
     MovedAndKept,
-    /// Who gets a tablet goes on to answer what its owner has refused.
+    /// The new owner of a tablet goes on to answer requests that the old one has refused.
     MovedBarrierForgotten,
     /// An owner forgets to which server it has given a tablet, before that server has received it.
     MovedSettledEarly,
@@ -218,7 +218,7 @@ pub enum Mutant {
     MovedNotificationsForgotten,
     /// Nor does the server that gets a tablet know which of its columns are observed.
     MovedObservedForgotten,
-    /// What a tablet knows to have changed of late leaves out cells that are not their transaction's primary.
+    /// A tablet's list of recent changes leaves out cells that are not their transaction's primary.
     RecentForgetsSecondaries,
     /// A scan for changes takes no notice of locks.
     ChangesPassLocks,

@@ -3,7 +3,7 @@
 //! A state machine. It must not know what a disk, a clock or a request is: the time comes in as an
 //! argument, the limit to make durable goes out as a value.
 //!
-//! Whatever was granted lies below a limit that was durable before. After a restart granting goes
+//! Every granted timestamp lies below a limit that was durable before. After a restart granting goes
 //! on from the durable limit, so nothing is granted twice, whatever the clock says. The clock only
 //! moves the next timestamp forward, so that timestamps tell the time well enough for the ttls
 //! of locks.
@@ -11,7 +11,7 @@
 use crate::mutants::{self, Mutant};
 use crate::types::Timestamp;
 
-/// What the clocks say.
+/// A reading of the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// Milliseconds since the Unix epoch. May jump in either direction.
@@ -70,21 +70,21 @@ pub enum ClockEvent {
     /// It jumped ahead by more than the bound and is not followed; time goes on by the monotonic
     /// clock. If the clock is right (the machine was paused), a restart of the oracle follows it.
     JumpedAhead {
-        /// What the wall clock says, in milliseconds since the Unix epoch.
+        /// The wall clock's time, in milliseconds since the Unix epoch.
         unix_ms: u64,
-        /// What it should say by the monotonic clock.
+        /// The expected time, by the monotonic clock.
         expected_ms: u64,
         /// The most that it may be ahead.
         jump_ms_max: u64,
     },
     /// It is within the bound again, and followed.
     Followed {
-        /// What the wall clock says, in milliseconds since the Unix epoch.
+        /// The wall clock's time, in milliseconds since the Unix epoch.
         unix_ms: u64,
     },
 }
 
-/// Why an oracle must not start.
+/// The reason why an oracle must not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
     /// To follow such a clock could never be undone: timestamps do not go back.
@@ -95,7 +95,7 @@ pub enum RecoverError {
         hours(*stopped_ms_max)
     )]
     ClockFarAhead {
-        /// What the wall clock says, in milliseconds since the Unix epoch.
+        /// The wall clock's time, in milliseconds since the Unix epoch.
         unix_ms: u64,
         /// The stored limit, in milliseconds since the Unix epoch.
         limit_ms: u64,
@@ -105,7 +105,7 @@ pub enum RecoverError {
     /// A timestamp cannot hold the time, or soon cannot.
     #[error("the clock says {unix_ms} ms since 1970, which no timestamp can hold")]
     ClockOutOfRange {
-        /// What the wall clock says, in milliseconds since the Unix epoch.
+        /// The wall clock's time, in milliseconds since the Unix epoch.
         unix_ms: u64,
     },
 }
@@ -120,12 +120,12 @@ pub struct Oracle {
     settings: Settings,
     /// The next timestamp to grant.
     next: Timestamp,
-    /// Whatever is granted is below.
+    /// Every granted timestamp is below.
     durable: Timestamp,
     /// Until then, on the monotonic clock, it counts: one that started after this one was stopped, or cut off from its
     /// disk, waits as long.
     expires_ms: u64,
-    /// What the monotonic clock said last.
+    /// The last reading of the monotonic clock.
     mono_ms: u64,
     /// The limit that is being made durable.
     pending: Option<Timestamp>,
@@ -135,7 +135,7 @@ pub struct Oracle {
     slow_from: Now,
     /// The time by which timestamps are granted, in milliseconds since the Unix epoch.
     time_ms: u64,
-    /// What is believed of the wall clock: the time may be ahead of it.
+    /// The accepted time of the wall clock: the oracle's time may be ahead of it.
     clock_ms: u64,
     /// Whether the wall clock is ahead of what is believed.
     jumped: bool,
@@ -332,7 +332,7 @@ impl Oracle {
         self.time_ms
     }
 
-    /// What is granted next, or something above it.
+    /// The next timestamp, or one above it.
     pub fn next(&self) -> Timestamp {
         self.next
     }
@@ -342,7 +342,7 @@ impl Oracle {
         !self.jumped
     }
 
-    /// Whatever was granted is below this, and so is whatever will be until it is extended.
+    /// Every granted timestamp is below this, and so is every future one until it is extended.
     pub fn durable(&self) -> Timestamp {
         self.durable
     }

@@ -59,7 +59,7 @@
 //! theirs is left anywhere, and the tablets are dropped. A lock that is met later and names a primary in D is that of a
 //! transaction that never committed.
 //!
-//! Who has no lock to show learns nothing: a paused client that asks for its commit again, or somebody who asks
+//! A request without a lock learns nothing: a paused client that asks for its commit again, or a request
 //! for an outcome. Where neither lock nor record of S is found and S is below the safe point, the answer is [`TooOld`],
 //! never "rolled back" ([`Points::recall`]).
 
@@ -72,9 +72,9 @@ use crate::types::Timestamp;
 /// The three points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Points {
-    /// Nobody reads, prewrites or begins below it.
+    /// The read barrier: no transaction reads, prewrites or begins below it.
     pub barrier: Timestamp,
-    /// What no snapshot at or above it sees may go.
+    /// Versions that no snapshot at or above it sees may be collected.
     pub safe_point: Timestamp,
     /// No lock is left anywhere of a transaction that began below it, except those whose commit lies above it.
     pub resolved: Timestamp,
@@ -84,7 +84,7 @@ pub struct Points {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{start_ts} is too old: what is below {barrier} may be collected")]
 pub struct TooOld {
-    /// Where it began.
+    /// Its start_ts.
     pub start_ts: Timestamp,
     /// The point: the barrier where something was to be read or prewritten, the safe point where it
     /// was asked what became of the transaction.
@@ -188,7 +188,7 @@ pub struct RetentionPolicy {
     pub hold_max: Option<Duration>,
 }
 
-/// Where the barrier may go at the oracle's time `now`: transactions live for the retention without being
+/// The highest permitted barrier at the oracle's time `now`: transactions live for the retention without being
 /// asked, and anyone who holds a gc-lock, of which `lowest` is the lowest, for as long as it does and may.
 pub fn barrier(now: Timestamp, policy: RetentionPolicy, lowest: Option<Timestamp>) -> Timestamp {
     let before = |time: Duration| {

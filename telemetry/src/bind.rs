@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 /// (`net.ipv6.bindv6only`). If the kernel has no IPv6, it is every address of IPv4. The listener blocks.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     with_fallback(address, |address| take(address, backlog))
 }

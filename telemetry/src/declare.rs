@@ -5,19 +5,19 @@
 pub struct Metric {
     /// Its full name, by the conventions of Prometheus: base units, `_total` for what only grows.
     pub name: &'static str,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
-    /// What it counts or measures, for somebody who doesn't know the program. Ends with a full stop.
+    /// Its meaning, for readers who don't know the program. Ends with a full stop.
     pub help: &'static str,
     /// The labels of its series.
     pub labels: &'static [Label],
     /// Label values that occur, where not every combination does; each in the order of `labels`.
     pub only: &'static [&'static [&'static str]],
-    /// What has to happen before it is anything but zero, where the usual run of things doesn't do that.
+    /// The event before which it is zero, if that doesn't happen in a usual run.
     pub after: &'static str,
 }
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// It only grows, but for restarts.
@@ -49,7 +49,7 @@ impl Kind {
 pub struct Label {
     /// Its name.
     pub name: &'static str,
-    /// What it may say.
+    /// Its values.
     pub values: Values,
 }
 
@@ -77,7 +77,7 @@ impl Label {
         Self { name, values }
     }
 
-    /// What belongs to the value of another label: no series of its own.
+    /// A property of another label's value: it makes no series of its own.
     pub const fn of(name: &'static str, other: &'static str) -> Self {
         let values = Values::Of(other);
         Self { name, values }

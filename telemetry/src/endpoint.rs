@@ -45,20 +45,20 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// The beginning of a reason for not being ready, if data are lost. A person has to act then, so programs recognize this
 /// reason.
 pub const DATA_LOST: &str = "data lost: ";
-/// What /readyz begins with where a server serves, and its volume has no room for more.
+/// The beginning of /readyz if a server serves, and its volume has no room for more.
 pub const NO_ROOM: &str = "no room: ";
 
-/// What is to be shown. The functions are called on the endpoint's thread.
+/// The content of the pages. The functions are called on the endpoint's thread.
 pub struct Pages {
     /// All metrics of the process.
     pub registry: Registry,
-    /// What the process is: "tablet".
+    /// The role of the process: "tablet".
     pub role: &'static str,
     /// Brings the numbers up to date that are not counted where things happen; called before each scrape.
     pub refresh: Box<dyn Fn() + Send + Sync>,
-    /// Why the process doesn't do its task, if it doesn't: nobody should be sent to it.
+    /// An error if the process doesn't do its task: no client should be sent to it.
     pub ready: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
-    /// Why it should be started again, if it should.
+    /// An error if the process should be restarted.
     pub healthy: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Debug for Pages {
     }
 }
 
-/// Why there's no endpoint.
+/// An error of starting the endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address can't be had.
@@ -76,7 +76,7 @@ pub enum Error {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         cause: io::Error,
     },
     /// Two metrics have one name.
@@ -127,7 +127,7 @@ pub fn listen(address: SocketAddr) -> Result<Listener, Error> {
 }
 
 impl Listener {
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -179,7 +179,7 @@ impl Listener {
 }
 
 impl Endpoint {
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -321,7 +321,7 @@ const PAGE_BYTES_MAX: u64 = 64 << 20;
 /// Reads a page of an endpoint, up to 64 MiB of it.
 ///
 /// # Errors
-/// Nobody answers there, or not in HTTP.
+/// No answer came from there, or none in HTTP.
 pub async fn get(address: &str, path: &str) -> io::Result<PageResponse> {
     let mut stream = TcpStream::connect(address).await?;
     stream

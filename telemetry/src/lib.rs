@@ -1,4 +1,4 @@
-//! What a process shows of itself: how a metric is declared, the declarations of every process, and the port on
+//! Metrics, traces and logs of a process: how a metric is declared, the declarations of every process, and the port on
 //! which they are served; the spans of traces, and how they go to a collector; the lines of its log, and whose they are.
 //!
 //! One table for each process ([`names`]) is where both the registry and `docs/metrics.md` come from. What a number

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where the groups are, and which ones are ours.
+/// The mount of the control groups, and the process's own groups.
 const GROUPS: &str = "/sys/fs/cgroup";
 const OURS: &str = "/proc/self/cgroup";
 /// The first version of control groups says this or more where there's no limit.

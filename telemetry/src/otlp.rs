@@ -22,10 +22,10 @@ use crate::who;
 /// The variable with a collector's address that OpenTelemetry's own programs know too.
 pub const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
-/// What is queued may be sent within this when the process ends.
+/// The time to send queued spans when the process ends.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Where a process sends its spans.
+/// The destination of a process's spans.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The collector, for example `http://collector:4317`.
@@ -51,7 +51,7 @@ impl Settings {
 /// [`Settings::ratio`], as a person writes it.
 ///
 /// # Errors
-/// What it has to be.
+/// It is no number from 0 to 1.
 pub fn ratio(text: &str) -> Result<f64, String> {
     let ratio = text.parse().ok();
     ratio
@@ -59,7 +59,7 @@ pub fn ratio(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "it is a number from 0 to 1, as 0.01 for one in a hundred".to_owned())
 }
 
-/// Why no spans can be sent.
+/// An error of starting the export of spans.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The setting is not one.
@@ -69,7 +69,7 @@ pub enum Error {
     Endpoint {
         /// The setting.
         endpoint: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The system gives no thread.

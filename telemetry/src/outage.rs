@@ -17,7 +17,7 @@ struct State {
     attempts: u64,
 }
 
-/// What there is to say of an outage.
+/// A line of the log about an outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutageLine {
     /// Attempts that have failed since it began.

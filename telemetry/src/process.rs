@@ -1,4 +1,4 @@
-//! What every process shows: which program it is, what it takes of the machine, and how busy its runtime is.
+//! The metrics of every process: its program, its use of the machine, and the load of its runtime.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,16 +16,16 @@ const REVISION: &str = match option_env!("PERCOLATOR_REVISION") {
     None => "unknown",
 };
 
-/// Somebody has [`Whole`].
+/// Whether a [`ProcessPage`] exists.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The right to show what the process as a whole takes of the machine. Where several servers share a process, one
-/// page of it has that: a sum over pages would count it more than once.
+/// The right to show the metrics of the process as a whole. If several servers share a process, one page shows them: a sum over
+/// pages would count them more than once.
 #[derive(Debug)]
 pub(crate) struct ProcessPage(());
 
 impl ProcessPage {
-    /// For anyone who asks first, until it goes.
+    /// Takes the right, unless another page has it.
     pub(crate) fn take() -> Option<Self> {
         // Not one that is made and thrown away: that would give up what another has.
         let is_free = !IS_TAKEN.swap(true, Ordering::Relaxed);

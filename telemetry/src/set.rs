@@ -178,7 +178,7 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// Where too many names have come before.
+    /// The value for names beyond the bound.
     pub const OTHER: &'static str = "other";
 
     /// For the first label of the metric that isn't one of a list.
@@ -199,7 +199,7 @@ impl Bounded {
         }
     }
 
-    /// What to call it.
+    /// The label's value for a name.
     pub fn name<'n>(&mut self, name: &'n str) -> &'n str {
         if self.known.len() < self.most && !self.known.contains(name) {
             self.known.insert(name.to_owned());

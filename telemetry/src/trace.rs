@@ -10,15 +10,15 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue, Value};
 
-/// What spans and lines of a log say, by the same names everywhere.
+/// The keys of spans and of lines of a log, the same everywhere.
 pub mod key {
-    /// Where the transaction began, and its name.
+    /// The transaction's start_ts.
     pub const START_TS: &str = "start_ts";
     /// A table's name.
     pub const TABLE: &str = "table";
     /// Numbers of tablets, the first few.
     pub const TABLET: &str = "tablet";
-    /// What the process is: client, tso, tablet, master, proxy or operator.
+    /// The role of the process: client, tso, tablet, master, proxy or operator.
     pub const ROLE: &str = "role";
     /// The server's stable name; of a client, the address that it asks: HOST:PORT.
     pub const SERVER: &str = "server";
@@ -75,7 +75,7 @@ impl Tracer {
         span.0.span().span_context().is_sampled().then_some(span)
     }
 
-    /// What a server does for a request; it began then.
+    /// A span of a server's work for a request, which began then.
     pub fn serving(&self, name: &'static str, parent: Remote, began: SystemTime) -> Span {
         let builder = SpanBuilder::from_name(name)
             .with_kind(SpanKind::Server)
@@ -83,20 +83,20 @@ impl Tracer {
         self.build(builder, &parent.context())
     }
 
-    /// What follows from a span of another process, some time later. `None`: it isn't sampled here.
+    /// A span that follows from one of another process, some time later. `None`: it isn't sampled here.
     pub fn following(&self, name: &'static str, parent: Remote) -> Option<Span> {
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Consumer);
         let span = self.build(builder, &parent.context());
         span.0.span().span_context().is_sampled().then_some(span)
     }
 
-    /// What goes on from now on because of a call, whose span this is. `None`: it isn't sampled here.
+    /// A span of work that goes on from now on because of a call, whose span is given. `None`: it isn't sampled here.
     pub fn called(&self, name: &'static str, caller: Remote) -> Option<Span> {
         let span = self.build(SpanBuilder::from_name(name), &caller.context());
         span.0.span().span_context().is_sampled().then_some(span)
     }
 
-    /// What a client asks of a server, from now on.
+    /// A span of a client's request to a server, from now on.
     pub fn asking(&self, name: &'static str, parent: &Span) -> Span {
         let builder = SpanBuilder::from_name(name).with_kind(SpanKind::Client);
         self.build(builder, &parent.0)

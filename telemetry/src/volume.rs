@@ -6,7 +6,7 @@ use prometheus::IntGauge;
 
 use crate::endpoint::NO_ROOM;
 
-/// Why a server could not write that many bytes into this folder, for people; nothing if it could, or if the volume
+/// Checks that a server could write that many bytes into this folder; it could, or if the volume
 /// can't be read.
 ///
 /// # Errors

@@ -338,7 +338,7 @@ pub fn commit_response(result: Result<(), (u32, CommitRejection)>) -> v1::Commit
     }
 }
 
-/// What a commit was answered.
+/// Decodes the answer to a commit.
 ///
 /// # Errors
 /// The answer is empty.

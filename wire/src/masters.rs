@@ -1,4 +1,4 @@
-//! Where a cluster's masters are, of which one leads, and which of them to ask.
+//! The addresses of a cluster's masters, and the choice of the one to ask.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +15,7 @@ const LEARNED_MAX: usize = 8;
 
 /// A standby takes over within this after a leader's last sign of life.
 const TAKEOVER: Duration = Duration::from_secs(3);
-/// Who gives no answer for so long may stand still. A process that is dead refuses at once.
+/// A master that gives no answer for so long may stand still. A process that is dead refuses at once.
 const WAITED: Duration = Duration::from_millis(500);
 
 /// The addresses of a cluster's masters, as they are written: `HOST:PORT`, or several of these with commas between. One of
@@ -54,7 +54,7 @@ struct UnansweredMaster {
      several are written with commas between"
 )]
 pub struct NoMasterAddress {
-    /// What is no address.
+    /// The text.
     pub text: String,
 }
 

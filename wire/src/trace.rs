@@ -26,7 +26,7 @@ impl TraceContext {
         u128::from(self.trace_id_high) << 64 | u128::from(self.trace_id_low)
     }
 
-    /// What the header says.
+    /// The value of the header.
     pub fn header(&self) -> String {
         format!(
             "00-{:032x}-{:016x}-{SAMPLED:02x}",

@@ -23,16 +23,16 @@ pub(crate) struct Beside {
     line: String,
     child: Child,
     started: Instant,
-    /// What it prints, which is to be read as a whole.
+    /// Its output, which is read as a whole.
     output: PathBuf,
 }
 
-/// What it gets of the processors.
+/// Its share of the processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
     /// As much as the others.
     Equal,
-    /// What the others leave.
+    /// The share that the others leave.
     Rest,
 }
 
@@ -101,7 +101,7 @@ impl Beside {
     }
 }
 
-/// What became of parts that ran beside others.
+/// The results of parts that ran beside others.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) took: Duration,
@@ -111,7 +111,7 @@ pub(crate) struct Ended {
     pub(crate) last_words: Vec<String>,
 }
 
-/// What a `cargo xtask test` prints behind its table; of one that ends before it, its last lines.
+/// The output of a `cargo xtask test` behind its table; of one that ends before it, its last lines.
 fn last_words(output: &str) -> Vec<&str> {
     let lines: Vec<&str> = output.lines().collect();
     let table = lines.iter().rposition(|line| line.starts_with("all "));

@@ -1,4 +1,4 @@
-//! What every command needs: where things are, and what has been built already.
+//! The context of every command: the folder of the workspace, and what has been built already.
 
 use std::{
     cell::OnceCell,

@@ -23,7 +23,7 @@ pub(crate) const PROMTOOL: Packaged = Packaged {
     variable: "PERCOLATOR_PROMTOOL",
 };
 
-/// What a register can be in.
+/// etcd, in which a register can be.
 pub(crate) const ETCD: Packaged = Packaged {
     package: "etcd-server",
     program: "etcd",
@@ -31,7 +31,7 @@ pub(crate) const ETCD: Packaged = Packaged {
 };
 
 impl Packaged {
-    /// Where it is; none where it can't be had, which the tests that need it say themselves.
+    /// Its path; none if it can't be installed, which the tests that need it report themselves.
     pub(crate) fn find(self, context: &Context) -> Option<PathBuf> {
         let installed = PathBuf::from("/usr/bin").join(self.program);
         if installed.exists() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{context::Context, kube::oci, platform::Platform, programs, sbom};
 
-/// What to make.
+/// The arguments of `cargo xtask image`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,7 +38,7 @@ pub(crate) const SERVERS: [&str; 4] = [
     "percolator-master",
     "percolator-proxy",
 ];
-/// What the image says of itself; the Dockerfile has the same.
+/// The labels of the image; the Dockerfile has the same.
 pub(crate) const LABELS: [(&str, &str); 7] = [
     ("title", "Percolator"),
     (

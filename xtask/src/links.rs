@@ -75,7 +75,7 @@ fn check(root: &Path, pages: &Pages) -> Vec<String> {
     wrong
 }
 
-/// Where a link leads within the project.
+/// The destination of a link within the project.
 #[derive(Debug, PartialEq)]
 struct Target {
     path: String,

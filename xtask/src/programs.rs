@@ -82,7 +82,7 @@ fn by_module(list: &str) -> BTreeMap<String, Vec<String>> {
     modules
 }
 
-/// What was built for the tests.
+/// The programs that were built for the tests.
 #[derive(Clone, Debug)]
 pub(crate) struct Built {
     /// Folder of the programs.
@@ -158,7 +158,7 @@ fn test_program(context: &Context, message: &Value) -> anyhow::Result<Option<Tes
     }))
 }
 
-/// What `percolator_build_info` says of a program's commit.
+/// The commit in `percolator_build_info`.
 const REVISION: &str = "PERCOLATOR_REVISION";
 
 /// Builds the operator for release.

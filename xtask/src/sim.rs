@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::{cmd::Cmd, context::Context, programs};
 
-/// What to run.
+/// The arguments of `cargo xtask sim`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

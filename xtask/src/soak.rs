@@ -116,7 +116,7 @@ const ROUNDS: u64 = 20;
 const MUTANTS_OF: u64 = 500;
 /// How long the simulator runs fresh seeds in one cycle.
 const SEEDS_TIME: Duration = Duration::from_secs(900);
-/// What the simulator says of what it has found: in seeds, and of mutants.
+/// The lines in which the simulator reports failures: of seeds, and of mutants.
 const FOUND: [&str; 4] = [
     "FAILED: ",
     "to repeat it: ",
@@ -175,7 +175,7 @@ impl Ran {
     }
 }
 
-/// What became of all steps.
+/// The results of all steps.
 #[derive(Default)]
 struct Sum {
     failed: u32,

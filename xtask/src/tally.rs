@@ -65,7 +65,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// What a test writes, at the start of a line, to say that this machine doesn't let it do its work. The
+/// The start of a line by which a test reports that this machine doesn't let it do its work. The
 /// test harness knows only tests that are ignored from the start.
 const SKIPPED: &str = "SKIPPED: ";
 

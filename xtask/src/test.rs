@@ -13,10 +13,10 @@ use crate::{
     tools,
 };
 
-/// What a first run takes of the disk: its build without increments, the clusters of its tests, a Kubernetes.
+/// The disk space of a first run: its build without increments, the clusters of its tests, a Kubernetes.
 const DISK_GIGABYTES: u64 = 20;
 
-/// What to check.
+/// The arguments of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +47,7 @@ struct Row {
     name: String,
     result: &'static str,
     took: Duration,
-    /// What was checked, if that is known.
+    /// A summary of what was checked, if that is known.
     checked: String,
 }
 

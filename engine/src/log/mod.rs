@@ -29,15 +29,15 @@ fn file_name(segment: u64) -> String {
     format!("{segment:020}.log")
 }
 
-/// Why a group was not appended.
+/// The reason why a group was not appended.
 pub(crate) enum AppendError {
     /// Nothing was written; later groups may be.
     Refused(Error),
-    /// Nobody knows what is on the device: never try again in this process.
+    /// The content of the device is unknown: never try again in this process.
     Unknown(String),
 }
 
-/// What a commit has to leave free, in bytes.
+/// The room that a commit has to leave free, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reserve {
     /// Any commit.
@@ -46,7 +46,7 @@ pub(crate) struct Reserve {
     pub(crate) last_bytes: u64,
 }
 
-/// What the store may take for each byte of the log that is brought into it: pages that are not quite full, and copies of
+/// The bytes that the store may take for each byte of the log that is brought into it: pages that are not quite full, and copies of
 /// those that change.
 const STORED_PER_BYTE: u64 = 2;
 
@@ -75,7 +75,7 @@ pub(crate) struct Log {
     buffer: Vec<u8>,
     syncs: u64,
     last_sync: Duration,
-    /// What replay has dropped.
+    /// The bytes that replay has dropped.
     pub(crate) torn_bytes: u64,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct LogStats {
     pub(crate) bytes: u64,
     pub(crate) syncs: u64,
     pub(crate) last_sync: Duration,
-    /// What replay has dropped.
+    /// The bytes that replay has dropped.
     pub(crate) torn_bytes: u64,
 }
 
@@ -228,16 +228,16 @@ impl Log {
     }
 }
 
-/// Why no new segment was started.
+/// The reason why no new segment was started.
 #[derive(Debug)]
 pub(crate) enum RotateError {
     /// There is no room for its file. Everything is as it was.
     NoRoom,
-    /// What is on the device is not known.
+    /// The content of the device is unknown.
     Failed(io::Error),
 }
 
-/// What a folder's log and store say of each other before they are opened.
+/// The agreement of a folder's log and store, before they are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
     /// They belong together, or both are new: then the log has its first, empty segment now.

@@ -20,7 +20,7 @@ pub(super) const MAGIC: [u8; 4] = *b"PLG1";
 
 const DELETE: u8 = 0x80;
 
-/// Where a record lies: it is only valid there.
+/// The place of a record, which is only valid there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) segment: u64,

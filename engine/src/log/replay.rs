@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Batch, Error, disk::Disk};
 
-/// What was found.
+/// The result of a replay.
 pub(crate) struct Replayed {
     /// The segments and their lengths, the oldest first.
     pub(crate) segments: VecDeque<(u64, u64)>,

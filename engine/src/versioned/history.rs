@@ -10,7 +10,7 @@ pub(super) type PreImage = (Column, Key, Option<Value>);
 /// Of one key: the version of a change, and what it held before.
 type Entries = Vec<(u64, Option<Value>)>;
 
-/// What a pre-image costs besides its bytes: the nodes of the map and of the queue.
+/// The overhead of a pre-image besides its bytes: the nodes of the map and of the queue.
 const OVERHEAD_BYTES: u64 = 160;
 
 /// The version of the store, who holds which, and the pre-images.
@@ -29,7 +29,7 @@ pub(super) struct History {
     live: BTreeMap<u64, u64>,
     /// Snapshots below it are too old.
     floor: u64,
-    /// Why the store may hold a batch in part.
+    /// The reason why the store may hold a part of a batch.
     broken: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl History {
         }
     }
 
-    /// What `key` held at `version`; `None` if it has not changed since.
+    /// The value of `key` at `version`; `None` if it has not changed since.
     pub(super) fn at(&self, version: u64, column: Column, key: &[u8]) -> Option<Option<Value>> {
         let entries = self.columns[column.index()].get(key)?;
         pick(entries, version).cloned()

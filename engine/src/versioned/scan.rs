@@ -17,7 +17,7 @@ pub(super) struct Chunks<'a, S> {
     shared: &'a Shared<S>,
     version: Option<u64>,
     column: Column,
-    /// What is left to scan is `[start, end)`.
+    /// The rest to scan is `[start, end)`.
     start: Key,
     end: Key,
     direction: Direction,

@@ -1,13 +1,13 @@
-//! What became of a transaction, decided on its primary alone (paper, section 2.2).
+//! The check of a transaction's status, decided on its primary alone (paper, section 2.2).
 //!
-//! Anyone who meets a lock comes here. Clean-up and commit race on the primary's cell, and its row's
+//! A transaction that meets a lock asks here. Clean-up and commit race on the primary's cell, and its row's
 //! latch makes one of them win.
 
 use super::{CellView, OwnRecord, rollback};
 use crate::mutants::{self, Mutant};
 use crate::types::{Cell, Effect, Lock, Timestamp, expired};
 
-/// Who asks, and what for.
+/// A query of a transaction's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusQuery {
     /// The transaction asked about.
@@ -22,7 +22,7 @@ pub struct StatusQuery {
     pub met_ttl_ms: u64,
 }
 
-/// What became of the transaction.
+/// The state of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// It committed.
@@ -49,7 +49,7 @@ pub enum Status {
 pub struct NotThePrimary {
     /// The transaction.
     pub start_ts: Timestamp,
-    /// Where it is decided.
+    /// The primary, where the transaction is decided.
     pub primary: Cell,
 }
 

@@ -4,7 +4,7 @@ use super::{CellView, OwnRecord};
 use crate::mutants::{self, Mutant};
 use crate::types::{Effect, Lock, LockKind, Timestamp, Write, WriteKind};
 
-/// Why a cell was not committed.
+/// The reason why a cell was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitRejection {
     /// The transaction has neither lock nor commit record here: it was rolled back, or it never

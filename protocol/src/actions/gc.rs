@@ -6,12 +6,12 @@ use crate::mutants::{self, Mutant};
 use crate::safe_point::Points;
 use crate::types::{Effect, Timestamp, Write, WriteKind};
 
-/// What is to go of one cell.
+/// The removals of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// The removals, and records that are replaced by their fates.
     pub effects: Vec<Effect>,
-    /// Where these are: they are collected when resolved has passed them.
+    /// The timestamps of the fates: these are collected when resolved has passed them.
     pub fates: Vec<Timestamp>,
     /// Records among them.
     pub records: usize,

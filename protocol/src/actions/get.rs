@@ -18,7 +18,7 @@ pub struct Snapshot<'a> {
     pub own: bool,
 }
 
-/// What a snapshot sees of a cell.
+/// The result of a read of a cell at a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     /// A value that was short.
@@ -90,7 +90,7 @@ pub fn get<E>(
     Ok(Read::Absent)
 }
 
-/// What a lock shows to its owner; `None` where what lies below it shows.
+/// The value that a lock shows to its owner; `None` if the version below it counts.
 pub(super) fn will_write(lock: &Lock) -> Option<Read> {
     match (lock.kind, &lock.short_value) {
         (LockKind::Put, Some(value)) => Some(Read::Value(value.clone())),
@@ -100,7 +100,7 @@ pub(super) fn will_write(lock: &Lock) -> Option<Read> {
     }
 }
 
-/// What a record shows; `None` where what lies below it shows: a lock or a rollback hides no value.
+/// The value that a record shows; `None` if the version below it counts: a lock or a rollback hides no value.
 pub(super) fn visible(write: Write) -> Option<Read> {
     match (write.kind, write.short_value) {
         (WriteKind::Put, Some(value)) => Some(Read::Value(value)),

@@ -1,4 +1,4 @@
-//! What a tablet server decides: one rule, one file, one synchronous function on one cell.
+//! The rules of a tablet server: one rule, one file, one synchronous function on one cell.
 
 mod check_status;
 mod commit;

@@ -1,7 +1,7 @@
 //! Commit in one phase: where one server holds every cell of a transaction, one atomic step can do what
 //! a prewrite and a commit do in two.
 //!
-//! What a lock is for is to stop readers while the commit_ts is taken. Without one, the commit_ts is taken
+//! A lock stops readers while the commit_ts is taken. Without one, the commit_ts is taken
 //! first, and the server has to know that no snapshot at or above it has read the row meanwhile: that
 //! snapshot has seen the row without the change. (TiKV does the same by one highest read timestamp a store,
 //! RFC 0067; here it is kept by row, so that one reader doesn't send every writer the long way.)
@@ -14,7 +14,7 @@ use super::{CellView, Prewrite, PrewriteRejection, commit, prewrite};
 use crate::mutants::{self, Mutant};
 use crate::types::{Effect, Mutation, Timestamp};
 
-/// Why a cell was not committed in one phase.
+/// The reason why a cell was not committed in one phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnePhaseRejection {
     /// It can't be locked either.
@@ -28,7 +28,7 @@ pub enum OnePhaseRejection {
 /// highest snapshot that has read the row.
 ///
 /// # Errors
-/// Why not; nothing is to be written then, for any cell of the transaction.
+/// The rejection; nothing is to be written then, for any cell of the transaction.
 ///
 /// # Panics
 /// When commit_ts isn't above start_ts.

@@ -5,7 +5,7 @@ use crate::mutants::{self, Mutant};
 use crate::types::limits::SHORT_VALUE_BYTES_MAX;
 use crate::types::{Cell, Chain, Effect, Lock, LockKind, Mutation, Timestamp};
 
-/// What all mutations of one prewrite request share.
+/// The fields that all mutations of one prewrite request share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prewrite {
     /// The transaction.
@@ -20,7 +20,7 @@ pub struct Prewrite {
     pub chain: Option<Box<Chain>>,
 }
 
-/// Why a cell was not locked.
+/// The reason why a cell was not locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrewriteRejection {
     /// Another transaction holds the cell.
@@ -66,7 +66,7 @@ pub fn min_commit_ts(start_ts: Timestamp, read_ts: Timestamp) -> Timestamp {
 /// it, see [`min_commit_ts`]: once the primary is committed, no secondary may refuse the same commit_ts.
 ///
 /// # Errors
-/// Why not; nothing is to be written then.
+/// The rejection; nothing is to be written then.
 #[allow(
     clippy::result_large_err,
     reason = "one a cell, and taken apart at once; a box would cost more than it saves"

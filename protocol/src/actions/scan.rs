@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use super::get::{Read, Snapshot, visible, will_write};
 use crate::types::{Lock, LockKind, Timestamp, Write};
 
-/// Why a scan ended.
+/// The reason why a scan ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScanEnd<K> {
     /// Everything was read.

@@ -1,8 +1,8 @@
-//! What a rule that decides about one transaction on one cell needs to have loaded.
+//! The records that a rule about one transaction on one cell needs to have loaded.
 
 use crate::types::{Lock, Timestamp, Write, WriteKind};
 
-/// What the write column says of the transaction that is being decided about.
+/// The transaction's own record in the write column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnRecord {
     /// Nothing.
@@ -21,7 +21,7 @@ pub struct CellView {
     /// The newest committed record at or above the transaction's start_ts that isn't its own:
     /// commit_ts, and the start_ts of its transaction.
     pub newer: Option<(Timestamp, Timestamp)>,
-    /// What became of the transaction here.
+    /// The transaction's own record here.
     pub own: OwnRecord,
     /// The record that stands exactly at the transaction's start_ts.
     pub at_start: Option<Write>,

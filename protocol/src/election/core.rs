@@ -26,7 +26,7 @@ pub(super) enum Role {
     Left,
 }
 
-/// What the register held last.
+/// The last known content of the register.
 struct Known {
     stored: Option<StoredLeadership>,
     /// When this value was first seen, by this replica's clock.
@@ -52,7 +52,7 @@ pub(super) enum InFlight {
     },
 }
 
-/// What a replica may do next.
+/// The next step of a replica.
 pub(super) enum NextStep {
     /// Load.
     Load,
@@ -66,7 +66,7 @@ pub(super) enum NextStep {
     HandOver,
 }
 
-/// What a result of the register has changed.
+/// The consequence of a result of the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ElectionEvent {
     /// A swap of this replica with this limit is the register's value.
@@ -182,7 +182,7 @@ impl Election {
         self.role = Role::Left;
     }
 
-    /// What it is.
+    /// Its role.
     pub fn role(&self) -> RoleKind {
         match &self.role {
             Role::Standby => RoleKind::Standby,
@@ -246,7 +246,7 @@ impl Election {
         self.known.as_ref()?.stored.as_ref()
     }
 
-    /// What is due, if something is and no command is under way.
+    /// The next command, if one is due and none is under way.
     pub(super) fn next_step(&mut self, now_ms: u64) -> Option<NextStep> {
         self.give_up_unkept(now_ms);
         if self.in_flight.is_some() || now_ms < self.not_before_ms {

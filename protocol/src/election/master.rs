@@ -22,7 +22,7 @@ pub struct StateNumber {
     pub number: u64,
 }
 
-/// What a leader asks of a replica: to promise, and to keep a copy of a state in its folder.
+/// The request of a leader to a replica: to promise, and to keep a copy of a state in its folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRequest {
     /// The promise. Its term is the state's.
@@ -41,7 +41,7 @@ impl CopyRequest {
     }
 }
 
-/// What a folder does with a copy.
+/// The decision of a folder about a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDecision {
     /// It keeps the copy in place of its own.
@@ -52,7 +52,7 @@ pub enum CopyDecision {
     Outdated,
 }
 
-/// Where the state is from which a takeover goes on.
+/// The place of the state from which a takeover goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateSource {
     /// In the register.
@@ -62,7 +62,7 @@ pub enum StateSource {
 }
 
 impl StateNumber {
-    /// What a folder that has `own`, of the same register, does with the copy of this state.
+    /// The decision about the copy of this state, of a folder that has `own`, of the same register.
     pub fn decide_copy(self, own: Option<Self>) -> CopyDecision {
         match own {
             Some(own) if own.term > self.term && !mutants::on(ElectionMutant::LateCopyTaken) => {
@@ -180,7 +180,7 @@ impl MasterReplica {
         self.election.term()
     }
 
-    /// What it is.
+    /// Its role.
     pub fn role(&self) -> RoleKind {
         self.election.role()
     }
@@ -206,7 +206,7 @@ impl MasterReplica {
         self.election.restore(now_ms, record);
     }
 
-    /// What this replica's folder is to keep.
+    /// The record that this replica's folder is to keep.
     pub fn record(&self) -> PromiseRecord {
         self.election.record()
     }
@@ -270,7 +270,7 @@ impl MasterReplica {
         self.states.as_ref().is_some_and(TermStates::is_ahead)
     }
 
-    /// Who is to keep a copy of a state of this leader: all replicas that could take over. None: copies don't count now.
+    /// The replicas that are to keep a copy of this leader's state: all that could take over. None: copies don't count now.
     pub fn ask_copies(&self, now_ms: u64) -> Option<Vec<PromiseCall>> {
         let states = self.states.as_ref()?;
         if states.stored.is_none() && !mutants::on(ElectionMutant::CopiesBeforeFirstState) {

@@ -63,7 +63,7 @@ struct Request {
     floor: u64,
 }
 
-/// What happens to a process, or on the way to the register.
+/// An event of a process, or of a request to the register.
 #[derive(Clone, Debug)]
 enum Event {
     Tick,
@@ -107,7 +107,7 @@ struct Process {
     /// The number of the command under way.
     command: u64,
     last_clock: Now,
-    /// What its folder has.
+    /// The content of its folder.
     folder: PromiseRecord,
     /// The copy of a state that it has.
     copy: Option<(StateNumber, usize)>,

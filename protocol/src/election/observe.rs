@@ -1,11 +1,11 @@
-//! How a replica of the oracle is, for those who watch it.
+//! The state of an oracle's replica, for metrics and status.
 
 use super::{Election, Member, OracleReplica, RoleKind};
 use crate::oracle::{ClockEvent, Now, Oracle, RecoverError};
 use crate::types::Timestamp;
 
 impl OracleReplica {
-    /// What it is.
+    /// Its role.
     pub fn role(&self) -> RoleKind {
         self.election.role()
     }
@@ -15,7 +15,7 @@ impl OracleReplica {
         self.election.has_loaded()
     }
 
-    /// Whatever was granted is below, as far as this replica knows: the limit of the register's value, or a later one that
+    /// Every granted timestamp is below, as far as this replica knows: the limit of the register's value, or a later one that
     /// folders keep.
     pub fn limit(&self) -> Timestamp {
         let stored = self.election.stored();
@@ -87,12 +87,12 @@ impl OracleReplica {
         self.term.as_ref().map(|term| &term.oracle)
     }
 
-    /// Why it can't take over, although it should.
+    /// The reason why it can't take over, although it should.
     pub fn blocked(&self) -> Option<RecoverError> {
         self.blocked
     }
 
-    /// What happened to the clock since the last call.
+    /// Takes the event of the clock since the last call.
     pub fn take_clock_event(&mut self) -> Option<ClockEvent> {
         self.clock_event.take()
     }

@@ -9,7 +9,7 @@ use super::{
 use crate::oracle::{ClockEvent, Now, Oracle, RecoverError, Settings};
 use crate::types::Timestamp;
 
-/// What one term of this replica may grant.
+/// The oracle of one term of this replica.
 pub(super) struct TermOracle {
     pub(super) oracle: Oracle,
     /// A limit that is to be made durable.
@@ -17,14 +17,14 @@ pub(super) struct TermOracle {
 }
 
 impl TermOracle {
-    /// Whatever takes over goes on from this limit or above. A pending one above it goes into the next swap.
+    /// A successor goes on from this limit or above. A pending one above it goes into the next swap.
     fn settle(&mut self, durable: Timestamp) {
         if let Some(pending) = self.pending.take_if(|pending| *pending <= durable) {
             self.oracle.limit_durable(pending);
         }
     }
 
-    /// What is to be made durable next.
+    /// The limit to make durable next.
     fn newest_limit(&mut self) -> Timestamp {
         if self.pending.is_none() {
             self.pending = self.oracle.extend();
@@ -39,13 +39,13 @@ pub struct OracleReplica {
     settings: Settings,
     /// Of a candidate and of a leader.
     pub(super) term: Option<Box<TermOracle>>,
-    /// What a planned end stores.
+    /// The limit that a planned end stores.
     next: Timestamp,
     /// No term grants anything at or below.
     floor: Timestamp,
     pub(super) blocked: Option<RecoverError>,
     pub(super) clock_event: Option<ClockEvent>,
-    /// What a mutant keeps of an earlier term.
+    /// A mutant's memory of an earlier term.
     #[cfg(any(test, feature = "mutants"))]
     retained: Option<Oracle>,
 }
@@ -146,7 +146,7 @@ impl OracleReplica {
         self.election.restore(now.mono_ms, record);
     }
 
-    /// What this replica's folder is to keep.
+    /// The record that this replica's folder is to keep.
     pub fn record(&self) -> PromiseRecord {
         self.election.record()
     }

@@ -13,7 +13,7 @@ use crate::types::Timestamp;
 /// A peer that has not reported for so long, and isn't in the register's value, is forgotten.
 pub(super) const FORGET_MS: u64 = 30_000;
 
-/// What a replica's folder keeps, for every process that runs in it.
+/// The record in a replica's folder, for every process that runs in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromiseRecord {
     /// [`Peer::replica`]: which folder it is.
@@ -28,7 +28,7 @@ pub struct PromiseRecord {
     pub is_bound: bool,
 }
 
-/// What a leader asks of a replica: not to take over for [`Timing::takeover_ms`](super::Timing::takeover_ms), by the
+/// The request of a leader to a replica: not to take over for [`Timing::takeover_ms`](super::Timing::takeover_ms), by the
 /// replica's own clock, and to keep the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromiseRequest {
@@ -47,15 +47,15 @@ pub struct PromiseRequest {
 /// A request to be sent to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromiseCall {
-    /// Where to.
+    /// The destination.
     pub address: String,
-    /// What to send.
+    /// The request.
     pub request: PromiseRequest,
     /// When, on the leader's monotonic clock: the promise counts from here on.
     pub sent_ms: u64,
 }
 
-/// What a leader does about promises at a time.
+/// One round of a leader's requests for promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromiseRound {
     /// To be made durable in the leader's own folder. [`Election::kept`] follows.
@@ -64,7 +64,7 @@ pub struct PromiseRound {
     pub calls: Vec<PromiseCall>,
 }
 
-/// What a leader knows of a replica that it asks.
+/// The state of a replica that a leader asks.
 #[derive(Clone, Debug)]
 struct PeerState {
     address: String,
@@ -78,7 +78,7 @@ struct PeerState {
 /// A replica's promises, given and received.
 #[derive(Debug)]
 pub(super) struct Promises {
-    /// What is or will be durable in the folder.
+    /// The record that is or will be durable in the folder.
     pub(super) record: PromiseRecord,
     /// The replica doesn't take over before.
     pub(super) bound_until_ms: u64,
@@ -180,7 +180,7 @@ impl Promises {
     }
 }
 
-/// Who may take over from the successor of this value's holder: those who may take over from the holder, and the holder.
+/// The replicas that may take over from the successor of this value's holder: those that may take over from the holder, and the holder.
 pub(super) fn inherited(value: &Leadership, successor: u64) -> Vec<Peer> {
     if value.promisers.is_empty() || mutants::on(ElectionMutant::TakeoverForgetsPromisers) {
         return Vec::new();
@@ -203,7 +203,7 @@ impl Election {
         }
     }
 
-    /// What this replica's folder is to keep.
+    /// The record that this replica's folder is to keep.
     pub fn record(&self) -> PromiseRecord {
         self.promises.record
     }
@@ -250,7 +250,7 @@ impl Election {
         Some(&leader.address)
     }
 
-    /// Who is to know that this replica's part has ended: the leader, and all that it has asked for promises itself. Their addresses.
+    /// The addresses to notify when this replica ends: the leader's, and those of all that it has asked for promises itself.
     pub fn take_leave_of(&self) -> Vec<String> {
         let is_peer = matches!(self.role, Role::Left) && self.member.replica != 0;
         let leader = self.leader().map(|leader| leader.address.as_str());
@@ -296,7 +296,7 @@ impl Election {
         })
     }
 
-    /// What this leader asks of all peers that it knows: nothing while its folder doesn't have its term, as a promise would bind them for
+    /// The requests of this leader to all known peers: none while its folder doesn't have its term, as a promise would bind them for
     /// nothing.
     pub(super) fn promise_calls(&self, now_ms: u64, limit: Timestamp) -> Vec<PromiseCall> {
         let register = self.stored().map(|stored| stored.value.register);

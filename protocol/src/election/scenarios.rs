@@ -36,7 +36,7 @@ fn led(promisers: &[u64]) -> StoredLeadership {
     StoredLeadership { version: 5, value }
 }
 
-/// What the leader asks of a replica.
+/// The leader's request to a replica.
 fn request(to: u64) -> PromiseRequest {
     PromiseRequest {
         register: 7,
@@ -331,7 +331,7 @@ fn a_leader_acts_also_if_the_register_is_older_than_the_folders() {
     }
 }
 
-/// What a folder has promised binds its next start, also where the register has lost its value.
+/// A folder's promise binds its next start, also if the register has lost its value.
 #[test]
 fn a_lost_register_ends_no_promise() {
     let mut promising = start(member(2, 20), &[]);

@@ -1,4 +1,4 @@
-//! What goes into an election and comes out of it.
+//! The events and commands of an election.
 
 use super::value::Leadership;
 use crate::oracle::Granted;
@@ -43,7 +43,7 @@ pub struct StoredLeadership {
     pub value: Leadership,
 }
 
-/// What to do with the register. One command at a time is under way:
+/// A command to the register. One at a time is under way:
 /// [`Election::loaded`](super::Election::loaded) or [`Election::swapped`](super::Election::swapped) must follow, or those of
 /// the [`OracleReplica`](super::OracleReplica).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,13 +89,13 @@ pub enum RequestOutcome {
 /// The leader that another replica names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedLeader {
-    /// Where it is: HOST:PORT.
+    /// Its address: HOST:PORT.
     pub address: String,
     /// For so long, in milliseconds, the replica has not seen it renew its right.
     pub silent_ms: u64,
 }
 
-/// What a replica is.
+/// The role of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleKind {
     /// It watches the leader.

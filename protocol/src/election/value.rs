@@ -14,7 +14,7 @@ pub(super) const PEERS_MAX: usize = 16;
 pub struct Member {
     /// The stable name, for example "tso-0".
     pub name: String,
-    /// Where clients reach it: HOST:PORT.
+    /// The address for clients: HOST:PORT.
     pub address: String,
     /// A random number of this start, never 0.
     pub incarnation: u64,
@@ -28,7 +28,7 @@ pub struct Peer {
     /// A random number of the folder, never 0. A folder that was replaced has another one, because the promises and limits
     /// of the former folder are lost.
     pub replica: u64,
-    /// Where it is asked for promises: HOST:PORT.
+    /// The address for requests of promises: HOST:PORT.
     pub address: String,
 }
 
@@ -49,7 +49,7 @@ pub struct SwapName {
 pub struct Leadership {
     /// Grows with each takeover, from 1 on.
     pub term: u64,
-    /// Whatever an oracle granted in this term and before is below. The next term grants from here on. Zero for a master.
+    /// Every timestamp that an oracle granted in this term and before is below. The next term grants from here on. Zero for a master.
     pub limit: Timestamp,
     /// Which register this is: a random number of the start that stored the first value. Oracles of two registers must
     /// not serve one cluster.
@@ -69,7 +69,7 @@ pub struct Leadership {
 pub struct DecodeError {
     /// How many bytes were stored.
     pub bytes: usize,
-    /// What is wrong with them.
+    /// The reason.
     pub reason: &'static str,
 }
 
@@ -121,7 +121,7 @@ impl Leadership {
         bytes
     }
 
-    /// What was stored.
+    /// Decodes a stored value.
     ///
     /// # Errors
     /// [`DecodeError`] if no oracle of this version stored it.

@@ -20,7 +20,7 @@ pub(super) struct CommitBound {
     refused: u32,
 }
 
-/// What to do with a timestamp that the oracle granted.
+/// The decision about a timestamp that the oracle granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Commit at it.

@@ -10,7 +10,7 @@ use crate::mutants::{self, Mutant};
 use crate::safe_point::TooOld;
 use crate::types::{Cell, Timestamp};
 
-/// What happened.
+/// An event of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// These mutations are in place.
@@ -31,7 +31,7 @@ pub enum Event {
     Status {
         /// Which obstacle.
         obstacle: usize,
-        /// What became of its transaction.
+        /// The end of its transaction.
         status: Status,
     },
     /// The answer to [`Command::Resolve`].
@@ -57,14 +57,14 @@ pub enum Event {
     TooOld {
         /// By how far.
         too_old: TooOld,
-        /// What was refused is [`Command::OnePhase`], so that was not carried out.
+        /// [`Command::OnePhase`] was refused, and not carried out.
         in_one_phase: bool,
     },
     /// The application dropped the transaction.
     Cancel,
 }
 
-/// What the rollback found of the primary.
+/// The state of the primary after the rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrimaryEnd {
     /// It is rolled back, for good.
@@ -86,7 +86,7 @@ pub enum Step {
     CommitPrimary,
 }
 
-/// What to do.
+/// A command to the runner of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Prewrite these, one request a server; answer each request with an event of its own.
@@ -147,13 +147,13 @@ pub enum Command {
     },
 }
 
-/// What part of its transaction a coordinator has.
+/// The part of a transaction that a coordinator has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Whole,
     /// One flush of a pipelined transaction.
     Flush,
-    /// What is left to be prewritten, and the commit.
+    /// The remaining prewrites, and the commit.
     LastFlush,
 }
 

@@ -26,10 +26,10 @@ pub enum Finished {
     },
 }
 
-/// Why a transaction was aborted.
+/// The reason why a transaction was aborted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AbortReason {
-    /// Somebody else committed a cell after the snapshot.
+    /// Another transaction committed a cell after the snapshot.
     Conflict {
         /// Which cell.
         cell: Cell,
@@ -42,8 +42,8 @@ pub enum AbortReason {
     NotNotified(Cell, NotNotified),
     /// An older transaction, alive, holds a cell (die).
     LockedByOlder(MetLock),
-    /// Somebody rolled this transaction back: an older one (wound), or a reader that found its life
-    /// time over.
+    /// Somebody rolled this transaction back: an older one (wound), or a reader that found its
+    /// ttl over.
     RolledBack(Cell),
     /// The application dropped it.
     Cancelled,

@@ -1,4 +1,4 @@
-//! What a client does to commit, as a state machine: events in, commands out. It knows no network, no
+//! The commit of a client, as a state machine: events in, commands out. It knows no network, no
 //! servers and no time; anyone who runs it turns commands into requests and answers into events.
 //!
 //! The way: prewrite everything (in parallel), take a commit_ts, commit the primary: that is the

@@ -32,7 +32,7 @@ impl Ending {
     }
 }
 
-/// What a reader does next.
+/// The next step of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadNext {
     /// Clear the lock, and read again.

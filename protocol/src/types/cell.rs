@@ -32,7 +32,7 @@ impl Cell {
         }
     }
 
-    /// Why the cell can't be stored, if it can't: a sentence with the limit in it.
+    /// The reason why the cell can't be stored, if it can't: a sentence with the limit in it.
     pub fn invalid(&self) -> Option<String> {
         invalid_row(&self.row).or_else(|| {
             (self.column.len() > COLUMN_BYTES_MAX).then(|| {

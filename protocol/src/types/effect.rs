@@ -1,4 +1,4 @@
-//! What a rule wants done to a cell.
+//! The effects of a rule on a cell.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! What a request and a transaction may hold. Above these a person gets an error that names the
+//! The limits of requests and transactions. Above these a person gets an error that names the
 //! limit; below them memory is bounded.
 
 /// Longest row, in bytes; the shortest is 1.
@@ -14,9 +14,9 @@ pub const SHORT_VALUE_BYTES_MAX: usize = 255;
 pub const REQUEST_CELLS_MAX: usize = 65_536;
 /// Bytes of keys and values in one request.
 pub const REQUEST_BYTES_MAX: usize = 16 << 20;
-/// What a transaction may hold in memory that its servers haven't taken, in bytes of cells as
+/// The most that a transaction may hold in memory before its servers have taken it, in bytes of cells as
 /// [`BUFFERED_CELL_BYTES`] counts them.
 pub const TRANSACTION_BYTES_MAX: usize = 64 << 20;
-/// What a buffered cell takes beside its row, column and value, about: pipelined transactions of small cells are
+/// The overhead of a buffered cell beside its row, column and value, about: pipelined transactions of small cells are
 /// bounded too.
 pub const BUFFERED_CELL_BYTES: usize = 128;

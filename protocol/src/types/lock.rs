@@ -8,7 +8,7 @@ use crate::mutants::{self, Mutant};
 use super::varint::{Reader, put_bytes, put_u64};
 use super::{Cell, Chain, DecodeError, TableId, Timestamp};
 
-/// What the lock's transaction does to the cell.
+/// The kind of write of a lock's transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockKind {
     /// Writes a value.
@@ -25,7 +25,7 @@ pub enum LockKind {
 pub struct Mutation {
     /// The cell.
     pub cell: Cell,
-    /// What is done to it.
+    /// The kind of write.
     pub kind: LockKind,
     /// The value; empty unless `kind` is [`LockKind::Put`], where an empty value is a value.
     pub value: Bytes,
@@ -34,7 +34,7 @@ pub struct Mutation {
 /// The lock of a cell; a cell has at most one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// What the transaction does to the cell.
+    /// The kind of write.
     pub kind: LockKind,
     /// The cell whose state decides for the whole transaction, with its table.
     pub primary: Cell,
@@ -153,7 +153,7 @@ impl Lock {
 }
 
 /// Whether a ttl of `ttl_ms` from `start_ts` on is over at `now`. Both are the oracle's, so no
-/// machine's clock has a say (mission B9).
+/// machine's clock has a say.
 pub fn expired(start_ts: Timestamp, ttl_ms: u64, now: Timestamp) -> bool {
     now.physical_ms() > start_ts.physical_ms().saturating_add(ttl_ms)
         && !mutants::on(Mutant::LocksNeverExpire)

@@ -26,8 +26,8 @@ pub use write::{Write, WriteKind};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stored {what} can't be read: {detail}")]
 pub struct DecodeError {
-    /// What was being read: "lock", "write record", "key".
+    /// The record that was read: "lock", "write record", "key".
     pub what: &'static str,
-    /// What is wrong with it.
+    /// The reason.
     pub detail: &'static str,
 }

@@ -54,7 +54,7 @@ impl Notification {
     }
 }
 
-/// What the columns of acknowledgements begin with. No other cell may be written there.
+/// The prefix of the columns of acknowledgements. No other cell may be written there.
 const ACK_PREFIX: &[u8] = b"\0ack\0";
 
 /// Longest name of an observed column, in bytes.

@@ -17,7 +17,7 @@ pub struct Tablet {
     pub rows: Rows,
     /// Which ownership of the tablet this is: requests that name another one are refused.
     pub epoch: u64,
-    /// What its owner does for it.
+    /// Its state at its owner.
     pub state: TabletState,
 }
 
@@ -61,7 +61,7 @@ impl Rows {
     }
 }
 
-/// What a tablet's owner does for it. It only goes on, in this order.
+/// The state of a tablet at its owner. It only goes forward, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TabletState {
     /// Everything.

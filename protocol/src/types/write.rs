@@ -5,12 +5,12 @@ use bytes::Bytes;
 use super::varint::{Reader, put_bytes, put_u64};
 use super::{DecodeError, Timestamp};
 
-/// What a write record says.
+/// The kind of a write record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteKind {
     /// A value was committed.
     Put,
-    /// A deletion was committed: a marker, nothing is removed in place (mission A5).
+    /// A deletion was committed: a marker, nothing is removed in place.
     Delete,
     /// A `get_for_update` was committed: no change, but older transactions conflict with it
     /// (docs/design/transactions.md).
@@ -22,7 +22,7 @@ pub enum WriteKind {
 /// A record in the write column, stored at its commit_ts (a rollback's at its start_ts).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// What it says.
+    /// Its kind.
     pub kind: WriteKind,
     /// The transaction, and the timestamp of its value in the data column.
     pub start_ts: Timestamp,

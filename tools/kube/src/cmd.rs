@@ -15,7 +15,7 @@ use anyhow::{Context as _, bail};
 
 /// How often a silent command is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// What a command has written is read by then, once it has ended. Something that it started and left
+/// The output of a command is read by then, once it has ended. Something that it started and left
 /// behind can hold its output open for ever.
 const REST_WITHIN: Duration = Duration::from_secs(2);
 
@@ -25,7 +25,7 @@ pub struct Cmd {
     command: Command,
     /// Variables that differ from ours, for the line that is printed.
     variables: Vec<(String, String)>,
-    /// What to show in place of the command, where it has a better name.
+    /// A line to print in place of the command.
     shown: Option<String>,
 }
 

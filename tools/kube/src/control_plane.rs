@@ -8,7 +8,7 @@ use super::network::{Family, Network};
 use super::sh::{start, wait};
 use super::{ETCD, ETCD_PEERS, Kube, PORT, READY, pki};
 
-/// What the operator asks for, and nobody else: where the chart is installed by this project's pages.
+/// The audit policy: requests of the operator alone, in the namespace of the chart by this project's pages.
 const AUDIT: &str = "
 apiVersion: audit.k8s.io/v1
 kind: Policy

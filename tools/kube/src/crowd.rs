@@ -18,7 +18,7 @@ use super::{Kube, down, network::Network, release::Release, sh::wait, up};
 const LISTEN: &str = "127.0.0.1:18080";
 const NAMESPACE: &str = "crowd";
 const TIMEOUT: Duration = Duration::from_secs(1_200);
-/// What the operator may take of memory for one cluster, and for as many as it is made for.
+/// The most memory of the operator for one cluster, and for as many as it is made for.
 const RESIDENT_MIB_MAX: [f64; 2] = [20.0, 40.0];
 /// A file with more clusters than this takes kubectl long to read.
 const CLUSTERS_A_FILE: u32 = 250;
@@ -34,7 +34,7 @@ impl Drop for Operator {
     }
 }
 
-/// What is known of the process at one moment.
+/// The measurements of the process at one moment.
 #[derive(Debug)]
 struct Sample {
     resident_mib: f64,

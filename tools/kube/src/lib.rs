@@ -79,7 +79,7 @@ impl Addresses {
     }
 }
 
-/// What to do with it.
+/// A command of `cargo xtask kube`.
 #[derive(Debug, clap::Subcommand)]
 pub enum KubeCommand {
     /// Build what it needs (some eight minutes, once on a machine), and start it: seconds.

@@ -1,4 +1,4 @@
-//! What a cluster changes of the machine itself: how it was is written down before, and put back when it goes.
+//! The changes of a cluster to the machine itself: the state before is saved, and restored when the cluster goes.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sh;
 
-/// What nodes' networks need, and what kubelets set wherever they run.
+/// The kernel settings that nodes' networks need, and those that kubelets set.
 pub(super) const SETTINGS: [&str; 7] = [
     "net/ipv4/ip_forward",
     "vm/overcommit_memory",
@@ -44,7 +44,7 @@ pub(super) const FOLDERS: [&str; 17] = [
     "/run/containerd",
 ];
 
-/// What `ip netns add` makes, and mounts onto itself, where nobody has yet.
+/// The folder that `ip netns add` makes, and mounts onto itself, if it isn't there yet.
 pub(super) const NAMESPACES: &str = "/run/netns";
 
 /// Folders of sockets whose names don't say whose they are.
@@ -98,7 +98,7 @@ impl Before {
     }
 }
 
-/// Where something is mounted, by the kernel's table.
+/// The places of mounts, by the kernel's table.
 pub(super) fn mounted(table: &str) -> impl Iterator<Item = &str> {
     table.lines().filter_map(|line| line.split(' ').nth(1))
 }

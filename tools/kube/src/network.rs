@@ -136,7 +136,7 @@ impl Family {
         }
     }
 
-    /// Where the API server is.
+    /// The address of the API server.
     pub(super) fn server(self) -> String {
         let hub = self.hub();
         match self {
@@ -153,7 +153,8 @@ impl Family {
         }
     }
 
-    /// What an address is added with: nobody else can have it, and without this it is there only after some seconds.
+    /// The flag with which an address is added. Nobody else can have the address, and without the flag it is usable only after
+    /// some seconds.
     pub(super) fn added(self) -> &'static str {
         match self {
             Self::Ipv4 => "",

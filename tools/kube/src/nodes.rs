@@ -16,13 +16,13 @@ use super::{
     sh::{output, sh, start, wait},
 };
 
-/// What begins the names of all that nodes have on this machine: network namespaces, links, control groups.
+/// The prefix of all names of nodes on this machine: network namespaces, links, control groups.
 pub(super) const PREFIX: &str = "percolator-kube";
 /// Of links, whose names have 15 letters at the most.
 pub(super) const LINK: &str = "perc-kube";
-/// Where their sockets are, and what runs on them.
+/// The folder of their sockets and of what runs on them.
 pub(super) const RUN: &str = "/run/percolator-kube";
-/// What the machine's routes are marked with, a number that nobody else is known to use.
+/// The mark of the machine's routes, a number that no other program is known to use.
 const ROUTES: &str = "proto 213";
 
 const CONTROLLERS: [&str; 9] = [

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::sh::{output, sh};
 use crate::platform::Platform;
 
-/// What goes into an image.
+/// The content of an image.
 #[derive(Debug)]
 pub struct Image {
     /// NAME:TAG.
@@ -23,9 +23,9 @@ pub struct Image {
     pub entrypoint: String,
     /// The user that runs it.
     pub user: String,
-    /// Where its programs start, and keep what they write.
+    /// The folder in which its programs start and write.
     volume: Option<String>,
-    /// What it says of itself, as registries and scanners show it.
+    /// Its labels, as registries and scanners show them.
     labels: Vec<(String, String)>,
     root: tempfile::TempDir,
 }

@@ -43,7 +43,7 @@ const OF_KUBERNETES: [&str; 6] = [
 /// Those of each node, and those of the machine as a whole.
 const OF_NODES: [&str; 2] = ["kubelet", "kube-proxy"];
 
-/// Where the programs are.
+/// The places of the programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
     release: Release,
@@ -85,7 +85,7 @@ impl Programs {
         &self.definitions
     }
 
-    /// Where they would be, built or not.
+    /// Their places, whether or not they are built.
     pub fn find(root: &Path, release: Release) -> anyhow::Result<Self> {
         let folder = |tool, module| folder(root, tool, module);
         Ok(Self {
@@ -156,7 +156,7 @@ pub fn cache() -> anyhow::Result<PathBuf> {
     Ok(base.join("percolator"))
 }
 
-/// Where what is built of a module is kept: by its version, and by the program that is made of it here, if there is one.
+/// The folder of a module's builds: by its version, and by the program that is made of it here, if there is one.
 pub(super) fn folder(root: &Path, tool: &str, module: &str) -> anyhow::Result<PathBuf> {
     let version = version(root, tool, module)?;
     let program = root.join("tools").join(tool).join("main.go");
@@ -252,7 +252,7 @@ pub fn install_packages() -> anyhow::Result<()> {
         .run()
 }
 
-/// Why no Kubernetes can be run here, and what to do about it, if so: all reasons.
+/// All reasons why no Kubernetes can run here, with what to do; none if it can.
 pub fn why_not(root: &Path, release: Release) -> Option<String> {
     let reasons = Machine::find(root, release).missing_requirements();
     (!reasons.is_empty()).then(|| reasons.join("; "))
@@ -332,7 +332,7 @@ fn refusal<'a>(deeds: &[(&'a str, &str)]) -> Option<(&'a str, String)> {
     })
 }
 
-/// What a machine has that a Kubernetes needs.
+/// The requirements of a Kubernetes that a machine has.
 #[derive(Clone, Debug)]
 struct Machine {
     is_linux: bool,
@@ -371,7 +371,7 @@ impl Machine {
         }
     }
 
-    /// What is missing, with what to do; empty where a Kubernetes can be run.
+    /// The missing requirements, with what to do; empty if a Kubernetes can run.
     fn missing_requirements(&self) -> Vec<String> {
         if !self.is_linux {
             // Nothing else would help.

@@ -35,7 +35,7 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What marks the processes of a cluster: `down` finds them by it, whatever became of us.
+/// The variable that marks the processes of a cluster: `down` finds them by it, even if xtask was killed.
 pub(crate) const MARK: &str = "PERCOLATOR_KUBE";
 
 /// Starts a process that goes on when we end.

@@ -16,7 +16,7 @@ use super::{FOLDER, network, network::Family, nodes, sh};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// So many levels are listed below the folders that nodes' programs use.
 const DEPTH: u32 = 4;
-/// What is in the names of all that a cluster has on a machine, and of a kube-proxy's chains.
+/// Parts of the names of all that a cluster has on a machine, and of a kube-proxy's chains.
 const NAMES: [&str; 3] = [nodes::PREFIX, nodes::LINK, "KUBE-"];
 /// How lines begin.
 const NAMESPACE: &str = "network namespace ";
@@ -105,7 +105,7 @@ impl Traces {
         Self(lines)
     }
 
-    /// What differs now.
+    /// The differences between now and before.
     pub fn differences(&self, before: &Self) -> Differences {
         let added = self.0.difference(&before.0);
         let added = added.map(|line| (format!("+ {line}"), self.is_left(line)));
@@ -146,9 +146,9 @@ impl Traces {
 /// The differences between two states of a machine, a line each: `+ ` is there now, and `- ` was before.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// What a cluster of ours left.
+    /// Traces that a cluster of ours left.
     pub ours: Vec<String>,
-    /// What others did meanwhile: a login mounts a folder, a VPN adds routes.
+    /// Changes of others meanwhile: a login mounts a folder, a VPN adds routes.
     pub of_others: Vec<String>,
 }
 
@@ -202,7 +202,7 @@ fn note(path: &Path, depth: u32, lines: &mut BTreeSet<String>) {
     }
 }
 
-/// Where something is mounted.
+/// The places of mounts.
 fn mounts(table: &str) -> impl Iterator<Item = String> {
     machine::mounted(table).map(|place| format!("mount {place}"))
 }

@@ -150,7 +150,7 @@ fn memory(data: &Path) -> anyhow::Result<(f64, f64)> {
     Ok(most)
 }
 
-/// What the stores of all tablet servers take, in MiB.
+/// The size of all tablet servers' stores, in MiB.
 fn disk(data: &Path) -> anyhow::Result<f64> {
     let mut bytes = 0;
     for entry in fs::read_dir(data)? {

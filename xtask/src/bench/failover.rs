@@ -198,7 +198,7 @@ fn throughput(programs: &Path, folder: &Path, args: &Args) -> anyhow::Result<()>
 /// A cluster whose leaders are struck.
 pub(crate) struct Bench {
     cluster: TestCluster,
-    /// What was answered to the bank, once all clients are recorded.
+    /// The answers to the bank, once all clients are recorded.
     recorded: Option<Recorded>,
 }
 
@@ -243,7 +243,7 @@ pub(crate) fn check_history(mut percolator: Command, file: &Path) -> anyhow::Res
     Ok(found)
 }
 
-/// What a check has found, where it has found nothing wrong.
+/// The output of a check that has found nothing wrong.
 fn found(what: &str, check: &mut Command) -> anyhow::Result<Value> {
     let said = check.output()?;
     let report = String::from_utf8_lossy(&said.stdout);
@@ -253,7 +253,7 @@ fn found(what: &str, check: &mut Command) -> anyhow::Result<Value> {
     serde_json::from_str(&report).with_context(|| format!("{what}: {report}"))
 }
 
-/// Where next to nothing was committed, next to nothing was checked.
+/// Fails if next to nothing was committed: then next to nothing was checked.
 fn has_enough(what: &str, found: &Value) -> anyhow::Result<()> {
     let committed = found["committed"].as_u64();
     anyhow::ensure!(
@@ -471,7 +471,7 @@ fn seconds(runs: Duration) -> String {
     format!("{}s", runs.as_secs())
 }
 
-/// What a bank says when it ends: no transfer has failed, and the outcome of each is known.
+/// The last line of a bank: no transfer has failed, and the outcome of each is known.
 pub(crate) fn summary(bank: Child) -> anyhow::Result<Value> {
     let said = bank.wait_with_output()?;
     let summary: Value = serde_json::from_slice(&said.stdout)?;

@@ -20,7 +20,7 @@ use clap::ValueEnum;
 
 use crate::{cmd::Cmd, context::Context, programs};
 
-/// What to measure.
+/// The arguments of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -94,7 +94,7 @@ fn while_scraped<T>(done: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<
     Ok((result?, scraped))
 }
 
-/// What was read of servers' metrics.
+/// The pages of metrics that were read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Scraped {
     pages: u64,
@@ -163,7 +163,7 @@ impl Pair {
     }
 }
 
-/// What came out of all pairs.
+/// The result of all pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Outcome {
     /// Transfers a second, the median of all rounds with scrapes.

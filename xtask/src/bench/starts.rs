@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 
 use super::{Args, cluster::signal};
 
-/// What comes before the start.
+/// The end of the process before a start.
 #[derive(Clone, Copy)]
 enum Before {
     /// The server has ended by itself.

@@ -1,4 +1,4 @@
-//! Where a cluster runs whose leaders are struck by faults, and how a fault strikes there.
+//! A cluster whose leaders are struck by faults, and the faults.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ pub(super) const SEVERAL: &str = "apiVersion: percolator.dev/v1alpha1\nkind: Per
 const DISK_HANGS: Duration = Duration::from_secs(1);
 const REPLICAS: [&str; 4] = ["master-0", "master-1", "tso-0", "tso-1"];
 
-/// What becomes of a leader.
+/// A fault of a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Fault {
     /// SIGTERM: it hands over.
@@ -53,7 +53,7 @@ impl Fault {
         Ok(faults)
     }
 
-    /// What it takes.
+    /// The kind of cluster that it needs.
     pub(crate) fn cluster_kind(self) -> ClusterKind {
         match self {
             Self::Ended | Self::Killed | Self::StandsStill => ClusterKind::Processes,
@@ -82,7 +82,7 @@ impl Fault {
     }
 }
 
-/// Where a cluster runs.
+/// The kind of a test cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClusterKind {
     /// Under `percolator up --processes`.
@@ -247,7 +247,7 @@ pub(crate) fn pid(data: &Path, server: &str) -> anyhow::Result<Option<String>> {
     Ok(pid.map(|pid| pid.to_string()))
 }
 
-/// What `percolator up` says of its processes.
+/// The processes that `percolator up` has printed.
 fn running(data: &Path) -> anyhow::Result<Vec<Value>> {
     Ok(serde_json::from_slice(&std::fs::read(
         data.join("servers.json"),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Args;
 use crate::cmd::Cmd;
 
-/// What was measured of each side, in the order in which it was first seen.
+/// The measurements of each side, in the order in which they were first seen.
 pub(super) struct Turns {
     sides: Vec<String>,
     figures: Vec<Figure>,
@@ -113,7 +113,7 @@ fn all(programs: &Path, duration: Option<&str>) -> anyhow::Result<Vec<(String, f
     figures(&command.silent_output()?)
 }
 
-/// What `percolator bench -o json` says.
+/// The output of `percolator bench -o json`.
 pub(super) fn figures(said: &str) -> anyhow::Result<Vec<(String, f64)>> {
     let said: Value = serde_json::from_str(said)?;
     let figures = said["figures"].as_array().context("no figures")?;

@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(1_500);
 /// Of an API server that stands still, unless somebody asks for longer: some leases of servers, which are of ten seconds.
 const API_SERVER_AWAY: Duration = Duration::from_secs(40);
 
-/// What of it is run.
+/// The arguments of the part.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct E2eArgs {
     /// Of the part e2e, only this test program, as `scaling`; may be given several times. Default: all.
@@ -47,12 +47,12 @@ pub(crate) struct E2eArgs {
     /// The API server stands still for so long.
     #[arg(skip)]
     pub(crate) api_server_away: Option<Duration>,
-    /// What to upgrade from; without it that isn't tested.
+    /// The release to upgrade from; without it that isn't tested.
     #[arg(skip)]
     pub(crate) older: Option<OlderRelease>,
 }
 
-/// What was released at an older commit.
+/// The chart and the image of an older commit.
 #[derive(Clone, Debug)]
 pub(crate) struct OlderRelease {
     /// The folder of its programs.

@@ -1,4 +1,4 @@
-//! What can be said of the image by the text of its Dockerfile, without a container engine.
+//! Checks of the Dockerfile's text, without a container engine.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::image::{LABELS, PROGRAMS, SERVERS};
 
 const DOCKERFILE: &str = "Dockerfile";
 
-/// What is wrong with the text of a Dockerfile whose context is this folder.
+/// The errors in the text of a Dockerfile whose context is this folder.
 fn check(text: &str, root: &Path, programs: &[&str]) -> Vec<String> {
     let text = text.replace("\\\n", " ");
     let mut wrong = Vec::new();

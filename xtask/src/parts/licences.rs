@@ -8,7 +8,7 @@ use spdx::{Expression, Licensee, ParseMode};
 
 use crate::{context::Context, metadata::Package};
 
-/// Where there's a choice, the first that is offered is taken.
+/// Of a choice of licences, the first one that is on the list counts.
 const ALLOWED: [&str; 13] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",

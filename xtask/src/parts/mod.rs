@@ -57,7 +57,7 @@ pub(crate) enum Stage {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) tally: Tally,
-    /// What took how long.
+    /// The steps, with their times.
     pub(crate) steps: Vec<(String, Duration)>,
 }
 

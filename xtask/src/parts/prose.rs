@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 
 use crate::{cmd::Cmd, context::Context};
 
-/// Where packages come from is the business of each machine's configuration. In pieces, as this file is
+/// Hosts of package registries, which are the business of each machine's configuration. In pieces, as this file is
 /// checked too.
 const REGISTRY_HOSTS: [&str; 6] = [
     concat!("crates", ".io"),
@@ -88,7 +88,7 @@ fn subjects(root: &Path) -> anyhow::Result<String> {
     git(&["log", "--no-merges", "--format=%s", &since]).output()
 }
 
-/// What is wrong with a commit's subject: it is `area: what changes`, and short.
+/// The error in a commit's subject, if there is one: it is `area: what changes`, and short.
 fn check_subject(subject: &str) -> Option<String> {
     let chars = subject.chars().count();
     if chars > SUBJECT_CHARS_MAX {

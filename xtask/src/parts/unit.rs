@@ -110,7 +110,7 @@ impl Default for RunMode {
     }
 }
 
-/// What became of a test program.
+/// The result of a test program.
 struct Run<'a> {
     program: &'a TestProgram,
     lines: Vec<String>,

@@ -28,9 +28,9 @@ struct Missed {
     diff: PathBuf,
 }
 
-/// What a pattern says for the files of all of [`FOLDERS`].
+/// The pattern that stands for the files of all of [`FOLDERS`].
 pub(super) const ALL: &str = "all";
-/// Where wrong answers come from.
+/// The folders whose bugs make wrong answers.
 const FOLDERS: [&str; 6] = ["protocol", "tablet", "client", "gc-master", "tso", "engine"];
 
 /// Mutates the files of a pattern, such as `protocol/src/**`, or of all packages in which it matters most, one after the other.

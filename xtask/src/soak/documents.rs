@@ -23,7 +23,7 @@ const PAUSE_MAX: u64 = 2_000;
 /// Tables are split into so many tablets.
 const TABLETS_MAX: usize = 6;
 
-/// What was done to workers, servers and tablets.
+/// The faults of workers, servers and tablets.
 #[derive(Default)]
 struct Counts {
     workers: u32,

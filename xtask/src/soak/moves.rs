@@ -24,7 +24,7 @@ const CLIENTS_RUN: &str = "20s";
 /// Tablets are split, up to so many, and merged then.
 const TABLETS_MAX: usize = 12;
 
-/// What became of moves.
+/// The results of moves.
 #[derive(Default)]
 struct Counts {
     done: u32,
@@ -36,7 +36,7 @@ struct Counts {
 
 struct Soak<'a> {
     servers: Servers<'a>,
-    /// What was answered to the bank.
+    /// The answers to the bank.
     ledger: PathBuf,
     histories: u32,
     counts: Counts,

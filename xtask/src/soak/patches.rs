@@ -16,14 +16,14 @@ use crate::context::Context;
 /// For how long the simulator runs against a bug, in seconds.
 const SEEDS_SECONDS: u64 = 600;
 
-/// What killed a bug.
+/// The verdicts about a bug.
 #[derive(Clone, Debug, Default)]
 struct KilledBy {
     by_tests: Verdict,
     by_simulator: Verdict,
 }
 
-/// Tries the patches of a folder. What became of them.
+/// Tries the patches of a folder, and returns a summary.
 pub(super) fn run(context: &Context, folder: &Path) -> anyhow::Result<Value> {
     let patches = patches(folder)?;
     let tree = Tree::new(context, &context.root().join("target/mutants"))?;

@@ -23,7 +23,7 @@ pub(super) const SERVERS: [&str; 3] = ["tablet-0", "tablet-1", "tablet-2"];
 const KILLED_WITHIN: u64 = 60_000;
 /// A server that was killed is there again within this, or something is wrong.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Whatever is asked for is answered within this.
+/// The time within which every request is answered.
 pub(super) const ANSWERED: &str = "2m";
 
 /// A tablet: its number, the first row, and its server.
@@ -33,7 +33,7 @@ pub(super) struct Tablet {
     pub(super) server: String,
 }
 
-/// What became of a move, and whether a server was killed in the middle of it.
+/// The result of a move, and whether a server was killed in the middle of it.
 pub(super) struct Moved {
     pub(super) done: bool,
     pub(super) killed: bool,

@@ -40,12 +40,12 @@ fn verdict(status: ExitStatus, output: &str) -> Verdict {
     }
 }
 
-/// What is built goes here.
+/// The folder of builds.
 pub(super) fn builds(out: &Path) -> PathBuf {
     out.join("builds")
 }
 
-/// What became of a run against a bug.
+/// The result of a run against a bug.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing failed.
@@ -63,9 +63,9 @@ impl Verdict {
     }
 }
 
-/// What `timeout` exits with when it has killed the command.
+/// The exit code of `timeout` when it has killed the command.
 const KILLED: i32 = 128 + 9;
-/// What failed is said in so many characters.
+/// The most characters of a failure's description.
 const WHAT_CHARS: usize = 100;
 
 /// The first line of this that says what failed.
@@ -132,7 +132,7 @@ impl<'a> Tree<'a> {
         Ok(names.lines().map(PathBuf::from).collect())
     }
 
-    /// What the tests of this package find.
+    /// The verdict of this package's tests.
     ///
     /// # Errors
     /// It can't be compiled: that kills no bug.
@@ -144,7 +144,7 @@ impl<'a> Tree<'a> {
         Ok(verdict(status, &output))
     }
 
-    /// What fresh seeds of the default plans find. No more are begun after these seconds.
+    /// The verdict of fresh seeds of the default plans. No more are begun after these seconds.
     ///
     /// # Errors
     /// It can't be compiled.

@@ -7,7 +7,7 @@ use crate::election::{
 use crate::oracle::{Now, Settings};
 use crate::types::Timestamp;
 
-/// What the world elects.
+/// The kind of replicas that the world elects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Elected {
     Oracle,

@@ -1,4 +1,4 @@
-//! What happens to processes and registers, again and again.
+//! Repeated faults of processes and registers.
 
 use super::*;
 

@@ -16,7 +16,7 @@ pub(super) struct StoredNumber {
     state: usize,
 }
 
-/// What there is of states.
+/// The states of the world's masters.
 #[derive(Debug)]
 pub(super) struct States {
     register: StoredNumber,
@@ -61,7 +61,7 @@ pub(super) enum StateCommand {
     },
 }
 
-/// What comes back. None: nobody knows.
+/// The result of a request. None: unknown.
 pub(super) type StateResult = Option<Result<StoredNumber, ()>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ enum Phase {
     Serves,
 }
 
-/// What a leader does with the states of its term.
+/// The part of a leader that makes the states of its term durable.
 #[derive(Debug)]
 pub(super) struct StateWorker {
     term: u64,
