@@ -17,9 +17,9 @@ pub struct Audit {
     file: PathBuf,
 }
 
-/// What is asked for: a verb of a resource, as a role grants it.
+/// A verb of a resource, as a role grants it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Deed {
+pub struct ApiOperation {
     /// Of the resource, empty for the first one.
     pub group: String,
     /// The resource, with the subresource behind a slash.
@@ -28,7 +28,7 @@ pub struct Deed {
     pub verb: String,
 }
 
-impl std::fmt::Display for Deed {
+impl std::fmt::Display for ApiOperation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             group,
@@ -47,7 +47,7 @@ impl std::fmt::Display for Deed {
 #[derive(Clone, Debug)]
 pub struct Request {
     /// What was asked for.
-    pub deed: Deed,
+    pub deed: ApiOperation,
     /// The object's namespace and its name, where there are any.
     pub object: String,
     /// Of the answer.
@@ -66,7 +66,7 @@ impl Request {
         }
         let decision = &event["annotations"]["authorization.k8s.io/decision"];
         Self {
-            deed: Deed {
+            deed: ApiOperation {
                 group: text(&of["apiGroup"]),
                 resource,
                 verb: text(&event["verb"]),
@@ -88,9 +88,9 @@ impl Request {
     }
 
     /// What a role has to grant for it. Who applies an object that isn't there makes one, too.
-    fn needs(&self) -> impl Iterator<Item = Deed> {
+    fn needs(&self) -> impl Iterator<Item = ApiOperation> {
         let is_new = self.deed.verb == "patch" && self.code == 201;
-        let create = is_new.then(|| Deed {
+        let create = is_new.then(|| ApiOperation {
             verb: "create".to_owned(),
             ..self.deed.clone()
         });
@@ -153,13 +153,13 @@ pub fn counts<'a>(requests: impl IntoIterator<Item = &'a Request>) -> String {
 }
 
 /// What was asked for and not refused.
-pub fn used(requests: &[Request]) -> BTreeSet<Deed> {
+pub fn used(requests: &[Request]) -> BTreeSet<ApiOperation> {
     let allowed = requests.iter().filter(|request| !request.is_forbidden);
     allowed.flat_map(Request::needs).collect()
 }
 
 /// What the rules of a role grant.
-pub fn granted(role: &Value) -> BTreeSet<Deed> {
+pub fn granted(role: &Value) -> BTreeSet<ApiOperation> {
     let texts = |value: &Value| -> Vec<String> {
         let list = value.as_array().into_iter().flatten();
         list.filter_map(|text| text.as_str().map(str::to_owned))
@@ -171,7 +171,7 @@ pub fn granted(role: &Value) -> BTreeSet<Deed> {
             for resource in texts(&rule["resources"]) {
                 for verb in texts(&rule["verbs"]) {
                     let (group, resource) = (group.clone(), resource.clone());
-                    deeds.insert(Deed {
+                    deeds.insert(ApiOperation {
                         group,
                         resource,
                         verb,
@@ -216,7 +216,10 @@ mod tests {
         let role = json!({"rules": [{"apiGroups": [""], "resources": ["services", "pods"],
             "verbs": ["create", "patch", "list"]}]});
         let (used, granted) = (used(&requests(&text)), granted(&role));
-        let unused: Vec<String> = granted.difference(&used).map(Deed::to_string).collect();
+        let unused: Vec<String> = granted
+            .difference(&used)
+            .map(ApiOperation::to_string)
+            .collect();
         let expected = ["create pods", "list pods", "patch pods", "list services"];
         let mut unused = unused;
         unused.sort();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::watched::Watched;
+use crate::watched::ObjectWatches;
 use crate::{Namespace, condition, is_ending, lock, say};
 
 /// A condition may be wrong for so long: a lease may have to run out before another operator reports.
@@ -164,7 +164,7 @@ pub struct ConditionMonitor {
 impl ConditionMonitor {
     /// From now on.
     pub fn follow(space: &Namespace, cluster: &str) -> Self {
-        let watched = Watched::begin(space.name(), &["percolatorclusters", "pods"]);
+        let watched = ObjectWatches::begin(space.name(), &["percolatorclusters", "pods"]);
         watched.wait_until_begun();
         let (timeline, stop) = (
             Arc::<Mutex<Timeline>>::default(),

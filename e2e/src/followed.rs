@@ -4,14 +4,14 @@ use std::process::{Child, Command};
 
 use crate::{Namespace, wait};
 
-/// What a kubectl prints that goes on; it ends when this goes.
+/// The output of a kubectl that runs on; it ends with this value.
 #[derive(Debug)]
-pub struct Followed {
+pub struct FollowedOutput {
     kubectl: Child,
     file: tempfile::NamedTempFile,
 }
 
-impl Followed {
+impl FollowedOutput {
     /// Waits for its first word.
     fn start(command: &mut Command) -> Self {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -49,7 +49,7 @@ impl Followed {
     }
 }
 
-impl Drop for Followed {
+impl Drop for FollowedOutput {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.kubectl.kill();
@@ -59,9 +59,9 @@ impl Drop for Followed {
 
 impl Namespace {
     /// Follows what a cluster's `Available` is, from now on.
-    pub fn follow(&self, cluster: &str) -> Followed {
+    pub fn follow(&self, cluster: &str) -> FollowedOutput {
         let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}{\"\\n\"}";
-        Followed::start(
+        FollowedOutput::start(
             self.command()
                 .args(["get", "perc", cluster, "--watch", "-o", path]),
         )

@@ -40,13 +40,13 @@ struct WatchState {
 
 /// Watches of one namespace; they end with the value.
 #[derive(Debug)]
-pub struct Watched {
+pub struct ObjectWatches {
     state: Arc<Mutex<WatchState>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Watched {
+impl ObjectWatches {
     /// Watches these kinds.
     pub fn begin(namespace: &str, kinds: &[&'static str]) -> Self {
         let (state, stop) = (
@@ -94,7 +94,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for ObjectWatches {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for child in lock(&self.state).running.values_mut() {

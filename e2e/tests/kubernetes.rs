@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request, counts};
 use percolator_e2e::condition_monitor::ConditionMonitor;
-use percolator_e2e::watched::Watched;
+use percolator_e2e::watched::ObjectWatches;
 use percolator_e2e::{
     Kube, Namespace, OPERATOR, TIMEOUT, breakdown, kill_operators, kubectl, say, wait,
 };
@@ -20,7 +20,7 @@ fn an_application_runs_through_everything() {
     let Some(kube) = Kube::find() else { return };
     kube.install(&[]);
     let space = kube.namespace("application");
-    let watched = Watched::begin(space.name(), &breakdown::KINDS);
+    let watched = ObjectWatches::begin(space.name(), &breakdown::KINDS);
     kube.helm(&["test", "percolator", "-n", OPERATOR])
         .expect("helm test");
     let started = Instant::now();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use percolator_e2e::audit::{Audit, Deed, Request, counts, granted, used};
+use percolator_e2e::audit::{ApiOperation, Audit, Request, counts, granted, used};
 use percolator_e2e::{Kube, OPERATOR, kubectl, say};
 use serde_json::Value;
 
@@ -58,7 +58,7 @@ fn the_operator_uses_each_right_that_it_has_and_asks_for_no_other() {
     assert!(never.is_empty(), "asked for, and not granted: {never:?}");
 
     let used = used(&requests);
-    let is_listed = |deed: &&Deed| {
+    let is_listed = |deed: &&ApiOperation| {
         NOT_SEEN
             .iter()
             .any(|(resource, verb, _)| deed.resource == *resource && deed.verb == *verb)
@@ -66,7 +66,7 @@ fn the_operator_uses_each_right_that_it_has_and_asks_for_no_other() {
     let unused: Vec<String> = granted
         .difference(&used)
         .filter(|deed| !is_listed(deed))
-        .map(Deed::to_string)
+        .map(ApiOperation::to_string)
         .collect();
     assert_eq!(unused, [""; 0], "granted, and never used");
 }

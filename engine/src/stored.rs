@@ -10,7 +10,7 @@ use crate::{
     disk::StdDisk,
     durable::{Checkpoints, Durable},
     folder::Folder,
-    log::{Begun, begin, oldest},
+    log::{LogAgreement, begin, oldest},
 };
 
 /// Opens `folder` with the store that `open_store` makes of its path, in which it has `file`. That begins with so many bytes of
@@ -40,9 +40,11 @@ pub(crate) fn open_folder<B: Backend>(
         }
     };
     let lost = match begin(&disk, is_new).map_err(Error::io("begin", &log))? {
-        Begun::Sound => None,
-        Begun::LogLost => Some((&log, "the log is missing, but there is a store next to it")),
-        Begun::StoreLost => Some((
+        LogAgreement::Sound => None,
+        LogAgreement::LogLost => {
+            Some((&log, "the log is missing, but there is a store next to it"))
+        }
+        LogAgreement::StoreLost => Some((
             &log,
             "the store next to the log is missing, and the log no longer holds everything from the beginning",
         )),

@@ -145,7 +145,7 @@ impl Listener {
             .map_err(Error::Thread)?;
         let began = Instant::now();
         let last = Arc::new(AtomicU64::new(0));
-        let shown = Shown {
+        let shown = EndpointState {
             pages,
             process,
             began,
@@ -195,7 +195,7 @@ fn millis(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-struct Shown {
+struct EndpointState {
     pages: Pages,
     process: Process,
     began: Instant,
@@ -203,7 +203,7 @@ struct Shown {
     last: Arc<AtomicU64>,
 }
 
-async fn accept(listener: TcpListener, shown: Arc<Shown>, request_timeout: Duration) {
+async fn accept(listener: TcpListener, shown: Arc<EndpointState>, request_timeout: Duration) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
@@ -234,7 +234,7 @@ async fn accept(listener: TcpListener, shown: Arc<Shown>, request_timeout: Durat
     }
 }
 
-impl Shown {
+impl EndpointState {
     fn answer(&self, path: &str) -> Response<Full<Bytes>> {
         let (status, text) = match path {
             "/metrics" => {

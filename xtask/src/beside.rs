@@ -18,7 +18,7 @@ use crate::{
 
 /// A `cargo xtask test` of some parts.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct ParallelParts {
     parts: Vec<&'static str>,
     line: String,
     child: Child,
@@ -36,7 +36,7 @@ pub(crate) enum Share {
     Rest,
 }
 
-impl Beside {
+impl ParallelParts {
     /// Starts these parts, with these arguments of theirs.
     pub(crate) fn start(
         context: &Context,

@@ -131,17 +131,17 @@ const API_SERVER_AWAY: Duration = Duration::from_secs(600);
 
 /// A step, and what it ran.
 type Step<'a> = (&'static str, Run<'a>);
-type Run<'a> = Box<dyn Fn() -> anyhow::Result<Ran> + 'a>;
+type Run<'a> = Box<dyn Fn() -> anyhow::Result<StepResult> + 'a>;
 
-/// What a step ran, for the report, also of one that has found something.
-struct Ran {
+/// The result of a step, for the report, also of one that has found something.
+struct StepResult {
     counts: Value,
     found: Option<anyhow::Error>,
-    /// What this machine doesn't let it do.
+    /// The tests that this machine doesn't let it run.
     skipped: Vec<Skipped>,
 }
 
-impl Ran {
+impl StepResult {
     fn new(counts: Value, found: Option<anyhow::Error>) -> Self {
         Self {
             counts,
@@ -183,7 +183,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, ran: &Ran) {
+    fn add(&mut self, ran: &StepResult) {
         self.failed += u32::from(ran.found.is_some());
         let skipped = ran.skipped.iter();
         self.skipped.extend(skipped.map(|it| it.test.clone()));
@@ -218,7 +218,7 @@ impl Sum {
 
 /// A run that has counts where it found nothing alone.
 fn counted<'a>(run: impl Fn() -> anyhow::Result<Value> + 'a) -> Run<'a> {
-    Box::new(move || Ok(Ran::new(run()?, None)))
+    Box::new(move || Ok(StepResult::new(run()?, None)))
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
@@ -233,10 +233,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     };
     let commit = programs::revision(context.root());
     let mut sum = Sum::default();
-    let mut step = |name: &str, step: &dyn Fn() -> anyhow::Result<Ran>| {
+    let mut step = |name: &str, step: &dyn Fn() -> anyhow::Result<StepResult>| {
         let at = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let started = Instant::now();
-        let ran = step().unwrap_or_else(|error| Ran::new(Value::Null, Some(error)));
+        let ran = step().unwrap_or_else(|error| StepResult::new(Value::Null, Some(error)));
         if let Some(error) = &ran.found {
             println!("FAILED: {error:#}");
         }
@@ -259,7 +259,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     let part = |part: Part| {
         let rounds = crash::CrashArgs::of_rounds(ROUNDS);
         let args = E2eArgs::default();
-        anyhow::Ok(Ran::part(|report| {
+        anyhow::Ok(StepResult::part(|report| {
             let ran = part.run(context, (&rounds, &args), report)?;
             Ok(json!({"rounds": ROUNDS, "ran": ran}))
         }))
@@ -355,7 +355,7 @@ fn fresh_seeds(count: u64) -> anyhow::Result<String> {
 }
 
 /// The simulator, with seeds that nobody has run yet.
-fn seeds(context: &Context, time: Duration) -> anyhow::Result<Ran> {
+fn seeds(context: &Context, time: Duration) -> anyhow::Result<StepResult> {
     let (seeds, seconds) = (fresh_seeds(1_000_000)?, time.as_secs().max(1));
     let seconds = seconds.to_string();
     let seeds_of = ["--seeds", &seeds, "--seconds", &seconds];
@@ -367,7 +367,7 @@ fn seeds(context: &Context, time: Duration) -> anyhow::Result<Ran> {
         "a_second": number_before(&ran, "seeds a second"),
         "transactions": number_before(&ran, "transactions"),
     });
-    Ok(Ran::new(counts, found))
+    Ok(StepResult::new(counts, found))
 }
 
 /// Small bugs of each package, others each time.
@@ -406,17 +406,17 @@ fn number_before(line: &str, words: &str) -> Value {
 }
 
 /// The tests on a real Kubernetes, with long faults.
-fn e2e(context: &Context, kubernetes: Release) -> Ran {
+fn e2e(context: &Context, kubernetes: Release) -> StepResult {
     let args = E2eArgs {
         kubernetes,
         api_server_away: Some(API_SERVER_AWAY),
         ..E2eArgs::default()
     };
-    Ran::part(|report| Ok(json!({"ran": e2e::run(context, &args, report)?})))
+    StepResult::part(|report| Ok(json!({"ran": e2e::run(context, &args, report)?})))
 }
 
 /// Every mutant, with other seeds than last time; and each plan that killed one without it, which finds what isn't the mutant's.
-fn mutants(context: &Context) -> anyhow::Result<Ran> {
+fn mutants(context: &Context) -> anyhow::Result<StepResult> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let first = now.as_secs();
     let seeds = format!("{first}..{}", first + 1000);
@@ -427,7 +427,7 @@ fn mutants(context: &Context) -> anyhow::Result<Ran> {
         "missed": number_before(&ran, "missed"),
         "killed_a_minute": number_before(&ran, "killed a minute"),
     });
-    Ok(Ran::new(counts, found))
+    Ok(StepResult::new(counts, found))
 }
 
 #[cfg(test)]
@@ -461,17 +461,17 @@ mod tests {
             anyhow::bail!("one failed")
         };
         let mut sum = Sum::default();
-        sum.add(&Ran::new(json!(1), None));
+        sum.add(&StepResult::new(json!(1), None));
         assert_eq!(sum.words(), "0 step(s) failed");
         assert!(sum.is_well(false));
-        sum.add(&Ran::part(skips));
+        sum.add(&StepResult::part(skips));
         let words = "0 step(s) failed, 1 test(s) skipped: the tests on Kubernetes";
         assert_eq!(sum.words(), words);
         assert!(sum.is_well(true) && !sum.is_well(false));
-        sum.add(&Ran::part(fails));
+        sum.add(&StepResult::part(fails));
         assert_eq!(sum.words(), words.replace("0 step(s)", "1 step(s)"));
         assert!(!sum.is_well(true));
-        let line = Ran::part(fails).into_line(json!({"step": "e2e"}));
+        let line = StepResult::part(fails).into_line(json!({"step": "e2e"}));
         let expected = json!({
             "step": "e2e",
             "ran": null,

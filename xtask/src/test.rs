@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    beside::{Beside, Share},
+    beside::{ParallelParts, Share},
     context::Context,
     parts::{Part, Report, Stage, crash, e2e},
     tally::Tally,
@@ -91,7 +91,7 @@ impl Outcome {
     }
 
     /// Waits for parts that ran beside others, and adds what became of them.
-    fn add_beside(&mut self, beside: Beside) {
+    fn add_beside(&mut self, beside: ParallelParts) {
         let name = beside.name();
         let ended = beside.end();
         let report = Report {
@@ -178,7 +178,7 @@ fn everything(context: &Context, args: &Args) -> anyhow::Result<Outcome> {
     outcome.row("build", "ok", started.elapsed(), tests);
     let start = |turn, arguments: &[String], share| {
         let parts: Vec<Part> = of(turn).collect();
-        Beside::start(context, &parts, arguments, share)
+        ParallelParts::start(context, &parts, arguments, share)
     };
     let waiting = start(Stage::Beside, &args.e2e.arguments(), Share::Equal)?;
     let idle = start(Stage::Idle, &[], Share::Rest)?;

@@ -239,7 +239,7 @@ pub(crate) enum RotateError {
 
 /// The agreement of a folder's log and store, before they are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub(crate) enum LogAgreement {
     /// They belong together, or both are new: then the log has its first, empty segment now.
     Sound,
     /// There's a store, and no log.
@@ -250,16 +250,16 @@ pub(crate) enum Begun {
 
 /// Makes the first segment of a new log, and checks that log and store belong together.
 #[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
-pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<Begun> {
+pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<LogAgreement> {
     let first = replay::segments(&disk.list()?).first().copied();
     Ok(match first {
         None if is_new => {
             drop(create(disk, 0)?);
-            Begun::Sound
+            LogAgreement::Sound
         }
-        None => Begun::LogLost,
-        Some(first) if is_new && first > 0 => Begun::StoreLost,
-        Some(_) => Begun::Sound,
+        None => LogAgreement::LogLost,
+        Some(first) if is_new && first > 0 => LogAgreement::StoreLost,
+        Some(_) => LogAgreement::Sound,
     })
 }
 

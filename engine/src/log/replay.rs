@@ -78,17 +78,17 @@ pub(crate) fn replay(
                     replayed.records += 1;
                     rest = rest.slice(bytes..);
                 }
-                Err(Bad::Torn { bytes }) if is_last => {
+                Err(InvalidRecord::Torn { bytes }) if is_last => {
                     replayed.torn_bytes = bytes;
                     break;
                 }
-                Err(Bad::Torn { .. }) => {
+                Err(InvalidRecord::Torn { .. }) => {
                     return Err(corrupt(
                         "the record is not whole, but the log goes on in the next segment"
                             .to_owned(),
                     ));
                 }
-                Err(Bad::Damaged(detail)) => return Err(corrupt(detail)),
+                Err(InvalidRecord::Damaged(detail)) => return Err(corrupt(detail)),
             }
         }
         let whole = content.slice(..content.len() - rest.len());
@@ -111,7 +111,8 @@ pub(crate) fn replay(
     Ok(replayed)
 }
 
-enum Bad {
+/// A record that can't be replayed.
+enum InvalidRecord {
     /// Nothing valid lies behind it. `bytes`: of the record, if its header is sound.
     Torn {
         bytes: u64,
@@ -120,15 +121,15 @@ enum Bad {
 }
 
 /// The record at the beginning of `rest`, or what is wrong with it.
-fn check(rest: &Bytes, place: Place) -> Result<(Bytes, usize), Bad> {
+fn check(rest: &Bytes, place: Place) -> Result<(Bytes, usize), InvalidRecord> {
     let damaged = |what: &str| {
-        Err(Bad::Damaged(format!(
+        Err(InvalidRecord::Damaged(format!(
             "{what}, and the log goes on behind it"
         )))
     };
     match record::read(rest, place) {
         ReadRecord::Record { payload, bytes } => Ok((payload, bytes)),
-        ReadRecord::Short => Err(Bad::Torn {
+        ReadRecord::Short => Err(InvalidRecord::Torn {
             bytes: rest.len() as u64,
         }),
         ReadRecord::BadPayload { bytes } if has_record_behind(rest, bytes, place) => {
@@ -137,10 +138,10 @@ fn check(rest: &Bytes, place: Place) -> Result<(Bytes, usize), Bad> {
         ReadRecord::BadHeader if has_record_behind(rest, 1, place) => {
             damaged("the checksum of the record's header is wrong")
         }
-        ReadRecord::BadPayload { bytes } => Err(Bad::Torn {
+        ReadRecord::BadPayload { bytes } => Err(InvalidRecord::Torn {
             bytes: bytes as u64,
         }),
-        ReadRecord::BadHeader => Err(Bad::Torn { bytes: 0 }),
+        ReadRecord::BadHeader => Err(InvalidRecord::Torn { bytes: 0 }),
     }
 }
 

@@ -199,17 +199,17 @@ fn throughput(programs: &Path, folder: &Path, args: &Args) -> anyhow::Result<()>
 pub(crate) struct Bench {
     cluster: TestCluster,
     /// The answers to the bank, once all clients are recorded.
-    recorded: Option<Recorded>,
+    recorded: Option<RecordedFiles>,
 }
 
 /// The files in which clients record the answers they received.
-pub(crate) struct Recorded {
+pub(crate) struct RecordedFiles {
     /// Of the bank.
     pub(crate) ledger: PathBuf,
     pub(crate) history: PathBuf,
 }
 
-impl Recorded {
+impl RecordedFiles {
     /// Checks that what clients received is there, and that snapshot isolation explains it. `percolator`: a command at the cluster that answers in JSON.
     pub(crate) fn check(&self, percolator: impl Fn() -> Command) -> anyhow::Result<()> {
         check_bank(percolator(), &self.ledger)?;
@@ -272,7 +272,7 @@ impl Bench {
     }
 
     /// From now on clients record the answers.
-    pub(crate) fn record(&mut self, recorded: Recorded) {
+    pub(crate) fn record(&mut self, recorded: RecordedFiles) {
         self.recorded = Some(recorded);
     }
 

@@ -22,7 +22,7 @@ const SEEDS_SECONDS: u64 = 120;
 const TESTS_SECONDS: &str = "300";
 
 /// A mutant that the tests of its package did not kill.
-struct Missed {
+struct MissedMutant {
     /// Without its line.
     name: String,
     diff: PathBuf,
@@ -132,7 +132,7 @@ fn run_tests(
 fn run_simulator(
     context: &Context,
     out: &Path,
-    missed: &[Missed],
+    missed: &[MissedMutant],
 ) -> anyhow::Result<(usize, usize, Vec<String>)> {
     let known = known(context)?;
     let tree = Tree::new(context, out)?;
@@ -163,7 +163,7 @@ fn run_simulator(
 }
 
 /// Whether a seed fails with this mutant.
-fn simulator_kills(tree: &Tree<'_>, out: &Path, mutant: &Missed) -> anyhow::Result<bool> {
+fn simulator_kills(tree: &Tree<'_>, out: &Path, mutant: &MissedMutant) -> anyhow::Result<bool> {
     let diff = fs::read_to_string(&mutant.diff);
     let diff = diff.with_context(|| format!("cannot read {}", mutant.diff.display()))?;
     let applied = out.join("mutant.patch");
@@ -190,7 +190,7 @@ fn install(context: &Context) -> anyhow::Result<PathBuf> {
 /// The outcomes of the mutants that compile.
 struct Outcomes {
     /// The tests missed these.
-    missed: Vec<Missed>,
+    missed: Vec<MissedMutant>,
     /// So many had the tests run into the time limit.
     timed_out: usize,
     /// How many there are.
@@ -214,7 +214,7 @@ fn outcomes(folder: &Path) -> anyhow::Result<Outcomes> {
             Some("MissedMutant") => {
                 let diff = outcome["diff_path"].as_str();
                 let diff = diff.with_context(|| format!("no diff of {name}"))?;
-                missed.push(Missed {
+                missed.push(MissedMutant {
                     name: without_line(name),
                     diff: folder.join(diff),
                 });

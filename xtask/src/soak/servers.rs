@@ -34,7 +34,7 @@ pub(super) struct Tablet {
 }
 
 /// The result of a move, and whether a server was killed in the middle of it.
-pub(super) struct Moved {
+pub(super) struct MoveOutcome {
     pub(super) done: bool,
     pub(super) killed: bool,
 }
@@ -128,7 +128,7 @@ impl<'a> Servers<'a> {
     }
 
     /// Moves a tablet of the table to another server. In the middle of every second move, one of the two servers is killed.
-    pub(super) fn move_one(&mut self, table: &str) -> anyhow::Result<Moved> {
+    pub(super) fn move_one(&mut self, table: &str) -> anyhow::Result<MoveOutcome> {
         let mut tablets = self.tablets(table)?;
         let number = self.below(tablets.len() as u64);
         let tablet = tablets.swap_remove(usize::try_from(number)?);
@@ -162,7 +162,7 @@ impl<'a> Servers<'a> {
             let is_about_it = why.contains("which stays where it was");
             ensure!(is_about_it, "tablet {} to {to}: {why}", tablet.id);
         }
-        Ok(Moved {
+        Ok(MoveOutcome {
             done,
             killed: killed.is_some(),
         })

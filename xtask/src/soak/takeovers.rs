@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     bench::{
-        failover::{Bench, PORT, Recorded, Role, distribution},
+        failover::{Bench, PORT, RecordedFiles, Role, distribution},
         test_cluster::{ClusterKind, Fault, TestCluster},
     },
     context::Context,
@@ -24,7 +24,7 @@ pub(super) fn run(context: &Context, programs: &Path, takeovers: u32) -> anyhow:
         std::fs::create_dir(&folder)?;
         let cluster = TestCluster::start(kind, programs, &folder, PORT, etcd.as_deref())?;
         let mut bench = Bench::on(cluster);
-        bench.record(Recorded {
+        bench.record(RecordedFiles {
             ledger: folder.join("transfers.jsonl"),
             history: folder.join("history.jsonl"),
         });

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::Ran;
+use super::StepResult;
 use crate::{
     cmd::Cmd,
     context::Context,
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Builds what was at a commit, and runs the test of an upgrade from it. Gives what was run.
-pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<Ran> {
+pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<StepResult> {
     if let Some(why) = kube::programs::why_not(context.root(), Release::Usual) {
         anyhow::bail!("no Kubernetes can be run here: {why}");
     }
@@ -28,7 +28,7 @@ pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<Ran> {
         older: Some(older),
         ..E2eArgs::default()
     };
-    Ok(Ran::part(|report| {
+    Ok(StepResult::part(|report| {
         e2e::run(context, &args, report)?;
         Ok(json!({"from": commit}))
     }))
