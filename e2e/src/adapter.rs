@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use crate::prometheus::Prometheus;
 use crate::{Namespace, kubectl, print_end, skip, wait};
 
-/// Where `cargo xtask test e2e` says which program it is.
+/// The variable with the program's path, set by `cargo xtask test e2e`.
 const PROGRAM: &str = "PERCOLATOR_PROMETHEUS_ADAPTER";
-/// What the adapter answers for.
+/// The API that the adapter serves.
 const API: &str = "v1beta1.external.metrics.k8s.io";
 
 /// A running adapter; it ends with the value, and nobody asks it any more.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::nodes::MARK;
 
-/// Where `cargo xtask kube` has etcd.
+/// The address of etcd under `cargo xtask kube`.
 const ETCD: &str = "127.0.0.1:23790";
 
 /// A request without a response within this is sent again.
@@ -85,7 +85,7 @@ impl Api {
         crate::items(&self.text(&path)?)
     }
 
-    /// What a pod has printed.
+    /// The log of a pod.
     pub(crate) fn log(&self, namespace: &str, pod: &str) -> Result<String, String> {
         let text = self.text(&format!("{}/{pod}/log", path(namespace, "pod")))?;
         Ok(text.trim().to_owned())
@@ -122,12 +122,12 @@ pub fn stored(place: &str) -> Result<Value, String> {
     serde_json::from_slice(&value).map_err(|error| error.to_string())
 }
 
-/// What a server of HTTP answers, where that is well.
+/// The response of an HTTP server, if it is a success.
 pub(crate) fn get(address: &str, path: &str) -> Result<String, String> {
     ask(address, "GET", path, "", "")
 }
 
-/// What a server of HTTP answers to a JSON object, where that is well: over a connection of its own.
+/// The response of an HTTP server to a JSON object, if it is a success: over a connection of its own.
 pub(crate) fn post(address: &str, path: &str, body: &Value) -> Result<Value, String> {
     let body = body.to_string();
     let length = body.len();

@@ -1,4 +1,4 @@
-//! What goes on beside a test's steps, for as long as these take: a bank in a pod of its own, whose money moves all the
+//! An application that runs beside a test's steps: a bank in a pod of its own, whose money moves all the
 //! time, and rows with an index that are written again and again.
 
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ struct FailureCounts {
 struct Writer {
     thread: JoinHandle<()>,
     done: Arc<AtomicU64>,
-    /// What the failed imports said.
+    /// The errors of failed imports.
     failed: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
 }

@@ -1,4 +1,4 @@
-//! What the operator asks of the API server, by the API server's own book: the audit log of the test's Kubernetes, which
+//! The operator's requests to the API server, by the audit log of the test's Kubernetes, which
 //! has every request of the operator's service account and no other.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-/// What changes something.
+/// Verbs that change something.
 const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 
 /// The audit log.
@@ -46,7 +46,7 @@ impl std::fmt::Display for ApiOperation {
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What was asked for.
+    /// The operation.
     pub deed: ApiOperation,
     /// The object's namespace and its name, where there are any.
     pub object: String,
@@ -87,7 +87,7 @@ impl Request {
         WRITES.contains(&&*self.deed.verb) && !self.is_about_lease()
     }
 
-    /// What a role has to grant for it. Who applies an object that isn't there makes one, too.
+    /// The operations that a role has to grant for it. An apply of a new object creates it, too.
     fn needs(&self) -> impl Iterator<Item = ApiOperation> {
         let is_new = self.deed.verb == "patch" && self.code == 201;
         let create = is_new.then(|| ApiOperation {
@@ -105,7 +105,7 @@ impl std::fmt::Display for Request {
 }
 
 impl Audit {
-    /// Where `cargo xtask kube up` has the API server write it: beside the cluster's configuration.
+    /// The log of `cargo xtask kube up`, which lies beside the cluster's configuration.
     pub fn find() -> Self {
         let configuration = std::env::var_os("KUBECONFIG").map(PathBuf::from);
         let configuration = configuration.expect("KUBECONFIG says where the cluster is");
@@ -152,13 +152,13 @@ pub fn counts<'a>(requests: impl IntoIterator<Item = &'a Request>) -> String {
     counts.join(", ")
 }
 
-/// What was asked for and not refused.
+/// The operations of requests that were not refused.
 pub fn used(requests: &[Request]) -> BTreeSet<ApiOperation> {
     let allowed = requests.iter().filter(|request| !request.is_forbidden);
     allowed.flat_map(Request::needs).collect()
 }
 
-/// What the rules of a role grant.
+/// The operations that the rules of a role grant.
 pub fn granted(role: &Value) -> BTreeSet<ApiOperation> {
     let texts = |value: &Value| -> Vec<String> {
         let list = value.as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What the time from `kubectl apply` to a cluster that is available goes by on: each pod's steps, and the operator's own.
+//! A breakdown of the time from `kubectl apply` to an available cluster: each pod's steps, and the operator's own.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ pub fn share(changes: &[ObservedChange], cluster: &str) -> Option<Duration> {
     steps(changes, cluster).map(|steps| total(&steps))
 }
 
-/// What took how long since `start`, to read.
+/// The steps and their times since `start`, as text.
 pub fn text(changes: &[ObservedChange], cluster: &str, start: Instant) -> String {
     let after = |moment: Option<Instant>| match moment {
         Some(at) => format!("{:6.2}", at.saturating_duration_since(start).as_secs_f64()),

@@ -34,7 +34,7 @@ impl Namespace {
         with_input(command.args(arguments), input)
     }
 
-    /// What a pod that a test has started on the first node has written into a file below [`SCRATCH`], while it runs.
+    /// The file below [`SCRATCH`] of a running pod that a test has started on the first node.
     pub fn scratch_file(&self, pod: &str, file: &str) -> std::path::PathBuf {
         let uid = wait(pod, || self.get("pod", pod))["metadata"]["uid"].clone();
         let uid = uid.as_str().unwrap_or_default();

@@ -105,7 +105,7 @@ fn serve(listener: &TcpListener, config: &Arc<ServerConfig>, images: &Arc<(Strin
     }
 }
 
-/// What the API server is answered: a patch that replaces images.
+/// The answer to the API server: a patch that replaces images.
 fn review(asked: &Value, (from, to): &(String, String)) -> Value {
     let request = &asked["request"];
     let spec = match request["kind"]["kind"].as_str() {

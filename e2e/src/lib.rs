@@ -1,4 +1,4 @@
-//! What tests against a real Kubernetes share: commands, waiting for conditions, and namespaces that go away. `cargo xtask
+//! Shared code of the tests against a real Kubernetes: commands, waiting for conditions, and namespaces that go away. `cargo xtask
 //! test e2e` starts the Kubernetes and sets the variables; without them the tests say that they skip.
 #![allow(
     clippy::missing_panics_doc,
@@ -34,7 +34,7 @@ use files::print_end;
 pub use files::written;
 use serde_json::Value;
 
-/// Where the restricted pod security standard is enforced: on every namespace of the tests.
+/// The label that enforces the restricted pod security standard: on every namespace of the tests.
 const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
 /// A condition that isn't met by then won't be.
 pub const WAIT_MAX: Duration = Duration::from_secs(300);
@@ -50,12 +50,12 @@ const RELEASE: &str = "percolator";
 pub const PROGRAM: &str = "/usr/local/bin/percolator";
 /// The exit code of a command that has found money lost, or rows that disagree.
 const CHECK_FAILED: i32 = 7;
-/// Where a pod that a test starts may write.
+/// The folder in which a pod that a test starts may write.
 pub const SCRATCH: &str = "/scratch";
 /// Of Helm and of rollouts: as long as conditions are waited for.
 pub const TIMEOUT: &str = "--timeout=300s";
 
-/// What `cargo xtask test e2e` has made ready.
+/// The Kubernetes that `cargo xtask test e2e` has started.
 #[derive(Clone, Debug)]
 pub struct Kube {
     /// The image of all programs.
@@ -187,7 +187,7 @@ pub fn skip(why: &str) {
     println!("SKIPPED: {why}");
 }
 
-/// What has failed in this program.
+/// The failures of this program.
 static FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Keeps the messages of failures. Other threads may go on for minutes after a failure, and print much: the messages are printed
@@ -213,7 +213,7 @@ pub fn say(what: &str) {
     println!("  {:5.0} s  {what}", START.elapsed().as_secs_f64());
 }
 
-/// What a thread that has panicked left there is as good as before.
+/// Locks a mutex, also after a panic of its holder.
 fn lock<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -250,7 +250,7 @@ fn is_ending(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// Where a cluster's clients in its namespace connect.
+/// The address for clients in a cluster's namespace.
 pub fn server_of(cluster: &str) -> String {
     format!("{cluster}:7400")
 }
@@ -347,7 +347,7 @@ impl Namespace {
         kubectl(&all)
     }
 
-    /// What is there, for anyone who reads of a failure.
+    /// The objects of the namespace, for the message of a failure.
     #[allow(clippy::print_stdout, reason = "a failure's circumstances")]
     fn explain(&self) {
         for arguments in [
@@ -438,7 +438,7 @@ impl Namespace {
         self.api.object(&self.name, kind, name)
     }
 
-    /// What a pod has printed.
+    /// The log of a pod.
     pub fn log(&self, pod: &str) -> Result<String, String> {
         self.api.log(&self.name, pod)
     }

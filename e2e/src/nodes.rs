@@ -1,4 +1,4 @@
-//! What can happen to a node of the test's Kubernetes, whose nodes are network namespaces of this machine.
+//! Faults of nodes of the test's Kubernetes, which are network namespaces of this machine.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::{Namespace, kubectl, output, wait};
 
-/// What `cargo xtask kube` marks its processes with.
+/// The variable by which `cargo xtask kube` marks its processes.
 pub(crate) const MARK: &str = "PERCOLATOR_KUBE";
 
 pub(crate) fn sh(script: &str) -> String {
@@ -38,7 +38,7 @@ pub(crate) fn inside(node: u32) -> Command {
     command
 }
 
-/// Where the machine reaches a node.
+/// The address of a node for the machine.
 pub(crate) fn address(node: u32) -> String {
     format!("172.30.0.1{node}")
 }
@@ -75,7 +75,7 @@ impl Drop for CutOff {
     }
 }
 
-/// What runs on a node, but for containers.
+/// The processes of a node, without containers.
 const PROGRAMS: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 
 /// A node whose power was cut, until the value goes: the command lines of what ran on it.

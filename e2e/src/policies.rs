@@ -1,4 +1,4 @@
-//! What carries out NetworkPolicies on the nodes of the test's Kubernetes, as the network of a real cluster does.
+//! The controller that carries out NetworkPolicies on the nodes of the test's Kubernetes, as the network of a real cluster does.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::{nodes, output, print_end, skip};
 
-/// Where `cargo xtask test e2e` says which program it is.
+/// The variable with the program's path, set by `cargo xtask test e2e`.
 const PROGRAM: &str = "PERCOLATOR_NETWORK_POLICIES";
 /// The same services as `cargo xtask kube` has.
 const SERVICES: &str = "--service-cluster-ip-range=10.96.0.0/16";
-/// What takes longer to clean up is given up.
+/// The most time of a cleanup.
 const CLEANS_UP_WITHIN: Duration = Duration::from_secs(30);
 
 /// One process for each node. With the value they end, and nobody is kept out any more.

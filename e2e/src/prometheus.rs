@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{Kube, api, kubectl, print_end, skip, wait};
 
-/// Where `cargo xtask test e2e` says which program it is.
+/// The variable with the program's path, set by `cargo xtask test e2e`.
 const PROGRAM: &str = "PERCOLATOR_PROMETHEUS";
 /// How often pods are asked for.
 const DISCOVER_EVERY: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const DISCOVER_EVERY: Duration = Duration::from_secs(1);
 /// The file of pods for Prometheus, in place of the discovery that is missing in Debian's.
 pub const DISCOVERY: &str = "file_sd_configs: [{files: [pods.json], refresh_interval: 1s}]";
 
-/// What docs/monitoring.md has people scrape, `scrape_configs` and its jobs, for this Kubernetes.
+/// The `scrape_configs` of docs/monitoring.md, for this Kubernetes.
 pub fn documented_jobs(kube: &Kube) -> String {
     let documented = kube.documented("monitoring.md", "scrape_configs:");
     let discovered = "kubernetes_sd_configs: [{role: pod}]";
@@ -68,7 +68,7 @@ pub struct Firing {
     pub alert: String,
     /// The cluster that it names; empty where it names none.
     pub cluster: String,
-    /// What else is known of it, to read.
+    /// Its other labels, as text.
     pub labels: String,
     /// When it was first seen to fire, in seconds since 1970.
     pub first: f64,
@@ -166,7 +166,7 @@ impl Prometheus {
         Some(started)
     }
 
-    /// Where it answers, on this machine.
+    /// Its address on this machine.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -193,7 +193,7 @@ impl Prometheus {
         self.data(&format!("/api/v1/query?query={query}"))
     }
 
-    /// What an expression gives now.
+    /// The present value of an expression.
     ///
     /// # Errors
     /// Prometheus' words about it.

@@ -9,7 +9,7 @@ use crate::{Namespace, api, is_ending, kubectl, nodes, wait, written};
 const PORT: u16 = 7400;
 const TABLE: &str = "proxied";
 
-/// Where a session's calls go: the address that its token names, and the pod that has it.
+/// The destination of a session's calls: the address in its token, and the pod that has the address.
 #[derive(Debug)]
 struct Session {
     token: String,

@@ -45,7 +45,7 @@ impl Receiver {
         Self { address, calls }
     }
 
-    /// Where it is called.
+    /// Its address.
     pub fn url(&self) -> String {
         format!("http://{}/changed", self.address)
     }

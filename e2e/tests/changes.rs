@@ -1,4 +1,4 @@
-//! What happens on the way from one spec to the next: settings that restart nobody, servers that are stopped, and
+//! Changes of specs: settings that restart nobody, servers that are stopped, and
 //! an operator whose watches are late, or that is killed in the middle. `cargo xtask test e2e` runs it.
 //!
 //! Under the operator's test-only switch, by which watches are three seconds late, run here: scaling out,
@@ -55,7 +55,7 @@ fn wait_for_the_operators_end() {
     });
 }
 
-/// Who holds the lease: nobody has an empty name.
+/// The holder of the lease; empty: nobody.
 fn leader() -> String {
     let holder = "jsonpath={.spec.holderIdentity}";
     operator(&["get", "lease", LEASE, "-o", holder])

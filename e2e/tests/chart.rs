@@ -143,7 +143,7 @@ impl Drop for Definitions {
     }
 }
 
-/// What Kubernetes itself has to say, of everything that it knows: of every file of values, of none, and of others.
+/// The verdict of Kubernetes itself on all objects that it knows: of every file of values, of none, and of others.
 fn dry_run(kube: &Kube) {
     let (chart, _definitions) = (kube.chart(), Definitions::install(kube));
     // Roles are for namespaces that are there, and these stand in the values.

@@ -19,7 +19,7 @@ fn addresses(list: &Value, of: impl Fn(&Value) -> &Value) -> Vec<IpAddr> {
     found
 }
 
-/// Where a service of the cluster listens.
+/// The addresses of a service of the cluster.
 fn listens(space: &Namespace, service: &str) -> Vec<IpAddr> {
     let service = space.get("service", service).expect("a service");
     addresses(&service["spec"]["clusterIPs"], |address| address)

@@ -30,7 +30,7 @@ fn spec(kube: &Kube) -> String {
     )
 }
 
-/// What the page has people write, with its numbers made small.
+/// The manifest of the page, with small numbers.
 fn autoscaler(kube: &Kube) -> String {
     let begins =
         "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: words}";

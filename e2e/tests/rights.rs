@@ -1,4 +1,4 @@
-//! What the chart lets the operator do is what it does, and no more: by the API server's book of all tests before this one.
+//! The operator uses each right that the chart grants, and no other: by the audit log of all tests before this one.
 //! `cargo xtask test e2e` runs it last.
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const NAME: &str = "percolator-percolator-operator";
 
-/// What the role grants and the tests don't see used each time: the resource, the verb, and why it is granted.
+/// Rights that the tests don't use each time: the resource, the verb, and the reason why it is granted.
 const NOT_SEEN: [(&str, &str, &str); 7] = [
     (
         "percolatorclusters/finalizers",

@@ -114,7 +114,7 @@ fn take_back(space: &Namespace) {
     );
 }
 
-/// Where the operators' pods are, as far as they have a node.
+/// The nodes of the operators' pods, as far as they have one.
 fn nodes_of_operators() -> Result<Vec<String>, String> {
     let names = "jsonpath={.items[*].spec.nodeName}";
     let nodes = kubectl(&["-n", OPERATOR, "get", "pods", "-o", names])?;

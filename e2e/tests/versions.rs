@@ -10,7 +10,7 @@ const OLD: &str = "percolatorclusters.v1alpha1.percolator.dev";
 const NEW: &str = "percolatorclusters.v1.percolator.dev";
 /// How often an object is written until it is stored as the definition says.
 const TRIES: u32 = 100;
-/// Where the versions are in the definition.
+/// The path of the versions in the definition.
 const VERSION_OLD: usize = 0;
 const VERSION_NEW: usize = 1;
 

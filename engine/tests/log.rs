@@ -1,4 +1,4 @@
-//! What is torn is cut off, what is damaged is refused.
+//! A torn record is cut off, and a damaged one refused.
 
 use crate::common::{FaultyDisk, log_path, open, put};
 use percolator_engine::{Batch, Column, Direction, Engine, Error};

@@ -207,7 +207,7 @@ proptest! {
         prop_assert_eq!((component, rest), (a.to_vec(), &behind_a[..]));
     }
 
-    /// What is read from any bytes is what would have been written, or is refused.
+    /// Any bytes are refused, or decode to what would have been written.
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in "[PDLR]") {
         let mut likely = kind.into_bytes();

@@ -1,4 +1,4 @@
-//! What a lease lets a tablet server answer, at its very ends.
+//! The answers that a lease permits a tablet server, at its very ends.
 
 use percolator_protocol::lease::{Lease, NotLeased};
 use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp};

@@ -59,7 +59,7 @@ enum Fate {
     RolledBack,
 }
 
-/// What is to be, and the store.
+/// The model, and the store.
 struct World {
     cell: Cell,
     store: Store,

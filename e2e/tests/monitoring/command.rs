@@ -1,4 +1,4 @@
-//! What `percolator` reports of a cluster from outside of it, through `kubectl port-forward`, as docs/monitoring.md says.
+//! The reports of `percolator` about a cluster from outside of it, through `kubectl port-forward`, as docs/monitoring.md says.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;

@@ -91,7 +91,7 @@ fn named(name: &str, expression: &str) -> Vec<(String, String)> {
     }
 }
 
-/// What a dashboard shows where nothing is chosen but the cluster.
+/// The expressions of a dashboard if nothing is chosen but the cluster.
 fn chosen(expression: &str) -> String {
     let expression = expression
         .replace("$__rate_interval", "1m")

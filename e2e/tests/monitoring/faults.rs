@@ -1,4 +1,4 @@
-//! What goes wrong on purpose, each in a cluster of its own, so that an alert's labels say what it is about.
+//! Injected faults, each in a cluster of its own, so that an alert's labels name its fault.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -46,9 +46,9 @@ const FAULTS: [(&str, &str, &[&str]); 6] = [
         &["PercolatorDiskFilling", "PercolatorDiskFull"],
     ),
 ];
-/// What is said of no cluster: the operator is scaled away.
+/// The alert of no cluster: the operator is scaled away.
 const OF_THE_OPERATOR: [&str; 1] = ["PercolatorOperatorIdle"];
-/// What may fire for a moment when a fault is made, because alerts wait for a sixtieth of the time here, and why.
+/// Alerts that may fire for a moment when a fault is injected, because alerts wait for a sixtieth of the time here, and the reasons.
 const FOR_A_MOMENT: [(&str, &str, &str); 4] = [
     (
         "away",
@@ -77,7 +77,7 @@ const LONG_ENOUGH: Duration = Duration::from_secs(10);
 const VOLUME_MIB: u32 = 176;
 const ROOM_MIB: u64 = 48;
 
-/// What goes wrong, and goes away with the value.
+/// The injected faults, which end with the value.
 #[derive(Default)]
 pub(crate) struct Faulty {
     volume: Option<SmallVolume>,

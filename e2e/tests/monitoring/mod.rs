@@ -14,10 +14,10 @@ use percolator_e2e::{Kube, Namespace, OPERATOR, kubectl, say, small, wait};
 
 /// The namespace of all clusters here.
 const SPACE: &str = "monitored";
-/// Where the bank shows its client's metrics.
+/// The port of the bank's metrics.
 const BANK_PORT: u16 = 9091;
 
-/// What docs/monitoring.md has people write, for this Kubernetes; and the bank, which is an application.
+/// The configuration of docs/monitoring.md, for this Kubernetes; and the bank, which is an application.
 fn configuration(kube: &Kube) -> String {
     let jobs = documented_jobs(kube);
     format!(
@@ -76,7 +76,7 @@ impl Drop for Definitions {
     }
 }
 
-/// What `calm` asks for.
+/// The monitoring in the spec of `calm`.
 const MONITORING: &str = "  monitoring: {podMonitor: {enabled: true, labels: {release: prometheus}}, prometheusRule: {enabled: true}}";
 
 /// The real definition has taken the PodMonitor, and dropped nothing of it: it finds the pods by their labels, and their
@@ -115,7 +115,7 @@ fn check_monitor(space: &Namespace) {
     assert_eq!(found, expected);
 }
 
-/// What isn't asked for any more goes, and comes back when it is.
+/// Objects that the spec doesn't ask for are deleted, and made again when it does.
 fn check_removal(space: &Namespace) {
     say("monitoring is not asked for any more, and then it is");
     let monitoring = |is_asked: bool| {

@@ -2,7 +2,7 @@
 
 use percolator_e2e::{Kube, Namespace, small, wait};
 
-/// What happens to two clusters of one name, of one operator or of several.
+/// Two clusters of one name, of one operator or of several.
 #[expect(clippy::too_many_lines, reason = "one story in its order")]
 pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespace) {
     let say = |what: &str| green.say(what);

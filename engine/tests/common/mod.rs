@@ -16,14 +16,14 @@ use percolator_engine::{
     disk::{Disk, DiskFile},
 };
 
-/// What the disk holds, and how it is to fail.
+/// The content of the disk, and the failures to inject.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
     /// Bytes that still fit; above it an append writes what fits and fails.
     pub(crate) room: Option<usize>,
     pub(crate) free_bytes: Option<u64>,
-    /// What the next file holds before it is written over.
+    /// The old content of the next file, which is written over.
     pub(crate) left_over: Vec<u8>,
     pub(crate) fail_syncs: bool,
     pub(crate) fail_truncates: bool,
@@ -148,7 +148,7 @@ pub(crate) fn options(segment_bytes: u64) -> Options {
     }
 }
 
-/// Where the log pretends to be.
+/// The path of the log in messages.
 pub(crate) fn log_path() -> &'static Path {
     Path::new("/somewhere/log")
 }

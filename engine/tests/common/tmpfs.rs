@@ -29,7 +29,7 @@ impl Tmpfs {
         }
     }
 
-    /// What somebody else has there.
+    /// A file of somebody else.
     pub(crate) fn ballast(&self) -> PathBuf {
         self.0.join("ballast")
     }

@@ -1,4 +1,4 @@
-//! What must hold: after every step, and of every case when it has come to rest.
+//! The invariants: after every step, and at the end of every case.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,7 +134,7 @@ pub(crate) fn outcomes(world: &World<'_>) -> Result<(), String> {
     read_again(world, &committed)
 }
 
-/// What was returned to the application is true.
+/// Checks that the outcome returned to the application is true.
 fn reported(client: &Client, ending: Option<Ending>) -> Result<(), String> {
     let right = match &client.outcome {
         Some(Finished::Committed(ts)) => ending == Some(Ending::Committed(*ts)),
@@ -191,7 +191,7 @@ fn first_committer_wins(committed: &[Committed<'_>]) -> Result<(), String> {
     Ok(())
 }
 
-/// What a snapshot is to see: the plain model.
+/// The expected result of a snapshot, by a plain model.
 fn model(committed: &[Committed<'_>], snapshot: Timestamp) -> BTreeMap<Cell, Bytes> {
     let mut seen: Vec<_> = committed
         .iter()

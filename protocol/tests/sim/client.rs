@@ -10,7 +10,7 @@ use percolator_protocol::types::{Cell, Mutation, Timestamp};
 use super::plan::ReadPlan;
 use super::request::Request;
 
-/// What a client waits for.
+/// The purpose of a client's request.
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
     Read,
@@ -68,15 +68,15 @@ pub(crate) struct Client {
     pub(crate) min_commit_ts: Timestamp,
     /// Transactions whose locks its reads ignore.
     pub(crate) bypass: Vec<Timestamp>,
-    /// What it waits for, by call.
+    /// Its requests under way, by call.
     pub(crate) waiting: BTreeMap<u64, (Purpose, Request)>,
     /// Servers whose rollback hasn't been answered.
     pub(crate) rollbacks: usize,
-    /// What they said of the primary.
+    /// Their answer about the primary.
     pub(crate) primary_end: Option<PrimaryEnd>,
-    /// What it has read.
+    /// Its reads.
     pub(crate) found: Vec<(ReadPlan, Vec<(Cell, Bytes)>)>,
-    /// What was returned to its application.
+    /// The outcome returned to its application.
     pub(crate) outcome: Option<Finished>,
 }
 

@@ -1,4 +1,4 @@
-//! What happens in one case: transactions, and a schedule that picks the next thing to happen.
+//! The plan of one case: transactions, and a schedule that picks the next event.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ pub(crate) enum Step {
     Double(usize),
     /// A message is lost; anyone who waits for it asks again.
     Lose(usize),
-    /// Anyone who waits for what this message is about gives up on it; the message stays under way.
+    /// The client that waits for this message gives up on it; the message stays under way.
     GiveUp(usize),
     /// A client dies; what it has sent stays under way.
     Kill(usize),
@@ -136,7 +136,7 @@ impl Plan {
     }
 }
 
-/// What a flush writes before the mutation: nobody sees it.
+/// The value that a flush writes before the mutation: nobody sees it.
 pub(crate) fn early(mutation: &Mutation) -> Mutation {
     let (kind, value) = match mutation.kind {
         // As strong as what comes before it, so that it would be seen.

@@ -1,4 +1,4 @@
-//! What the tests of the rules share: a tiny store, rows and outcomes as text, and scripts.
+//! Shared code of the tests of the rules: a tiny store, rows and outcomes as text, and scripts.
 
 pub(crate) mod args;
 pub(crate) mod codec;

@@ -1,4 +1,4 @@
-//! What the rules answer, as text, both ways: a rule prints it, a coordinator's event reads it.
+//! The results of the rules as text, both ways: a rule prints it, a coordinator's event reads it.
 
 use percolator_protocol::actions::{CommitRejection, NotNotified, PrewriteRejection, Status};
 use percolator_protocol::txn::{Ending, ReadNext};

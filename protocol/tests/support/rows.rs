@@ -52,7 +52,7 @@ pub(crate) fn lock(lock: &Lock) -> String {
     text + &short(lock.short_value.as_ref())
 }
 
-/// What follows the word `lock`.
+/// The fields behind the word `lock`.
 pub(crate) fn read_lock(args: &mut Args) -> Result<Lock, String> {
     Ok(Lock {
         kind: read_kind(&args.expect("a kind")?)?,

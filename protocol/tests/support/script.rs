@@ -12,15 +12,15 @@ use super::{codec, rows, rules, txn};
 
 /// A command and its expected output.
 struct Step {
-    /// Where the command stands, from 1 on.
+    /// The line of the command, from 1 on.
     line: usize,
-    /// What stands before it.
+    /// The lines before it.
     comment: Vec<String>,
     command: Vec<String>,
     expected: Vec<String>,
 }
 
-/// What the commands of a script change.
+/// The state that the commands of a script change.
 #[derive(Default)]
 struct Runner {
     store: Store,

@@ -17,7 +17,7 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, Effect, Lock, Mutation, Timestamp, Write, key};
 
-/// What a reader got of a cell.
+/// The result of a read of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReadResult {
     Value(Bytes),
@@ -26,7 +26,7 @@ pub(crate) enum ReadResult {
     RolledBack,
 }
 
-/// What a scan is to read.
+/// The range of a scan.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct ScanRange {
     /// From this cell on.
@@ -105,7 +105,7 @@ impl Store {
         locks.collect()
     }
 
-    /// What the cell shows of the transaction.
+    /// The cell as far as the transaction is concerned.
     pub(crate) fn view(
         &self,
         cell: &Cell,
