@@ -220,6 +220,7 @@ fn a_state_that_comes_back_needs_no_restart() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one story in its order")]
 fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
     let cluster = Cluster::processes();
     cluster.run(&["gc", "set", "--retention", "1s"]).ok();

@@ -73,6 +73,7 @@ fn screen(bytes: &[u8]) -> String {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one story in its order")]
 fn top_draws_on_a_terminal_and_leaves_it_as_it_was() {
     let cluster = Cluster::processes();
     let splits: Vec<String> = (1..40).map(|number| format!("{number:02}")).collect();

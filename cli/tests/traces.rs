@@ -299,6 +299,7 @@ fn timestamps_by_a_relay_are_parts_of_the_traces_that_they_are_for() {
 
 /// The writer, the run of its observer, and what that causes are one trace.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn a_run_of_an_observer_is_a_part_of_the_trace_that_wrote() {
     let collector = Collector::start();
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str());

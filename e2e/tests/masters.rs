@@ -234,6 +234,7 @@ fn the_leader_is_evicted(space: &Namespace, tables: &Tables, application: &Appli
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn tables_are_created_while_masters_come_and_go() {
     let Some(kube) = Kube::find() else { return };
     kube.install(&[]);

@@ -314,6 +314,7 @@ fn a_heartbeat_from_before_a_tablet_was_made_says_nothing() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn a_folder_that_went_back_is_refused() {
     let mut cluster = Cluster::new();
     let reported = Heartbeat {

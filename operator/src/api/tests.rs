@@ -51,6 +51,7 @@ fn what_goes_by_itself_is_no_refusal() {
 
 /// What is refused hides nothing else, and what is for the Prometheus operator is done last.
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 async fn what_is_refused_keeps_nothing_else_from_being_done() {
     let asked = Arc::<Mutex<Vec<String>>>::default();
     let noted = asked.clone();

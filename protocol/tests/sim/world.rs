@@ -420,6 +420,7 @@ impl World<'_> {
         self.carry_out(at, commands);
     }
 
+    #[expect(clippy::too_many_lines, reason = "one match over all commands")]
     fn carry_out(&mut self, at: usize, commands: Vec<Command>) {
         for command in commands {
             match command {
