@@ -12,11 +12,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Monitoring;
-use crate::definition::rules;
+use crate::definition::{count_between, duration_between, quantity_at_least, rules};
 use crate::observer::Observer;
 use crate::pod::{Claim, Claims, ClientService, Log, Pod, PullPolicy, SecretName, Service, Volume};
 use crate::proxy::Proxy;
-use crate::resources::least_memory;
+use crate::resources::{MASTER_LEAST, ORACLE_LEAST, least_memory, least_memory_with_cache};
 use crate::status::Status;
 use crate::{Duration, Quantity};
 
@@ -24,6 +24,8 @@ use crate::{Duration, Quantity};
 pub const API_VERSION: &str = "percolator.dev/v1alpha1";
 /// The `kind` of this resource.
 pub const KIND: &str = "PercolatorCluster";
+/// How many masters there may be: a leader and two standbys.
+pub const MASTERS_MAX: u32 = 3;
 
 /// A cluster: timestamp oracles of which one leads, one master, and tablet servers that hold the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -287,7 +289,7 @@ pub struct Gc {
     /// How long versions are kept that no transaction reads, from 1s to 8784h (366 days). Snapshots that are older
     /// are refused. Default: what `percolator gc set` has set, or else 10m.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('1s') && duration(self) <= duration('8784h')", "must be from 1s to 8784h")])))]
+    #[schemars(extend("x-kubernetes-validations" = duration_between("1s", "8784h")))]
     pub retention: Option<Duration>,
     /// How long a transaction may keep versions from being collected, from 1s to 8784h; 0s: as long as it lives.
     /// One that goes on after that is refused. Default: what `percolator gc set` has set, or else 0s.
@@ -311,7 +313,7 @@ pub struct Balance {
     pub enabled: Option<bool>,
     /// A tablet with more bytes of keys and values is split in two, at least 1Mi. Default: 256Mi.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('1Mi')) >= 0", "must be at least 1Mi")])))]
+    #[schemars(extend("x-kubernetes-validations" = quantity_at_least("1Mi")))]
     pub split_size: Option<Quantity>,
     /// A tablet of which more cells a second are read and written is split where half of that is, if its server has too much;
     /// and tablets go to servers that are used less. 0: load doesn't count. Default: 1000.
@@ -322,17 +324,17 @@ pub struct Balance {
 /// The timestamp oracle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("x-kubernetes-validations" = least_memory("quantity('32Mi')", "32Mi")))]
+#[schemars(extend("x-kubernetes-validations" = least_memory(ORACLE_LEAST)))]
 pub struct Oracle {
     /// How many oracles, from 1 to 3, of which one leads. With 2, another one takes over within some seconds when the
     /// leader dies. They share a register, on Kubernetes a ConfigMap, and go on without it while all of them are up. A cluster
     /// that has had several keeps the register. The first change from 1 to more restarts the oracle. Default: 1.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 3", "must be from 1 to 3")])))]
+    #[schemars(extend("x-kubernetes-validations" = count_between(1, 3)))]
     pub replicas: u32,
     /// How far ahead of the clock a limit for timestamps is made durable, from 100ms to 60s.
     /// A longer window means fewer disk writes, and timestamps that may run further ahead of
     /// the clock after a restart. Changing it restarts the oracle. Default: 3s.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('100ms') && duration(self) <= duration('60s')", "must be from 100ms to 60s")])))]
+    #[schemars(extend("x-kubernetes-validations" = duration_between("100ms", "60s")))]
     pub window: Duration,
     /// The volume for the durable limit of timestamps.
     pub storage: Volume,
@@ -363,18 +365,18 @@ impl Default for Oracle {
 /// The tablet servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("x-kubernetes-validations" = least_memory("quantity(string(self.storage.cacheSize)).add(quantity('128Mi'))", "storage.cacheSize + 128Mi")))]
+#[schemars(extend("x-kubernetes-validations" = least_memory_with_cache()))]
 pub struct Tablets {
     /// How many tablet servers, from 1 to 1000. With fewer than there are, those with the highest numbers go, when
     /// the master has moved all tablets off them. Default: 3.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 1000", "must be from 1 to 1000")])))]
+    #[schemars(extend("x-kubernetes-validations" = count_between(1, 1000)))]
     pub replicas: u32,
     /// What each tablet server keeps its data in.
     pub storage: Storage,
     /// A tablet server that has to stop, because of a restart, an eviction or a drained node, first moves its tablets to the others,
     /// for at most so long, from 0s to 1h; 0s: it stops at once, and its rows are away until it has started again. Its pod has so
     /// much longer to end. A local cluster ignores it. Changing it restarts the tablet servers, one at a time. Default: 30s.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('0s') && duration(self) <= duration('1h')", "must be from 0s to 1h")])))]
+    #[schemars(extend("x-kubernetes-validations" = duration_between("0s", "1h")))]
     pub drain_on_stop: Duration,
     /// The service that gives the tablet servers' pods names.
     pub service: Service,
@@ -409,11 +411,11 @@ pub struct Storage {
     pub engine: Engine,
     /// Memory for the store's cache, in bytes for each server, at least 1Mi; a server needs more beside it. Changing it
     /// restarts the tablet servers, one at a time. Default: 256Mi.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('1Mi')) >= 0", "must be at least 1Mi")])))]
+    #[schemars(extend("x-kubernetes-validations" = quantity_at_least("1Mi")))]
     pub cache_size: Quantity,
     /// The volume's size, in bytes for each server, at least 64Mi; it may grow, and not shrink below what volumes were
     /// asked for. A local cluster uses the disk as it is and ignores this. Default: 10Gi.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('64Mi')) >= 0", "must be at least 64Mi")])))]
+    #[schemars(extend("x-kubernetes-validations" = quantity_at_least("64Mi")))]
     pub size: Quantity,
     /// The storage class of the volumes; it can't be changed once there is one. Default: the Kubernetes cluster's
     /// default class.
@@ -468,13 +470,13 @@ impl std::fmt::Display for Engine {
 /// The master: the directory of tables, tablets and servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("x-kubernetes-validations" = least_memory("quantity('64Mi')", "64Mi")))]
+#[schemars(extend("x-kubernetes-validations" = least_memory(MASTER_LEAST)))]
 pub struct Master {
     /// How many masters, from 1 to 3, of which one leads. With 2, another one takes over within some seconds when the
     /// leader dies. They share registers, on Kubernetes two ConfigMaps, and go on without these while all of them are up. A cluster
     /// that has had several keeps the registers. The first change from 1 to more restarts all servers, one at a time in each
     /// role. Default: 1.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 3", "must be from 1 to 3")])))]
+    #[schemars(extend("x-kubernetes-validations" = count_between(1, MASTERS_MAX)))]
     pub replicas: u32,
     /// The volume for the directory.
     pub storage: Volume,

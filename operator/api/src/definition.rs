@@ -13,6 +13,25 @@ pub(crate) fn rules(rules: &[(&str, &str)]) -> Value {
         .collect()
 }
 
+/// The rule of a count.
+pub(crate) fn count_between(least: u32, most: u32) -> Value {
+    let rule = format!("self >= {least} && self <= {most}");
+    rules(&[(&rule, &format!("must be from {least} to {most}"))])
+}
+
+/// The rule of a duration.
+pub(crate) fn duration_between(least: &str, most: &str) -> Value {
+    let rule =
+        format!("duration(self) >= duration('{least}') && duration(self) <= duration('{most}')");
+    rules(&[(&rule, &format!("must be from {least} to {most}"))])
+}
+
+/// The rule of a quantity.
+pub(crate) fn quantity_at_least(least: &str) -> Value {
+    let rule = format!("quantity(string(self)).compareTo(quantity('{least}')) >= 0");
+    rules(&[(&rule, &format!("must be at least {least}"))])
+}
+
 /// The definition of the resource, as `kubectl apply` takes it. A manifest without a `spec`, or with
 /// parts of one, gets every default from the API server.
 pub fn definition() -> Value {

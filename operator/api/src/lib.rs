@@ -21,8 +21,8 @@ mod template;
 mod validate;
 
 pub use cluster::{
-    API_VERSION, Balance, ClusterObject, Engine, KIND, Master, Metadata, Oracle, PercolatorCluster,
-    Spec, Storage, Tablets,
+    API_VERSION, Balance, ClusterObject, Engine, KIND, MASTERS_MAX, Master, Metadata, Oracle,
+    PercolatorCluster, Spec, Storage, Tablets,
 };
 pub use definition::{KUBERNETES_OWN, definition};
 pub use duration::{Duration, DurationError};
@@ -38,4 +38,4 @@ pub use quantity::{Quantity, QuantityError};
 pub use resources::{Amount, Needs, Resources};
 pub use status::{ConditionType, Leader, Reason, RoleStatus, Status, Templates, WorkloadStatus};
 pub use template::{PodPatch, merge};
-pub use validate::{MASTERS_MAX, Problem};
+pub use validate::Problem;

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Duration;
-use crate::definition::rules;
+use crate::definition::duration_between;
 
 /// What is made for the Prometheus operator (`monitoring.coreos.com/v1`). Where its definitions aren't there, the
 /// condition Monitored says so, and they are waited for; the servers don't wait. A change restarts nobody.
@@ -27,7 +27,7 @@ pub struct PodMonitor {
     /// Make one. Default: false.
     pub enabled: bool,
     /// How often each server is scraped, from 1s to 1m: some alerts wait for a minute. Default: 30s.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('1s') && duration(self) <= duration('1m')", "must be from 1s to 1m")])))]
+    #[schemars(extend("x-kubernetes-validations" = duration_between("1s", "1m")))]
     pub interval: Duration,
     /// More labels of it: those by which a Prometheus finds it. Default: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

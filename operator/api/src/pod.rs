@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::definition::rules;
+use crate::definition::{quantity_at_least, rules};
 use crate::{PodPatch, Quantity, Resources};
 
 // Of a field that may be null, the definition and the reference show this text, and not the field's own.
@@ -248,7 +248,7 @@ pub struct Claim {
 pub struct Volume {
     /// The volume's size, in bytes, at least 16Mi; it may grow, and not shrink below what the volume was asked for.
     /// Default: 1Gi.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('16Mi')) >= 0", "must be at least 16Mi")])))]
+    #[schemars(extend("x-kubernetes-validations" = quantity_at_least("16Mi")))]
     pub size: Quantity,
     /// The volume's storage class; it can't be changed once there is a volume. Default: the Kubernetes cluster's default
     /// class.

@@ -41,14 +41,14 @@ const fn mebibytes(count: u64) -> Quantity {
     Quantity::from_bytes(count << 20)
 }
 
-/// The smallest limit of an oracle's memory. The definition's rule has the same amount.
-const ORACLE_LEAST: Quantity = mebibytes(32);
-/// The smallest limit of a master's memory. The definition's rule has the same amount.
-const MASTER_LEAST: Quantity = mebibytes(64);
-/// The smallest limit of a proxy's memory. The definition's rule has the same amount.
-const PROXY_LEAST: Quantity = mebibytes(64);
-/// What a tablet server needs beside its cache, at the least. The definition's rule has the same amount.
-const TABLET_OVERHEAD_LEAST: u64 = 128 << 20;
+/// The smallest limit of an oracle's memory.
+pub(crate) const ORACLE_LEAST: Quantity = mebibytes(32);
+/// The smallest limit of a master's memory.
+pub(crate) const MASTER_LEAST: Quantity = mebibytes(64);
+/// The smallest limit of a proxy's memory.
+pub(crate) const PROXY_LEAST: Quantity = mebibytes(64);
+/// What a tablet server needs beside its cache, at the least.
+const TABLET_OVERHEAD_LEAST: Quantity = mebibytes(128);
 /// What a tablet server with some million rows has beside its cache at rest (docs/kubernetes.md has the figures).
 const TABLET_OVERHEAD: u64 = 256 << 20;
 /// The most that one had beside its cache, in an import of one transaction.
@@ -100,7 +100,7 @@ impl Tablets {
             request: beside(TABLET_OVERHEAD),
             // The allocator wastes a part of a large cache.
             limit: beside(TABLET_OVERHEAD_MAX.saturating_add(cache / 4)),
-            least: beside(TABLET_OVERHEAD_LEAST),
+            least: beside(TABLET_OVERHEAD_LEAST.bytes()),
         }
     }
 }
@@ -182,8 +182,21 @@ impl Resources {
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 
-/// A rule in CEL about a role: its limit of memory is at least `least`, which is an expression of a quantity.
-pub(crate) fn least_memory(least: &str, message: &str) -> serde_json::Value {
+/// A rule in CEL about a role: its limit of memory is at least `least`.
+pub(crate) fn least_memory(least: Quantity) -> serde_json::Value {
+    memory_rule(&format!("quantity('{least}')"), &least.to_string())
+}
+
+/// A rule in CEL about tablet servers: their limit of memory leaves room beside the cache.
+pub(crate) fn least_memory_with_cache() -> serde_json::Value {
+    let beside = TABLET_OVERHEAD_LEAST;
+    memory_rule(
+        &format!("quantity(string(self.storage.cacheSize)).add(quantity('{beside}'))"),
+        &format!("storage.cacheSize + {beside}"),
+    )
+}
+
+fn memory_rule(least: &str, message: &str) -> serde_json::Value {
     let limit = "quantity(string(self.pod.resources.limits['memory']))";
     serde_json::json!([{
         "rule": format!(

@@ -1,11 +1,12 @@
 //! What a manifest's values must be, beyond their types.
 
 mod clients;
+mod rules;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{Duration, Needs, PercolatorCluster, Pod, Quantity, ServiceType, Spec};
+use crate::{Needs, PercolatorCluster, Pod, ServiceType, Spec};
 
 /// Something wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,27 +31,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A leader and two standbys.
-const ORACLES_MAX: u32 = 3;
-/// The same of masters.
-pub const MASTERS_MAX: u32 = 3;
 /// Pods and their controllers add up to 22 letters to a cluster's name, and a host's name may
 /// have 63.
 const NAME_LEN_MAX: usize = 40;
 const LABEL_LEN_MAX: usize = 63;
 const LABEL_PREFIX_LEN_MAX: usize = 253;
-const TABLET_SERVERS_MAX: u32 = 1_000;
-const WINDOW_MIN: Duration = Duration::from_millis(100);
-const WINDOW_MAX: Duration = Duration::from_millis(60_000);
-const DRAIN_ON_STOP_MAX: Duration = Duration::from_millis(3_600_000);
-const INTERVAL_MIN: Duration = Duration::from_millis(1_000);
-const INTERVAL_MAX: Duration = Duration::from_millis(60_000);
-const RETENTION_MIN: Duration = Duration::from_millis(1_000);
-const RETENTION_MAX: Duration = Duration::from_millis(8_784 * 3_600_000);
-const SPLIT_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
-const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
-const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
-const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
 /// The operator's own labels, and those that it may have one day: it finds pods by them.
 const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", OWN_PREFIX];
 const OWN_PREFIX: &str = "percolator.dev/";
@@ -133,9 +118,7 @@ impl Spec {
 
     fn check(&self, problems: &mut Problems) {
         self.check_image(problems);
-        self.check_replicas(problems);
-        self.check_times(problems);
-        self.check_storage(problems);
+        rules::check(self, problems);
         if let Some(defaults) = &self.pod_defaults {
             let path = "spec.podDefaults";
             check_patch(path, defaults, None, problems);
@@ -266,111 +249,6 @@ impl Spec {
         let secrets = self.image_pull_secrets.iter();
         let secrets = secrets.map(|secret| secret.name.as_str());
         check_names("spec.imagePullSecrets", "name", secrets, problems);
-    }
-
-    fn check_replicas(&self, problems: &mut Problems) {
-        let oracles = self.oracle.replicas;
-        if !(1..=ORACLES_MAX).contains(&oracles) {
-            problems.add(
-                "spec.oracle.replicas",
-                format!("{oracles} must be from 1 to {ORACLES_MAX}"),
-            );
-        }
-        let masters = self.master.replicas;
-        if !(1..=MASTERS_MAX).contains(&masters) {
-            problems.add(
-                "spec.master.replicas",
-                format!("{masters} must be from 1 to {MASTERS_MAX}"),
-            );
-        }
-        let tablets = self.tablets.replicas;
-        if !(1..=TABLET_SERVERS_MAX).contains(&tablets) {
-            problems.add(
-                "spec.tablets.replicas",
-                format!("{tablets} must be from 1 to {TABLET_SERVERS_MAX}"),
-            );
-        }
-    }
-
-    fn check_times(&self, problems: &mut Problems) {
-        let window = self.oracle.window;
-        if !(WINDOW_MIN..=WINDOW_MAX).contains(&window) {
-            problems.add(
-                "spec.oracle.window",
-                format!(
-                    "{window} must be from {WINDOW_MIN} to {}s",
-                    WINDOW_MAX.as_millis() / 1_000
-                ),
-            );
-        }
-        let drain = self.tablets.drain_on_stop;
-        if drain > DRAIN_ON_STOP_MAX {
-            problems.add(
-                "spec.tablets.drainOnStop",
-                format!("{drain} must be from 0s to {DRAIN_ON_STOP_MAX}"),
-            );
-        }
-        let interval = self.monitoring.pod_monitor.interval;
-        if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
-            problems.add(
-                "spec.monitoring.podMonitor.interval",
-                format!("{interval} must be from {INTERVAL_MIN} to {INTERVAL_MAX}"),
-            );
-        }
-        for (path, time, or) in [
-            ("spec.gc.retention", self.gc.retention, ""),
-            (
-                "spec.gc.maxHold",
-                self.gc.max_hold.filter(|time| time.as_millis() != 0),
-                ", or 0s",
-            ),
-        ] {
-            if let Some(time) = time
-                && !(RETENTION_MIN..=RETENTION_MAX).contains(&time)
-            {
-                problems.add(
-                    path,
-                    format!("{time} must be from {RETENTION_MIN} to {RETENTION_MAX}{or}"),
-                );
-            }
-        }
-    }
-
-    fn check_storage(&self, problems: &mut Problems) {
-        if let Some(size) = self
-            .balance
-            .split_size
-            .filter(|size| *size < SPLIT_SIZE_MIN)
-        {
-            let wrong = format!("{size} must be at least {SPLIT_SIZE_MIN}");
-            problems.add("spec.balance.splitSize", wrong);
-        }
-        let tablets = &self.tablets.storage;
-        for (path, size, min) in [
-            (
-                "tablets.storage.cacheSize",
-                tablets.cache_size,
-                CACHE_SIZE_MIN,
-            ),
-            ("tablets.storage.size", tablets.size, SIZE_MIN),
-            (
-                "oracle.storage.size",
-                self.oracle.storage.size,
-                SMALL_SIZE_MIN,
-            ),
-            (
-                "master.storage.size",
-                self.master.storage.size,
-                SMALL_SIZE_MIN,
-            ),
-        ] {
-            if size < min {
-                problems.add(
-                    format!("spec.{path}"),
-                    format!("{size} must be at least {min}"),
-                );
-            }
-        }
     }
 
     fn check_own_labels(&self, problems: &mut Problems) {

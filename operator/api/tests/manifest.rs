@@ -158,9 +158,9 @@ fn wrong_values_are_named_with_what_to_do() {
         ),
         (
             "  proxy: {idleMax: 0s, sessionMax: 2h, grace: 61m}\n",
-            "line 5: spec.proxy.idleMax: 0s must be from 1s to 1h\n\
-             line 5: spec.proxy.sessionMax: 2h must be from 1s to 1h\n\
-             line 5: spec.proxy.grace: 1h1m must be from 0s to 1h",
+            "line 5: spec.proxy.grace: 1h1m must be from 0s to 1h\n\
+             line 5: spec.proxy.idleMax: 0s must be from 1s to 1h\n\
+             line 5: spec.proxy.sessionMax: 2h must be from 1s to 1h",
         ),
         (
             "  proxy: {pod: {resources: {limits: {memory: 32Mi}}}}\n",
@@ -269,6 +269,10 @@ fn wrong_values_are_named_with_what_to_do() {
             "line 5: spec.oracle.replicas: 4 must be from 1 to 3\n\
              line 5: spec.oracle.window: 10ms must be from 100ms to 60s\n\
              line 6: spec.master.replicas: 0 must be from 1 to 3",
+        ),
+        (
+            "  oracle: {window: 18446744073709551615ms}\n",
+            "line 5: spec.oracle.window: 5124095576030h25m51s615ms must be from 100ms to 60s",
         ),
         (
             "  monitoring: {podMonitor: {enabled: true, interval: 2m}}\n",

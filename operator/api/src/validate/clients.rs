@@ -5,32 +5,13 @@ use super::{
 };
 use crate::{Duration, Observer, Proxy};
 
-const PROXIES_MAX: u32 = 100;
 const WORKERS_MAX: u32 = 100;
 const OBSERVER_NAME_LEN_MAX: usize = 20;
 const RUNS_MAX: u32 = 1_000;
-const SESSION_MIN: Duration = Duration::from_millis(1_000);
-const SESSION_MAX: Duration = Duration::from_millis(3_600_000);
+const TIMEOUT_MIN: Duration = Duration::from_millis(1_000);
+const TIMEOUT_MAX: Duration = Duration::from_millis(3_600_000);
 
 pub(super) fn check_proxy(proxy: &Proxy, problems: &mut Problems) {
-    if let Some(replicas) = proxy.replicas.filter(|it| *it > PROXIES_MAX) {
-        problems.add(
-            "spec.proxy.replicas",
-            format!("{replicas} must be from 0 to {PROXIES_MAX}"),
-        );
-    }
-    for (field, time, least) in [
-        ("idleMax", proxy.idle_max, SESSION_MIN),
-        ("sessionMax", proxy.session_max, SESSION_MIN),
-        ("grace", proxy.grace, Duration::from_millis(0)),
-    ] {
-        if !(least..=SESSION_MAX).contains(&time) {
-            problems.add(
-                format!("spec.proxy.{field}"),
-                format!("{time} must be from {least} to {SESSION_MAX}"),
-            );
-        }
-    }
     let path = PROXY_POD;
     check_patch(path, &proxy.pod, Some("proxy"), problems);
     check_pod(path, &proxy.pod, problems);
@@ -85,8 +66,8 @@ pub(super) fn check_observer(path: &str, observer: &Observer, problems: &mut Pro
         }
     }
     let timeout = observer.timeout;
-    if !(SESSION_MIN..=SESSION_MAX).contains(&timeout) {
-        let message = format!("{timeout} must be from {SESSION_MIN} to {SESSION_MAX}");
+    if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) {
+        let message = format!("{timeout} must be from {TIMEOUT_MIN} to {TIMEOUT_MAX}");
         add("timeout", message);
     }
     check_pod(path, &observer.pod(), problems);
