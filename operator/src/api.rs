@@ -5,43 +5,46 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join, try_join_all};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Event as CoreEvent, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::api::{ApiResource, ObjectMeta};
 use kube::core::Status as KubeStatus;
-use kube::{Client, Resource as _};
+use kube::{Client, Resource};
 use percolator_api::{ClusterObject, Status};
 use percolator_telemetry::endpoint;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::cluster::{
-    self, FAILED_WEBHOOK, Kind, Lack, MANAGER, Object, Observed, Plan, Refusal, Settings,
+    self, FAILED_WEBHOOK, Kind, MANAGER, Object, Observed, Plan, Refusal, Settings,
+    UnavailableReason,
 };
 use crate::masters;
 
 /// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";
-/// A write may take as long as a webhook that nobody answers for: behind this the rest is left to the next reconcile.
-const WRITES_TAKE: Duration = Duration::from_secs(20);
-/// Claims of a thousand servers may be asked for.
-const ASKED_AT_A_TIME: usize = 16;
-/// How long a server may take to say why it isn't ready: it may be nowhere near.
-const WORDS_WITHIN: Duration = Duration::from_secs(1);
+/// How long the writes of a reconcile may take. Each one may wait for a webhook that doesn't answer; the next reconcile does the
+/// rest.
+const WRITES_TIMEOUT: Duration = Duration::from_secs(20);
+/// How many claims are read at a time: there may be a thousand servers.
+const READ_AT_A_TIME: usize = 16;
+/// How long a server may take to report why it isn't ready: the operator may not reach it.
+const READYZ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where to look: in each of these namespaces, or in all at once (`None`) if none is named.
+/// The namespaces to list and watch: each of these, or all at once (`None`) if none is named.
 pub(crate) fn scopes(namespaces: &[String]) -> impl Iterator<Item = Option<&str>> {
     let all = namespaces.is_empty().then_some(None);
     all.into_iter()
         .chain(namespaces.iter().map(|name| Some(name.as_str())))
 }
 
-/// Why a server isn't ready, as it says it; none if it doesn't answer, or is ready by now.
-async fn words(address: &str) -> Option<String> {
-    let answer = tokio::time::timeout(WORDS_WITHIN, endpoint::get(address, "/readyz")).await;
-    let answer = answer.ok()?.ok()?;
-    (answer.status != 200).then_some(answer.body)
+/// Why a server isn't ready, as it reports it; none if it doesn't answer, or is ready by now.
+async fn not_ready_message(address: &str) -> Option<String> {
+    let response = tokio::time::timeout(READYZ_TIMEOUT, endpoint::get(address, "/readyz")).await;
+    let response = response.ok()?.ok()?;
+    (response.status != 200).then_some(response.body)
 }
 
 fn text(object: &Value, path: &str) -> Option<String> {
@@ -97,25 +100,26 @@ fn writes(plan: &Plan) -> impl Iterator<Item = Write<'_>> {
     first.chain(removed).chain(released).chain(late)
 }
 
-/// Whether it was refused. Another failure ends the reconcile.
-fn refusal(answer: kube::Result<()>, is_of_monitoring: bool) -> kube::Result<Option<Refusal>> {
-    match answer {
+/// The refusal of a write, if it was refused. Another failure ends the reconcile.
+fn refusal(result: kube::Result<()>, is_of_monitoring: bool) -> kube::Result<Option<Refusal>> {
+    match result {
         Ok(()) => Ok(None),
         Err(kube::Error::Api(why)) if is_refusal(&why) && !is_of_ending_namespace(&why) => {
             tracing::info!(why.message, "refused");
-            let words = lasting_words(&why.message).to_owned();
+            let message = stable_message(&why.message).to_owned();
             Ok(Some(if is_of_monitoring {
-                Refusal::of_monitoring(words)
+                Refusal::of_monitoring(message)
             } else {
-                Refusal::of_servers(words)
+                Refusal::of_servers(message)
             }))
         }
         Err(error) => Err(error),
     }
 }
 
-/// What is the same each time: behind the name of a webhook that can't be asked there may be times and ports.
-fn lasting_words(message: &str) -> &str {
+/// The part of a message that is the same each time: after the name of a webhook that can't be called there may be times and
+/// ports.
+fn stable_message(message: &str) -> &str {
     let end = message.find(FAILED_WEBHOOK).and_then(|at| {
         let name = at + FAILED_WEBHOOK.len();
         Some(name + message[name..].find('"')? + 1)
@@ -135,10 +139,10 @@ pub(crate) fn is_of_ending_namespace(why: &KubeStatus) -> bool {
 /// Whether the same request will be refused again, until somebody changes something. A conflict and too many
 /// requests go by themselves.
 fn is_refusal(why: &KubeStatus) -> bool {
-    // What can't be merged, such as lists with two elements of one name, and what a webhook is asked about that doesn't
-    // answer, are internal errors to an API server.
+    // The API server reports an internal error if a patch can't be merged, as with two elements of one name in a list, and if a
+    // webhook doesn't answer.
     let lasts = ["typed patch", FAILED_WEBHOOK];
-    let lasts = why.code == 500 && lasts.iter().any(|words| why.message.contains(words));
+    let lasts = why.code == 500 && lasts.iter().any(|text| why.message.contains(text));
     lasts || matches!(why.code, 400..=499) && !matches!(why.code, 401 | 404 | 409 | 429)
 }
 
@@ -165,33 +169,37 @@ impl Objects {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
+    fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
     /// The resource itself, none if it's gone.
     pub(crate) async fn cluster(&self, name: &str) -> kube::Result<Option<ClusterObject>> {
         self.clusters().get_opt(name).await
     }
 
-    /// The objects with these labels. What the API server remembers, without asking its store, is a moment old at most,
-    /// and cheap where there are many objects of other clusters.
-    async fn labelled<K>(&self, selector: &str, is_fresh: bool) -> kube::Result<Vec<Value>>
+    /// The objects with these labels. The API server's cache, without a read of its store, is a moment old at most, and cheap if
+    /// there are many objects of other clusters.
+    async fn labelled<K>(&self, selector: &str, is_fresh: bool) -> kube::Result<Vec<K>>
     where
-        K: kube::Resource<DynamicType = ()>,
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
     {
         let mut parameters = ListParams::default().labels(selector);
         if !is_fresh {
             parameters = parameters.match_any();
         }
-        let list = self
-            .kind(&ApiResource::erase::<K>(&()))
-            .list(&parameters)
-            .await?;
-        Ok(list.items.into_iter().map(|object| json!(object)).collect())
+        let api = Api::<K>::namespaced(self.client.clone(), &self.namespace);
+        Ok(api.list(&parameters).await?.items)
     }
 
     async fn pods_and_claims(
         &self,
         of_cluster: &str,
         is_fresh: bool,
-    ) -> kube::Result<(Vec<Value>, Vec<Value>)> {
+    ) -> kube::Result<(Vec<Pod>, Vec<PersistentVolumeClaim>)> {
         try_join(
             self.labelled::<Pod>(of_cluster, is_fresh),
             self.labelled::<PersistentVolumeClaim>(of_cluster, is_fresh),
@@ -199,13 +207,35 @@ impl Objects {
         .await
     }
 
-    /// Reads what is there of the cluster, and whatever has a name that it needs. What decisions rest on is as the
-    /// store has it. `lacking` are the kinds that there are no definitions of.
+    /// The object of this name, or why its kind is unavailable.
+    async fn named(
+        &self,
+        kind: Kind,
+        name: String,
+    ) -> kube::Result<Option<((Kind, String), Result<Value, UnavailableReason>)>> {
+        let found = match self.kind(&kind.api()).get_opt(&name).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(object)) => Ok(json!(object)),
+            // No reason to leave the servers alone.
+            Err(kube::Error::Api(status)) if status.code == 403 && kind.is_of_monitoring() => {
+                Err(UnavailableReason::Permission)
+            }
+            // A missing object would be a Status with this reason: the definition has gone since it was read.
+            Err(kube::Error::Api(status)) if status.code == 404 && kind.is_of_monitoring() => {
+                Err(UnavailableReason::Definition)
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Some(((kind, name), found)))
+    }
+
+    /// Reads what is there of the cluster, and the objects whose names it needs. Decisions rest on reads of the store.
+    /// `unavailable` has the kinds without definitions.
     pub(crate) async fn observe(
         &self,
         cluster: &ClusterObject,
         settings: &Settings,
-        mut lacking: BTreeMap<Kind, Lack>,
+        mut unavailable: BTreeMap<Kind, UnavailableReason>,
         now: Timestamp,
     ) -> kube::Result<Observed> {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
@@ -214,21 +244,8 @@ impl Objects {
         let needed = cluster::names_needed(cluster, settings, &made);
         let needed = needed
             .into_iter()
-            .filter(|(kind, _)| !lacking.contains_key(kind));
-        let objects = needed.map(|key| async move {
-            match self.kind(&key.0.api()).get_opt(&key.1).await {
-                Ok(found) => Ok(found.map(|object| (key, Ok(json!(object))))),
-                // No reason to leave the servers alone.
-                Err(kube::Error::Api(status)) if status.code == 403 && key.0.is_of_monitoring() => {
-                    Ok(Some((key, Err(Lack::Permission))))
-                }
-                // Not the object: that would be a Status with this reason. Its definition has gone since it was asked for.
-                Err(kube::Error::Api(status)) if status.code == 404 && key.0.is_of_monitoring() => {
-                    Ok(Some((key, Err(Lack::Definition))))
-                }
-                Err(error) => Err(error),
-            }
-        });
+            .filter(|(kind, _)| !unavailable.contains_key(kind));
+        let objects = needed.map(|(kind, name)| self.named(kind, name));
         let (objects, (pods, claims)) = try_join(
             try_join_all(objects),
             self.pods_and_claims(&of_cluster, false),
@@ -238,25 +255,25 @@ impl Objects {
         for (key, object) in objects.into_iter().flatten() {
             match object {
                 Ok(object) => drop(found.insert(key, object)),
-                Err(lack) => drop(lacking.insert(key.0, lack)),
+                Err(reason) => drop(unavailable.insert(key.0, reason)),
             }
         }
         let mut observed = Observed {
             objects: found,
             claims,
-            lacking,
+            unavailable,
             ..Observed::default()
         };
         if observed.has_deployments() {
             observed.replica_sets = self.labelled::<ReplicaSet>(&of_cluster, false).await?;
         }
         observed.pods = observed.own_pods(cluster, pods);
-        let claims = self.kind(&claims_api());
+        let claims = self.claims();
         let unknown = cluster::claims_to_ask_for(cluster, &observed);
-        for names in unknown.chunks(ASKED_AT_A_TIME) {
+        for names in unknown.chunks(READ_AT_A_TIME) {
             let found = try_join_all(names.iter().map(|name| claims.get_opt(name))).await?;
             for claim in found.into_iter().flatten() {
-                cluster::note_claim(cluster, &mut observed, json!(claim));
+                cluster::note_claim(cluster, &mut observed, claim);
             }
         }
         if cluster::wants_fresh_lists(cluster, &observed, settings) {
@@ -272,22 +289,20 @@ impl Objects {
             let refusal = cluster::last_refusal(&events);
             observed.refused_pods.extend(refusal.map(|why| (set, why)));
         }
-        let asked = cluster::to_ask(&observed).into_iter();
-        let said = join_all(
-            asked.map(|(pod, address)| async move { Some((pod, words(&address).await?)) }),
-        );
-        observed.said = said.await.into_iter().flatten().collect();
+        let not_ready = cluster::to_ask(&observed).into_iter();
+        let messages =
+            join_all(not_ready.map(|(pod, address)| async move {
+                Some((pod, not_ready_message(&address).await?))
+            }));
+        observed.not_ready_messages = messages.await.into_iter().flatten().collect();
         Ok(observed)
     }
 
-    /// What was told of an object.
-    async fn events(&self, uid: &str) -> kube::Result<Vec<Value>> {
+    /// The events of an object.
+    async fn events(&self, uid: &str) -> kube::Result<Vec<Event>> {
         let parameters = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
-        let list = self
-            .kind(&ApiResource::erase::<CoreEvent>(&()))
-            .list(&parameters)
-            .await?;
-        Ok(list.items.into_iter().map(|event| json!(event)).collect())
+        let api = Api::<Event>::namespaced(self.client.clone(), &self.namespace);
+        Ok(api.list(&parameters).await?.items)
     }
 
     /// Does what was planned, or as much of it as there is time for, and notes in `observed` what is there then. What is refused
@@ -303,7 +318,7 @@ impl Objects {
         let mut refused = Vec::new();
         let began = Instant::now();
         for write in writes(plan) {
-            if began.elapsed() > WRITES_TAKE {
+            if began.elapsed() > WRITES_TIMEOUT {
                 return Ok(CarriedOut {
                     refused,
                     is_cut_off: true,
@@ -338,11 +353,11 @@ impl Objects {
             }
             Write::Release(name) => {
                 let mut claims = observed.claims.iter();
-                let live = claims.find(|claim| cluster::name(claim) == name);
-                // As it was looked at: it may have a volume by now.
+                let live = claims.find(|claim| cluster::name_of(*claim) == name);
+                // The version that was read: the claim may have a volume by now.
                 let only = Preconditions {
-                    uid: live.and_then(|live| text(live, "/metadata/uid")),
-                    resource_version: live.and_then(|live| text(live, "/metadata/resourceVersion")),
+                    uid: live.and_then(|live| live.metadata.uid.clone()),
+                    resource_version: live.and_then(|live| live.metadata.resource_version.clone()),
                 };
                 self.remove(&claims_api(), name, only).await?;
                 observed.note_released(name);
@@ -355,9 +370,9 @@ impl Objects {
     async fn apply(&self, object: &Object, observed: &mut Observed) -> kube::Result<()> {
         let mut value = object.value.clone();
         let mut parameters = PatchParams::apply(MANAGER);
-        // The very object that was looked at; and where there was none, somebody else may have made one since. As it was then: a
-        // deletion that leaves everything (`--cascade=orphan`) may have taken its owner off, and one that got the owner back
-        // would go with it.
+        // The object that was read, in the version that was read. If there was none, others may have made one since. A deletion
+        // that leaves everything (`--cascade=orphan`) may have taken its owner off; an object that got the owner back would go
+        // with it.
         if let Some(live) = observed.get(object.kind, &object.name) {
             for field in ["uid", "resourceVersion"] {
                 value["metadata"][field] = live["metadata"][field].clone();
@@ -385,18 +400,18 @@ impl Objects {
             ..PatchParams::default()
         };
         let changed = self
-            .kind(&claims_api())
+            .claims()
             .patch(name, &as_manager, &Patch::Merge(change.clone()))
             .await?;
         tracing::info!(claim = name, %change, "changed a claim");
         let mut claims = observed.claims.iter_mut();
-        if let Some(known) = claims.find(|claim| cluster::name(claim) == name) {
-            *known = json!(changed);
+        if let Some(known) = claims.find(|claim| cluster::name_of(&**claim) == name) {
+            *known = changed;
         }
         Ok(())
     }
 
-    /// Removes an object, if it is the one that was looked at, and no other that has taken its name since.
+    /// Removes an object, if it is the one that was read, and no other that has taken its name since.
     async fn remove(
         &self,
         kind: &ApiResource,
@@ -412,14 +427,14 @@ impl Objects {
                 tracing::info!(kind = kind.kind, name, "removed");
                 Ok(())
             }
-            // By its code: without its definition the answer is no Status.
+            // By its code: without the definition the response is no Status.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(error),
         }
     }
 
     /// Writes the status, unless it's there already.
-    pub(crate) async fn tell(
+    pub(crate) async fn write_status(
         &self,
         cluster: &ClusterObject,
         status: &Status,
@@ -428,7 +443,7 @@ impl Objects {
             return Ok(false);
         }
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
-        // The object that was looked at, and no other of its name.
+        // The object that was read, and no other of its name.
         let object = json!({
             "apiVersion": ClusterObject::api_version(&()),
             "kind": ClusterObject::kind(&()),

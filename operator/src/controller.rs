@@ -35,27 +35,28 @@ use crate::reconciles::Reconciles;
 use crate::rolls::{self, Rolls};
 use crate::watches::Watches;
 
-/// How many clusters are reconciled at a time, of all namespaces together.
+/// How many clusters are reconciled at a time, in all namespaces together.
 const CONCURRENCY: u16 = 8;
-/// What happens to a cluster within this is reconciled once: its objects come in bursts.
-const GATHER: Duration = Duration::from_millis(50);
-/// What happened while nobody watched is found out by then.
+/// Changes of a cluster within this time lead to one reconcile: its objects change in bursts.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+/// How often each cluster is reconciled without a change: a watch may have missed one.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
-/// What goes on for too long, while servers don't serve, is found out by then, at first.
-const RESYNC_SOON: Duration = Duration::from_secs(12);
-/// How soon a cluster whose tablets are moved off servers is reconciled, of which no watch tells: at first, and at the latest.
+/// The first interval of reconciles while servers don't serve: a state that lasts becomes Degraded.
+const RESYNC_MIN: Duration = Duration::from_secs(12);
+/// The first and the longest interval of reconciles while tablets are moved off servers: no watch reports that.
 const DRAIN_RESYNC: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(60));
-/// A plan goes on by then after an answer of the API server that nothing tells of.
-const GO_ON: Duration = Duration::from_millis(200);
-/// Definitions and permissions that are waited for come without a word; so goes what is somebody else's.
-const RESYNC_OF_WAITING: Duration = Duration::from_secs(40);
-/// How often what the watches tell is compared with what there is.
-const COMPARE: Duration = Duration::from_secs(120);
-/// All of them are listed by then, or never.
-const LISTED: Duration = Duration::from_secs(60);
-/// How many clusters are asked for at a time, to compare.
+/// How soon a plan continues after a write that no watch reports.
+const CONTINUE_AFTER: Duration = Duration::from_millis(200);
+/// The longest interval of reconciles while a definition or a permission is missing, or another owner's object has a name that
+/// the cluster needs: no watch reports that this changes.
+const WAITING_RESYNC: Duration = Duration::from_secs(40);
+/// How often what the watches have reported is compared with a list.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(120);
+/// How long that list may take.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
+/// How many clusters that list requests at a time.
 const COMPARED_AT_A_TIME: u32 = 100;
-/// How many objects come at a time when a watch begins: that many are in memory whole.
+/// How many objects a watch requests at a time when it begins: these are in memory with all their fields.
 const WATCHED_AT_A_TIME: u32 = 100;
 
 /// What admission altered of a cluster's objects.
@@ -70,15 +71,15 @@ pub(crate) struct Shared {
     pub(crate) reconciles: Reconciles,
     definitions: Definitions,
     pub(crate) watches: Watches,
-    /// Every namespace that is watched by itself has a controller of its own, and they share these.
+    /// The slots of reconciles. Each namespace that is watched by itself has its own controller, and they share these.
     slots: Semaphore,
     /// What admission made of the objects of clusters, by their full names: otherwise it would be applied again each time.
     altered: Mutex<BTreeMap<String, AlteredObjects>>,
     /// Which clusters change their servers.
     rolls: Mutex<Rolls>,
-    /// What the statuses of clusters say, for metrics.
+    /// The conditions of all clusters, for metrics.
     pub(crate) conditions: ClusterConditions,
-    /// The clusters that watches have told of, and that aren't gone.
+    /// The clusters that the watches have reported and that still exist.
     known: Mutex<Vec<Store<KnownObject<ClusterObject>>>>,
 }
 
@@ -143,8 +144,7 @@ impl Shared {
         known.push(store);
     }
 
-    /// How many clusters are known, are being reconciled, and wait to be reconciled again after a failure; one that is gone
-    /// waits for nothing.
+    /// How many clusters are known, are being reconciled, and wait for a retry. Clusters that are gone don't wait.
     pub(crate) fn count(&self) -> (usize, usize, usize) {
         self.reconciles.count(|name| {
             let (namespace, name) = name.split_once('/').unwrap_or_default();
@@ -152,19 +152,19 @@ impl Shared {
         })
     }
 
-    /// The generation of a cluster that watches have told last.
+    /// The generation of a cluster that a watch has reported last.
     fn generation(&self, full_name: &str) -> Option<i64> {
         let (namespace, name) = full_name.split_once('/')?;
-        self.told(namespace, name)?.metadata.generation
+        self.watched(namespace, name)?.metadata.generation
     }
 
-    /// Whether there is such a cluster, as far as watches have told.
+    /// Whether there is such a cluster, by what the watches have reported.
     pub(crate) fn is_there(&self, namespace: &str, name: &str) -> bool {
-        self.told(namespace, name).is_some()
+        self.watched(namespace, name).is_some()
     }
 
-    /// The cluster, as watches have told it last.
-    fn told(&self, namespace: &str, name: &str) -> Option<Arc<KnownObject<ClusterObject>>> {
+    /// The cluster, as a watch has reported it last.
+    fn watched(&self, namespace: &str, name: &str) -> Option<Arc<KnownObject<ClusterObject>>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let reference = ObjectRef::new(name).within(namespace);
         known.iter().find_map(|store| store.get(&reference))
@@ -192,31 +192,31 @@ pub(crate) async fn run(
     }
 }
 
-/// Compares what the watches have told with what there is, again and again: a watch may stand still without an error.
+/// Compares what the watches have reported with a list, again and again: a watch may stand still without an error.
 async fn compare(shared: &Shared, namespaces: &[String]) {
     loop {
-        tokio::time::sleep(COMPARE).await;
-        // A list of which nothing comes any more would end all comparing.
+        tokio::time::sleep(COMPARE_INTERVAL).await;
+        // A list that never ends would end all comparing.
         let listed = generations(&shared.client, namespaces);
-        match tokio::time::timeout(LISTED, listed).await {
+        match tokio::time::timeout(LIST_TIMEOUT, listed).await {
             Ok((present, unknown)) => {
                 let is_unknown = |name: &str| {
                     unknown.iter().any(|namespace| {
                         namespace.is_none_or(|it| name.split('/').next() == Some(it))
                     })
                 };
-                let told = |name: &str| shared.generation(name);
+                let reported = |name: &str| shared.generation(name);
                 shared
                     .reconciles
-                    .compare(&present, told, |name| !is_unknown(name));
+                    .compare(&present, reported, |name| !is_unknown(name));
             }
-            Err(_) => tracing::warn!("no answer to a list of the clusters"),
+            Err(_) => tracing::warn!("the list of the clusters timed out"),
         }
     }
 }
 
-/// Clusters by their full names, and their generations; and the namespaces that tell of none, as one whose role is gone:
-/// `None` for all.
+/// Clusters by their full names, and their generations; and the namespaces that can't be listed, as one without the operator's
+/// role: `None` for all.
 async fn generations<'a>(
     client: &Client,
     namespaces: &'a [String],
@@ -280,7 +280,9 @@ async fn watch(
     ));
     let of_servers = pages.clone().labels(CLUSTER_LABEL);
     let clusters = api::<ClusterObject>(client, namespace);
-    let config = Config::default().concurrency(CONCURRENCY).debounce(GATHER);
+    let config = Config::default()
+        .concurrency(CONCURRENCY)
+        .debounce(DEBOUNCE);
     let metrics = shared.metrics.clone();
     let controller = Controller::new(clusters, pages);
     shared.knows(controller.store());
@@ -306,7 +308,7 @@ async fn watch(
         .run(reconcile, failed, shared.clone())
         .for_each(|result| {
             if let Err(controller::Error::ObjectNotFound(gone)) = &result {
-                // Something of a cluster that is gone has changed, or a reconcile of it was to be tried again: as it is to be.
+                // An object of a cluster that is gone has changed, or a retry of the cluster was due: no failure.
                 let namespace = gone.namespace.as_deref().unwrap_or_default();
                 shared.forget(&format!("{namespace}/{}", gone.name));
             } else if let Err(error) = result {
@@ -338,7 +340,7 @@ async fn reconcile(
     let timer = shared.metrics.durations.start_timer();
     let result = async {
         match run_steps(&found.metadata, &shared).await {
-            // What is asked for something of it fails when it goes meanwhile, which is no failure.
+            // Requests fail when the cluster goes meanwhile: no failure.
             Err(_) if is_gone(&found.metadata, &shared).await => Ok(Action::await_change()),
             result => result,
         }
@@ -373,8 +375,8 @@ fn failed(found: Arc<KnownObject<ClusterObject>>, error: &Error, shared: Arc<Sha
     Action::requeue(pause)
 }
 
-/// When to reconcile again though nothing happened: the longer servers have not served, or something has been waited for, the
-/// less is to be expected of the next moment.
+/// When to reconcile again without a change: the interval grows with the time for which servers have not served, or for which the
+/// cluster has waited.
 fn requeue_after(status: &Status, now: Timestamp) -> Duration {
     let waited_for = [
         Reason::WaitingForDefinitions,
@@ -388,7 +390,7 @@ fn requeue_after(status: &Status, now: Timestamp) -> Duration {
         .iter()
         .any(|condition| waited_for.contains(&condition.reason))
     {
-        RESYNC_OF_WAITING
+        WAITING_RESYNC
     } else {
         RESYNC_INTERVAL
     };
@@ -410,12 +412,12 @@ fn requeue_after(status: &Status, now: Timestamp) -> Duration {
     });
     match lasts {
         Some(lasts) if is_draining => (lasts / 4).clamp(DRAIN_RESYNC.0, DRAIN_RESYNC.1),
-        Some(lasts) => lasts.clamp(RESYNC_SOON, most),
+        Some(lasts) => lasts.clamp(RESYNC_MIN, most),
         None => most,
     }
 }
 
-/// Dereference, decide, carry out, tell.
+/// Dereference, decide, carry out, write the status.
 async fn run_steps(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error> {
     let name = found.name.as_deref().unwrap_or_default();
     let namespace = found.namespace.as_deref().unwrap_or_default();
@@ -429,10 +431,10 @@ async fn run_steps(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         shared.rolls().end(&full_name(found));
         return Ok(Action::await_change());
     }
-    let lacking = shared.definitions.lacking(&shared.client).await?;
+    let unavailable = shared.definitions.unavailable(&shared.client).await?;
     let now = Timestamp::now();
     let mut observed = objects
-        .observe(&cluster, &shared.settings, lacking, now)
+        .observe(&cluster, &shared.settings, unavailable, now)
         .await?;
     if cluster::adopts(&cluster, &observed) {
         // A deletion that leaves everything (`--cascade=orphan`) takes the owner off each object after the resource is marked. An object
@@ -442,7 +444,7 @@ async fn run_steps(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         let is_there =
             |it: ClusterObject| it.metadata.uid == *uid && it.metadata.deletion_timestamp.is_none();
         if !now.is_some_and(is_there) {
-            return Ok(Action::requeue(GO_ON));
+            return Ok(Action::requeue(CONTINUE_AFTER));
         }
     }
     let full_name = full_name(found);
@@ -458,15 +460,15 @@ async fn run_steps(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     let is_newly_altered = note_altered(shared, &full_name, &observed);
     match done.refused.into_iter().next() {
         Some(refusal) => Err(Error::Refused(refusal.why)),
-        None if done.is_cut_off => Ok(Action::requeue(GO_ON)),
-        // Nothing more is to be done, ever; what goes meanwhile is told by watches.
+        None if done.is_cut_off => Ok(Action::requeue(CONTINUE_AFTER)),
+        // Nothing more is to be done. The watches report what goes meanwhile.
         None if observed.namespace_ends => Ok(Action::requeue(RESYNC_INTERVAL)),
-        // What was applied may have been so already, and no watch brings anything then.
-        None if is_newly_altered => Ok(Action::requeue(GO_ON)),
+        // An apply that changed nothing leads to no event of a watch.
+        None if is_newly_altered => Ok(Action::requeue(CONTINUE_AFTER)),
         None => {
             let now = Timestamp::now();
             let status = cluster.status.as_ref();
-            let pause = status.map_or(RESYNC_SOON, |status| requeue_after(status, now));
+            let pause = status.map_or(RESYNC_MIN, |status| requeue_after(status, now));
             let pause = pause.mul_f64(rand::random_range(1.0..1.5));
             let due = cluster::due_in(&cluster, &observed, &shared.settings, now);
             let due = due.map(|seconds| Duration::from_secs(seconds + 1));
@@ -475,7 +477,7 @@ async fn run_steps(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     }
 }
 
-/// Keeps what admission altered of a cluster's objects for the next reconcile. Whether that is news.
+/// Keeps what admission altered of a cluster's objects for the next reconcile. Returns whether that has changed.
 fn note_altered(shared: &Shared, full_name: &str, observed: &Observed) -> bool {
     let mut altered = shared.altered();
     if observed.altered.is_empty() {
@@ -497,7 +499,7 @@ fn decide(shared: &Shared, cluster: &ClusterObject, observed: &mut Observed) -> 
     match turn {
         Ok(()) => decision,
         Err(why) => {
-            observed.turn_awaited = Some(why);
+            observed.turn_wait = Some(why);
             cluster::decide(cluster, observed, &shared.settings)
         }
     }
@@ -541,7 +543,7 @@ async fn carry_out(
     let last = status(cluster, observed, &carried_out.refused);
     // From the first role to the last it is one change.
     let is_repair = matches!(decision, Decision::Invalid(..)) && plan.waits.is_some();
-    let goes_on = plan.is_to_restart && (is_repair || cluster::awaits_servers(&last));
+    let goes_on = plan.is_to_restart && (is_repair || cluster::waits_for_servers(&last));
     if !cluster::is_changing(cluster, observed) && !goes_on {
         shared.rolls().end(&full_name(&cluster.metadata));
     }
@@ -556,7 +558,7 @@ async fn write_status(
     cluster: &mut ClusterObject,
     status: Status,
 ) -> Result<(), Error> {
-    if objects.tell(cluster, &status).await? {
+    if objects.write_status(cluster, &status).await? {
         shared.metrics.writes.inc();
         publish(shared, cluster, &status).await;
         cluster.status = Some(status);
@@ -564,10 +566,10 @@ async fn write_status(
     Ok(())
 }
 
-/// Events for `kubectl describe`. One that is lost is no harm: the status says the same.
+/// Publishes events for `kubectl describe`. A lost event does no harm: the status says the same.
 async fn publish(shared: &Shared, cluster: &ClusterObject, status: &Status) {
     let reference = cluster.object_ref(&());
-    for (condition, is_bad) in cluster::turned(cluster.status.as_ref(), status) {
+    for (condition, is_warning) in cluster::turned(cluster.status.as_ref(), status) {
         tracing::info!(
             condition = condition.type_,
             status = condition.status,
@@ -576,7 +578,7 @@ async fn publish(shared: &Shared, cluster: &ClusterObject, status: &Status) {
             "turned"
         );
         let event = Event {
-            type_: if is_bad {
+            type_: if is_warning {
                 EventType::Warning
             } else {
                 EventType::Normal
@@ -590,7 +592,7 @@ async fn publish(shared: &Shared, cluster: &ClusterObject, status: &Status) {
             Ok(()) => {}
             // No event either.
             Err(kube::Error::Api(why)) if is_of_ending_namespace(&why) => return,
-            Err(error) => tracing::warn!(%error, "an event was not taken"),
+            Err(error) => tracing::warn!(%error, "cannot publish an event"),
         }
     }
 }

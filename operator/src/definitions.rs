@@ -6,55 +6,59 @@ use std::time::{Duration, Instant};
 
 use kube::Client;
 
-use crate::cluster::{Kind, Lack};
+use crate::cluster::{Kind, UnavailableReason};
 
-/// For so long an answer is good for the reconciles of all clusters.
-const GOOD_FOR: Duration = Duration::from_secs(30);
+/// How long a response is cached for the reconciles of all clusters.
+const CACHED_FOR: Duration = Duration::from_secs(30);
 
-/// What was last said about it.
+/// The last response, and its time.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
-    last: Mutex<Option<(Instant, BTreeMap<Kind, Lack>)>>,
+    last: Mutex<Option<(Instant, BTreeMap<Kind, UnavailableReason>)>>,
 }
 
 impl Definitions {
-    /// The kinds that there are no definitions of. Where the API server doesn't say, what it said before counts.
+    /// The kinds without definitions. If the API server doesn't answer, its last response counts.
     ///
     /// # Errors
     /// The API server doesn't answer, and never has.
-    pub(crate) async fn lacking(&self, client: &Client) -> kube::Result<BTreeMap<Kind, Lack>> {
+    pub(crate) async fn unavailable(
+        &self,
+        client: &Client,
+    ) -> kube::Result<BTreeMap<Kind, UnavailableReason>> {
         let now = Instant::now();
         let last = self
             .last
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        if let Some((at, lacking)) = &last
-            && now.duration_since(*at) < GOOD_FOR
+        if let Some((at, unavailable)) = &last
+            && now.duration_since(*at) < CACHED_FOR
         {
-            return Ok(lacking.clone());
+            return Ok(unavailable.clone());
         }
         let version = Kind::PodMonitor.api().api_version;
-        let all_lack = |lack| Kind::OF_MONITORING.map(|kind| (kind, lack)).into();
-        let mut lacking: BTreeMap<Kind, Lack> = all_lack(Lack::Definition);
+        let all = |reason| Kind::OF_MONITORING.map(|kind| (kind, reason)).into();
+        let mut unavailable: BTreeMap<Kind, UnavailableReason> = all(UnavailableReason::Definition);
         match client.list_api_group_resources(&version).await {
-            Ok(list) => lacking.retain(|kind, _| {
+            Ok(list) => unavailable.retain(|kind, _| {
                 let mut known = list.resources.iter();
                 !known.any(|known| known.kind == kind.name())
             }),
-            // In words, and not as a Status: there's nothing at all of this group.
+            // The response is text, and no Status: the API server has nothing of this group.
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             // No reason to leave the servers alone.
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                lacking = all_lack(Lack::Permission)
+                unavailable = all(UnavailableReason::Permission);
             }
             Err(error) => match last {
-                Some((_, known)) => lacking = known,
+                Some((_, known)) => unavailable = known,
                 None => return Err(error),
             },
         }
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, lacking.clone()));
-        Ok(lacking)
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((now, unavailable.clone()));
+        Ok(unavailable)
     }
 }
 
@@ -82,34 +86,36 @@ mod tests {
             (200, some, &[Kind::PrometheusRule]),
         ] {
             let found = Definitions::default()
-                .lacking(&that_says(status, text))
+                .unavailable(&that_says(status, text))
                 .await;
             let found: Vec<_> = found.expect("an answer").into_keys().collect();
             assert_eq!(found, expected);
         }
         let forbidden = Definitions::default()
-            .lacking(&that_says(403, "forbidden\n"))
+            .unavailable(&that_says(403, "forbidden\n"))
             .await;
         let mut forbidden = forbidden.expect("an answer").into_values();
-        assert!(forbidden.all(|lack| lack == Lack::Permission));
+        assert!(forbidden.all(|reason| reason == UnavailableReason::Permission));
     }
 
     #[tokio::test]
     async fn an_answer_is_good_for_a_while_and_none_is_not_taken_for_one() {
         let definitions = Definitions::default();
-        let failed = definitions.lacking(&that_says(503, "later")).await;
+        let failed = definitions.unavailable(&that_says(503, "later")).await;
         assert!(failed.is_err());
         let first = definitions
-            .lacking(&that_says(404, "none"))
+            .unavailable(&that_says(404, "none"))
             .await
             .expect("an answer");
-        let second = definitions.lacking(&that_says(503, "later")).await;
+        let second = definitions.unavailable(&that_says(503, "later")).await;
         assert_eq!(second.expect("the one before"), first);
-        // Also when it is old: a group that doesn't answer is no reason to leave all clusters alone.
+        // Also when it is old: reconciles go on though the group doesn't answer.
         if let Some((at, _)) = &mut *definitions.last.lock().unwrap() {
-            *at = at.checked_sub(2 * GOOD_FOR).expect("a clock that has run");
+            *at = at
+                .checked_sub(2 * CACHED_FOR)
+                .expect("a clock that has run");
         }
-        let third = definitions.lacking(&that_says(503, "later")).await;
+        let third = definitions.unavailable(&that_says(503, "later")).await;
         assert_eq!(third.expect("the one before"), first);
     }
 }

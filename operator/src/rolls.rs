@@ -79,7 +79,7 @@ impl Rolls {
 const LISTED_AT_A_TIME: u32 = 100;
 
 /// Finds the clusters of these namespaces, or of all if none is named, whose servers are being changed: they count before any other
-/// changes its own. Those of which the API server tells nothing now count from their first reconcile on.
+/// changes its own. Clusters that the API server can't list now count from their first reconcile on.
 pub(crate) async fn find(client: &Client, namespaces: &[String], mut note: impl FnMut(&str)) {
     for namespace in scopes(namespaces) {
         if let Err(error) = find_in(client, namespace, &mut note).await {
@@ -122,7 +122,7 @@ async fn find_in(
         // One that this operator can't read gets no reconcile that would end its turn.
         let read = ClusterObject::deserialize(&json!(cluster));
         let status = read.ok().and_then(|cluster| cluster.status);
-        if status.is_some_and(|status| cluster::awaits_servers(&status)) {
+        if status.is_some_and(|status| cluster::waits_for_servers(&status)) {
             note(&cluster::full_name(&cluster.metadata));
         }
     })

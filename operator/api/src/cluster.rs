@@ -92,13 +92,13 @@ pub struct Metadata {
         name = "Reason",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
-        description = "What is awaited, if it isn't."
+        description = "Why the cluster is ready or not: the reason of the condition Ready."
     ),
     printcolumn(
         name = "Degraded",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Degraded\")].reason",
-        description = "What is wrong: AsExpected if nothing is."
+        description = "What is wrong: the reason of the condition Degraded, AsExpected if nothing is."
     ),
     printcolumn(
         name = "Tablets",
@@ -137,11 +137,11 @@ pub struct Metadata {
         description = "Whether every row can be read and written."
     ),
     printcolumn(
-        name = "Awaits",
+        name = "Status",
         type_ = "string",
         priority = 1,
         json_path = ".status.conditions[?(@.type==\"Ready\")].message",
-        description = "What is awaited, in words."
+        description = "What the operator waits for: the message of the condition Ready."
     ),
     printcolumn(
         name = "Proxies",

@@ -70,7 +70,8 @@ async fn what_is_refused_keeps_nothing_else_from_being_done() {
                 }
                 "altered" => (200, asked.replace("image-a", "image-b")),
                 "claim" | "unused" | "gone" => {
-                    let empty = r#"{"apiVersion": "v1", "kind": "X", "metadata": {}}"#;
+                    let empty =
+                        r#"{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {}}"#;
                     (200, empty.to_owned())
                 }
                 _ => (200, asked),
@@ -104,7 +105,7 @@ async fn what_is_refused_keeps_nothing_else_from_being_done() {
     let gone = (Kind::Service, "gone".to_owned());
     let mut observed = Observed {
         objects: [(gone.clone(), named("gone"))].into(),
-        claims: vec![named("unused")],
+        claims: vec![serde_json::from_value(named("unused")).expect("a claim")],
         ..Observed::default()
     };
     let refused = objects.carry_out(&plan, &mut observed).await;
@@ -113,9 +114,9 @@ async fn what_is_refused_keeps_nothing_else_from_being_done() {
     let altered: Vec<&(Kind, String)> = observed.altered.keys().collect();
     assert_eq!(altered, [&(Kind::Service, "altered".to_owned())]);
     // So that it isn't planned once more by what was seen before.
-    for removed in [&observed.objects[&gone], &observed.claims[0]] {
-        assert!(removed["metadata"]["deletionTimestamp"].is_string());
-    }
+    assert!(observed.objects[&gone]["metadata"]["deletionTimestamp"].is_string());
+    let claim = &observed.claims[0];
+    assert!(claim.metadata.deletion_timestamp.is_some());
     assert_eq!(
         refused,
         [

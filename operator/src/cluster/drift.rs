@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use percolator_api::Reason;
 use serde_json::Value;
 
-use super::monitored::Said;
+use super::monitored::ConditionValue;
 use super::object::{Kind, Object, asked_mark, fingerprint};
 use super::observed::Observed;
 
@@ -74,7 +74,7 @@ fn kept(live: &Value, is_scaled_by_others: bool) -> String {
 }
 
 /// The condition Drifted.
-pub(super) fn drifted(observed: &Observed, claims: &[(String, &'static str)]) -> Said {
+pub(super) fn drifted(observed: &Observed, claims: &[(String, &'static str)]) -> ConditionValue {
     let altered: &BTreeMap<(Kind, String), Altered> = &observed.altered;
     let objects = altered
         .iter()

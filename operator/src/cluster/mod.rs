@@ -25,19 +25,20 @@ mod workloads;
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
 use percolator_api::{ClusterObject, ConditionType, Problem, Reason, Status};
-use serde_json::Value;
 
 pub(crate) use build::Settings;
 pub(crate) use drift::Altered;
-pub(crate) use monitored::Lack;
+pub(crate) use monitored::UnavailableReason;
 pub(crate) use names::{
     CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, PROXY, REGISTER_LABEL, selector, selector_text,
 };
 pub(crate) use object::{Kind, Object};
-pub(crate) use observed::{Observed, changes_pods, name, replaces_pods};
+pub(crate) use observed::{Observed, changes_pods, name_of, replaces_pods};
 pub(crate) use plan::{FAILED_WEBHOOK, Plan, Refusal};
 pub(crate) use scale_in::{MasterReport, TabletServer, masters_to_ask, server_name};
 pub(crate) use status::turned;
@@ -48,7 +49,7 @@ use observed::Standing;
 use scale_in::ScaleIn;
 use status::Outcome;
 
-/// What a reconciliation decided before anything was written.
+/// What a reconcile decided before anything was written.
 #[derive(Debug)]
 pub(crate) enum Decision {
     /// The spec can't be carried out: these are its problems. The plan keeps the cluster as the last valid spec says.
@@ -131,20 +132,20 @@ pub(crate) fn is_available(cluster: &ClusterObject) -> bool {
     conditions.any(|it| it.status == "True")
 }
 
-/// Whether servers are awaited, by this status of the cluster.
-pub(crate) fn awaits_servers(status: &Status) -> bool {
-    let awaited = [
+/// Whether the roll-out waits for servers, by this status of the cluster.
+pub(crate) fn waits_for_servers(status: &Status) -> bool {
+    let waits = [
         Reason::WaitingForMaster,
         Reason::WaitingForOracle,
         Reason::WaitingForTablets,
         Reason::WaitingForProxy,
     ];
-    let awaited = awaited.map(Reason::name);
+    let waits = waits.map(Reason::name);
     let mut conditions = status.conditions.iter();
     conditions.any(|it| {
         it.type_ == ConditionType::Progressing.name()
             && it.status == "True"
-            && awaited.contains(&it.reason)
+            && waits.contains(&it.reason)
     })
 }
 
@@ -163,7 +164,7 @@ pub(crate) fn is_changing(cluster: &ClusterObject, observed: &Observed) -> bool 
 pub(crate) fn names_needed(
     cluster: &ClusterObject,
     settings: &Settings,
-    deployments: &[Value],
+    deployments: &[Deployment],
 ) -> BTreeSet<(Kind, String)> {
     // While the spec is invalid, the last valid one is carried out.
     let last = recorded_spec(cluster).filter(|last| last.spec != cluster.spec);
@@ -196,7 +197,7 @@ pub(crate) fn names_needed(
     });
     // What belongs to proxies may be there without them: it couldn't be removed, or they were not made yet.
     let proxies = names::proxies(&name);
-    let of_deployments = deployments.iter().map(observed::name);
+    let of_deployments = deployments.iter().map(observed::name_of);
     let of_deployments = of_deployments
         .filter(|name| *name != proxies)
         .chain([&*proxies])
@@ -209,7 +210,7 @@ pub(crate) fn names_needed(
 /// its own: those of sets that aren't there yet, and of servers that a set doesn't have yet.
 pub(crate) fn claims_to_ask_for(cluster: &ClusterObject, observed: &Observed) -> Vec<String> {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
-    let known: BTreeSet<&str> = observed.claims.iter().map(observed::name).collect();
+    let known: BTreeSet<&str> = observed.claims.iter().map(observed::name_of).collect();
     let last = recorded_spec(cluster);
     let claims = Role::ALL.into_iter().flat_map(|role| {
         let set = observed.set(name, role);
@@ -224,20 +225,25 @@ pub(crate) fn claims_to_ask_for(cluster: &ClusterObject, observed: &Observed) ->
 }
 
 /// Notes a claim that was asked for by its name.
-pub(crate) fn note_claim(cluster: &ClusterObject, observed: &mut Observed, claim: Value) {
+pub(crate) fn note_claim(
+    cluster: &ClusterObject,
+    observed: &mut Observed,
+    claim: PersistentVolumeClaim,
+) {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let selector = selector(name);
     let mut wanted = selector.as_object().into_iter().flatten();
-    if wanted.all(|(label, value)| claim["metadata"]["labels"][label] == *value) {
+    let live = |label: &str| claim.metadata.labels.as_ref()?.get(label);
+    if wanted.all(|(label, value)| live(label).is_some_and(|live| value == live)) {
         // Younger than the list.
         observed.claims.push(claim);
     } else {
-        let claim = observed::name(&claim).to_owned();
+        let claim = observed::name_of(&claim).to_owned();
         observed.foreign_claims.push(claim);
     }
 }
 
-/// What to tell of the cluster after the decision was carried out. `observed` is what is there now.
+/// The status of the cluster after the decision was carried out. `observed` is what is there now.
 pub(crate) fn status_after(
     cluster: &ClusterObject,
     observed: &Observed,

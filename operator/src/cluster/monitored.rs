@@ -7,24 +7,29 @@ use super::object::Kind;
 use super::plan::Plan;
 use super::status::Outcome;
 
-/// Why no objects of a kind can be made, though the API server answers.
+/// Why the operator can't make objects of a kind, though the API server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
-    /// There is no definition of it.
+pub(crate) enum UnavailableReason {
+    /// The API server has no definition of the kind.
     Definition,
-    /// The operator may not.
+    /// The operator's role doesn't permit it.
     Permission,
-    /// Somebody else's object has the name.
+    /// An object of another owner has the name.
     Name,
 }
 
-pub(super) type Said = (bool, Reason, String);
+/// The status, the reason and the message of a condition.
+pub(super) type ConditionValue = (bool, Reason, String);
 
 /// The condition, of objects that the spec asks for.
-pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'_>) -> Said {
+pub(super) fn monitored(
+    is_asked_for: bool,
+    is_paused: bool,
+    outcome: &Outcome<'_>,
+) -> ConditionValue {
     let refused = outcome.refused(true);
     if !refused.is_empty() {
-        let message = format!("the API server refuses: {refused}; look at spec.monitoring");
+        let message = format!("the API server refuses: {refused}; check spec.monitoring");
         return (false, Reason::ApplyRefused, message);
     }
     if !is_asked_for {
@@ -43,8 +48,8 @@ pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'
     if let Some((Reason::WaitingForRemoval, message)) = &plan.waits {
         return (false, Reason::WaitingForRemoval, message.clone());
     }
-    if let Some(said) = lacking(plan) {
-        return said;
+    if let Some(value) = unavailable(plan) {
+        return value;
     }
     let is_missing = plan
         .apply
@@ -60,7 +65,7 @@ pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'
     not_now(Reason::ApplyRefused, "the operator tries again")
 }
 
-fn not_now(reason: Reason, until: &str) -> Said {
+fn not_now(reason: Reason, until: &str) -> ConditionValue {
     (
         false,
         reason,
@@ -68,17 +73,20 @@ fn not_now(reason: Reason, until: &str) -> Said {
     )
 }
 
-fn lacking(plan: &Plan) -> Option<Said> {
-    let of = |lack: Lack| -> Vec<&'static str> {
-        let kinds = plan.lacking.iter().filter(|(_, why)| *why == lack);
+fn unavailable(plan: &Plan) -> Option<ConditionValue> {
+    let of = |reason: UnavailableReason| -> Vec<&'static str> {
+        let kinds = plan.unavailable.iter().filter(|(_, why)| *why == reason);
         kinds.map(|(kind, _)| kind.name()).collect()
     };
-    let (undefined, forbidden) = (of(Lack::Definition), of(Lack::Permission));
-    let named = of(Lack::Name);
+    let (undefined, forbidden) = (
+        of(UnavailableReason::Definition),
+        of(UnavailableReason::Permission),
+    );
+    let named = of(UnavailableReason::Name);
     if !named.is_empty() {
         let message = format!(
             "{} of the cluster's name is there, and not made by it: delete or rename that, or set enabled to false in \
-             spec.monitoring; it is looked for every minute",
+             spec.monitoring; the operator checks every minute",
             named.join(" and ")
         );
         return Some((false, Reason::ObjectConflict, message));
@@ -87,14 +95,14 @@ fn lacking(plan: &Plan) -> Option<Said> {
         let ApiResource { api_version, .. } = Kind::PodMonitor.api();
         let message = format!(
             "waiting for the definition of {} ({api_version}): install the Prometheus operator's, or set enabled to \
-             false in spec.monitoring; it is looked for every minute",
+             false in spec.monitoring; the operator checks every minute",
             undefined.join(" and ")
         );
         return Some((false, Reason::WaitingForDefinitions, message));
     }
     if !forbidden.is_empty() {
         let message = format!(
-            "the operator may not read {}: give it the chart's role; it is tried every minute",
+            "the operator may not read {}: give it the chart's role; the operator tries again every minute",
             forbidden.join(" and ")
         );
         return Some((false, Reason::WaitingForPermission, message));

@@ -1,14 +1,20 @@
-//! What is there of a cluster: read for each reconciliation, so that no decision rests on an old cache.
+//! What is there of a cluster: read for each reconcile, so that no decision rests on an old cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, PersistentVolumeClaim, PersistentVolumeClaimCondition, Pod,
+    PodCondition,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
-use kube::Resource as _;
+use kube::Resource;
 use percolator_api::{ClusterObject, Quantity};
 use serde_json::{Value, json};
 
 use super::drift::Altered;
-use super::monitored::Lack;
+use super::monitored::UnavailableReason;
 use super::names::{self, CLAIM, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, Role, RoleSpec};
 use super::object::{Kind, Object, asked_mark};
 use super::scale_in::MasterReport;
@@ -23,25 +29,25 @@ pub(crate) struct Observed {
     /// Those of the kinds that we make, which are ours or have a name that we need.
     pub(crate) objects: BTreeMap<(Kind, String), Value>,
     /// The pods of the cluster's StatefulSets and Deployments.
-    pub(crate) pods: Vec<Value>,
-    /// What Deployments have their pods made by: those with the cluster's labels.
-    pub(crate) replica_sets: Vec<Value>,
+    pub(crate) pods: Vec<Pod>,
+    /// The ReplicaSets with the cluster's labels: they own the pods of Deployments.
+    pub(crate) replica_sets: Vec<ReplicaSet>,
     /// The volumes' claims with the cluster's labels.
-    pub(crate) claims: Vec<Value>,
+    pub(crate) claims: Vec<PersistentVolumeClaim>,
     /// Claims without these labels whose names the cluster needs.
     pub(crate) foreign_claims: Vec<String>,
     /// The kinds that can't be made here, and why.
-    pub(crate) lacking: BTreeMap<Kind, Lack>,
-    /// What servers that run say of why they aren't ready, by their pods.
-    pub(crate) said: BTreeMap<String, String>,
+    pub(crate) unavailable: BTreeMap<Kind, UnavailableReason>,
+    /// Why servers that run aren't ready, as they report it, by their pods.
+    pub(crate) not_ready_messages: BTreeMap<String, String>,
     /// Why Kubernetes doesn't make a StatefulSet's pods, by the set.
     pub(crate) refused_pods: BTreeMap<String, String>,
-    /// What the API server keeps otherwise than it was asked for.
+    /// Objects that the API server keeps otherwise than they were applied.
     pub(crate) altered: BTreeMap<(Kind, String), Altered>,
-    /// What the master says of the tablet servers.
+    /// What the master reports of the tablet servers.
     pub(crate) master: MasterReport,
-    /// Why servers that are there may not be changed now, if so: other clusters' are.
-    pub(crate) turn_awaited: Option<String>,
+    /// Why servers that are there may not be changed now: other clusters have their turn.
+    pub(crate) turn_wait: Option<String>,
     /// Nothing can be made any more, because the namespace is being deleted.
     pub(crate) namespace_ends: bool,
 }
@@ -90,8 +96,11 @@ impl Observed {
     /// Notes that the API server removes a claim, which may take a while.
     pub(crate) fn note_released(&mut self, claim: &str) {
         let mut claims = self.claims.iter_mut();
-        let claim = claims.find(|found| name(found) == claim);
-        claim.into_iter().for_each(leaves);
+        if let Some(claim) = claims.find(|found| name_of(&**found) == claim) {
+            // The API server's own time isn't known.
+            let time = &mut claim.metadata.deletion_timestamp;
+            time.get_or_insert(Time(Timestamp::UNIX_EPOCH));
+        }
     }
 
     pub(crate) fn has_deployments(&self) -> bool {
@@ -102,7 +111,7 @@ impl Observed {
 
     /// Of these pods, those that a StatefulSet of the cluster controls, or a Deployment's ReplicaSet. Anyone can give a pod the
     /// same labels.
-    pub(crate) fn own_pods(&self, cluster: &ClusterObject, mut pods: Vec<Value>) -> Vec<Value> {
+    pub(crate) fn own_pods(&self, cluster: &ClusterObject, mut pods: Vec<Pod>) -> Vec<Pod> {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
         let sets = Role::ALL.into_iter();
         let sets = sets.filter_map(|role| self.set(name, role));
@@ -113,14 +122,11 @@ impl Observed {
         });
         let deployments: BTreeSet<String> = deployments.filter_map(|(_, live)| id(live)).collect();
         let replica_sets = self.replica_sets.iter().filter(|set| {
-            let owner = controller(set).and_then(|owner| owner["uid"].as_str());
-            owner.is_some_and(|owner| deployments.contains(owner))
+            controller_uid(&set.metadata).is_some_and(|owner| deployments.contains(owner))
         });
-        let ids: BTreeSet<String> = sets.chain(replica_sets).filter_map(id).collect();
-        pods.retain(|pod| {
-            let owner = controller(pod).and_then(|owner| owner["uid"].as_str());
-            owner.is_some_and(|owner| ids.contains(owner))
-        });
+        let replica_sets = replica_sets.filter_map(|set| set.metadata.uid.clone());
+        let ids: BTreeSet<String> = sets.filter_map(id).chain(replica_sets).collect();
+        pods.retain(|pod| controller_uid(&pod.metadata).is_some_and(|owner| ids.contains(owner)));
         pods
     }
 
@@ -135,9 +141,14 @@ impl Observed {
     }
 
     /// The claims of a role, by their servers' numbers: those of pods that are there, and those that pods left behind.
-    pub(crate) fn claims_of(&self, cluster: &str, role: Role) -> BTreeMap<u32, &Value> {
+    pub(crate) fn claims_of(
+        &self,
+        cluster: &str,
+        role: Role,
+    ) -> BTreeMap<u32, &PersistentVolumeClaim> {
         let prefix = format!("{CLAIM}-{}-", role.set(cluster));
-        let ordinal = |claim: &Value| name(claim).strip_prefix(&prefix)?.parse().ok();
+        let ordinal =
+            |claim: &PersistentVolumeClaim| name_of(claim).strip_prefix(&prefix)?.parse().ok();
         let claims = self.claims.iter();
         claims
             .filter_map(|claim| Some((ordinal(claim)?, claim)))
@@ -145,9 +156,13 @@ impl Observed {
     }
 
     /// Of these, those that have, or had, a volume, and stay.
-    fn claims_with_volumes(&self, cluster: &str, role: Role) -> BTreeMap<u32, &Value> {
+    fn claims_with_volumes(
+        &self,
+        cluster: &str,
+        role: Role,
+    ) -> BTreeMap<u32, &PersistentVolumeClaim> {
         let mut claims = self.claims_of(cluster, role);
-        claims.retain(|_, claim| has_volume(claim) && !is_leaving(claim));
+        claims.retain(|_, claim| has_volume(claim) && !is_terminating(*claim));
         claims
     }
 
@@ -161,14 +176,13 @@ impl Observed {
 
     fn has_placed_pods(&self, cluster: &str, role: Role) -> bool {
         let prefix = format!("{}-", role.set(cluster));
-        let is_of_role = |pod: &Value| {
-            let ordinal = name(pod).strip_prefix(&prefix);
+        let is_of_role = |pod: &Pod| {
+            let ordinal = name_of(pod).strip_prefix(&prefix);
             ordinal.is_some_and(|ordinal| ordinal.parse::<u32>().is_ok())
         };
-        let is_placed = |pod: &Value| pod.pointer("/spec/nodeName").is_some_and(Value::is_string);
         self.pods
             .iter()
-            .any(|pod| is_of_role(pod) && is_placed(pod))
+            .any(|pod| is_of_role(pod) && node(pod).is_some())
     }
 
     /// How many servers there are up to the last one that has, or had, a volume.
@@ -237,8 +251,8 @@ impl Observed {
     /// The pods of the cluster that serve, by name.
     pub(crate) fn serving(&self) -> BTreeSet<&str> {
         let pods = self.pods.iter();
-        let serving = pods.filter(|pod| !is_leaving(pod) && is_ready(pod));
-        serving.map(name).collect()
+        let serving = pods.filter(|pod| !is_terminating(*pod) && is_ready(pod));
+        serving.map(name_of).collect()
     }
 }
 
@@ -253,12 +267,12 @@ pub(crate) fn made_with(set: &Value) -> Option<(Option<&str>, Quantity)> {
 
 /// How much was last asked of a StatefulSet's volumes.
 pub(crate) fn last_size(set: &Value) -> Option<Quantity> {
-    let kept = set["metadata"]["annotations"][SIZE_ASKED].as_str();
-    let kept = kept.and_then(|size| size.parse().ok());
-    kept.or_else(|| Some(made_with(set)?.1))
+    let asked = set["metadata"]["annotations"][SIZE_ASKED].as_str();
+    let asked = asked.and_then(|size| size.parse().ok());
+    asked.or_else(|| Some(made_with(set)?.1))
 }
 
-/// Whose an object is that has a name which a cluster needs.
+/// The owner of an object whose name a cluster needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// The cluster's own; or one that a former cluster of this name left to itself, when it was deleted without what it
@@ -296,12 +310,19 @@ pub(crate) fn standing(object: &Value, cluster: &ClusterObject) -> Standing {
     }
 }
 
+/// The uid of the object's owner that controls it.
+fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
+    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    Some(&owner.uid)
+}
+
 fn controller(object: &Value) -> Option<&Value> {
     let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
     owners.iter().find(|owner| owner["controller"] == true)
 }
 
-/// Marks an object as one that is being removed. When that was asked for is for nobody to know.
+/// Marks an object as one that is being removed. The API server's own time isn't known.
 fn leaves(object: &mut Value) {
     let time = &mut object["metadata"]["deletionTimestamp"];
     if time.is_null() {
@@ -314,22 +335,45 @@ pub(crate) fn is_leaving(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some()
 }
 
-/// Whether a claim has, or had, a volume: a server may have written to it. One that is made of a snapshot or of another
-/// claim is as good as that, before it has one.
-pub(crate) fn has_volume(claim: &Value) -> bool {
-    let phase = claim.pointer("/status/phase").and_then(Value::as_str);
-    ["volumeName", "dataSource", "dataSourceRef"]
-        .iter()
-        .any(|field| claim["spec"].get(field).is_some())
-        || phase.is_some_and(|phase| phase != "Pending")
+/// The same of a pod or a claim.
+pub(crate) fn is_terminating<K: Resource>(object: &K) -> bool {
+    object.meta().deletion_timestamp.is_some()
+}
+
+/// Whether a claim has, or had, a volume: a server may have written to it. A claim with a data source counts before it has its
+/// volume, because the source may hold rows.
+pub(crate) fn has_volume(claim: &PersistentVolumeClaim) -> bool {
+    let has_source = claim.spec.as_ref().is_some_and(|spec| {
+        spec.volume_name.is_some() || spec.data_source.is_some() || spec.data_source_ref.is_some()
+    });
+    has_source || phase(claim).is_some_and(|phase| phase != "Pending")
 }
 
 /// Whether a claim has its volume.
-pub(crate) fn is_bound(claim: &Value) -> bool {
-    claim.pointer("/status/phase").and_then(Value::as_str) == Some("Bound")
+pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    phase(claim) == Some("Bound")
 }
 
-/// A condition of an object's status.
+fn phase(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.status.as_ref()?.phase.as_deref()
+}
+
+/// A condition of a claim's status.
+pub(crate) fn claim_condition<'a>(
+    claim: &'a PersistentVolumeClaim,
+    kind: &str,
+) -> Option<&'a PersistentVolumeClaimCondition> {
+    let mut conditions = claim.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == kind)
+}
+
+/// A condition of a pod's status.
+pub(crate) fn pod_condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == kind)
+}
+
+/// A condition of another object's status.
 pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     let conditions = object.pointer("/status/conditions")?.as_array()?;
     conditions
@@ -338,28 +382,43 @@ pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> 
 }
 
 /// How many seconds ago a time was.
-pub(crate) fn seconds_since(time: &Value, now: Timestamp) -> Option<i64> {
-    let time = time.as_str()?.parse::<Timestamp>().ok()?;
-    Some(now.as_second() - time.as_second())
+pub(crate) fn seconds_since(time: &Time, now: Timestamp) -> i64 {
+    now.as_second() - time.0.as_second()
 }
 
-/// Of a pod's containers, or what is told of them, that of its server: others may have been added.
-pub(crate) fn of_server<'a>(pod: &Value, containers: &'a [Value]) -> Option<&'a Value> {
-    let role = pod["metadata"]["labels"].get(COMPONENT_LABEL);
-    let mut all = containers.iter();
-    let its = all.find(|it| role.is_some_and(|role| it["name"] == *role));
-    its.or(containers.first())
+/// The role that the pod's label says.
+pub(crate) fn component(pod: &Pod) -> Option<&str> {
+    let labels = pod.metadata.labels.as_ref()?;
+    labels.get(COMPONENT_LABEL).map(String::as_str)
+}
+
+/// The container of the pod's server: others may have been added.
+pub(crate) fn server_container(pod: &Pod) -> Option<&Container> {
+    let all = &pod.spec.as_ref()?.containers;
+    let its = all.iter().find(|it| component(pod) == Some(&*it.name));
+    its.or(all.first())
+}
+
+/// The status of that container.
+pub(crate) fn server_status(pod: &Pod) -> Option<&ContainerStatus> {
+    let all = pod.status.as_ref()?.container_statuses.as_ref()?;
+    let its = all.iter().find(|it| component(pod) == Some(&*it.name));
+    its.or(all.first())
 }
 
 /// Whether the pod is a worker of an observer, which may have an image of its own.
-pub(crate) fn is_of_observer(pod: &Value) -> bool {
-    let component = pod["metadata"]["labels"][COMPONENT_LABEL].as_str();
-    component.is_some_and(|it| it.starts_with(&names::observer("")))
+pub(crate) fn is_of_observer(pod: &Pod) -> bool {
+    component(pod).is_some_and(|it| it.starts_with(&names::observer("")))
+}
+
+/// The node that the pod was given.
+pub(crate) fn node(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
 }
 
 /// A port of a pod, by the pod's address; none before it has one.
-pub(crate) fn address(pod: &Value, port: u16) -> Option<String> {
-    let ip = pod.pointer("/status/podIP")?.as_str()?;
+pub(crate) fn address(pod: &Pod, port: u16) -> Option<String> {
+    let ip = pod.status.as_ref()?.pod_ip.as_ref()?;
     Some(if ip.contains(':') {
         format!("[{ip}]:{port}")
     } else {
@@ -367,8 +426,13 @@ pub(crate) fn address(pod: &Value, port: u16) -> Option<String> {
     })
 }
 
-fn is_ready(pod: &Value) -> bool {
-    condition(pod, "Ready").is_some_and(|condition| condition["status"] == "True")
+fn is_ready(pod: &Pod) -> bool {
+    pod_condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
+}
+
+/// The name of a pod, a claim or another typed object.
+pub(crate) fn name_of<K: Resource>(object: &K) -> &str {
+    object.meta().name.as_deref().unwrap_or_default()
 }
 
 /// The name of an object.
@@ -394,21 +458,16 @@ pub(crate) fn number(object: &Value, path: &str) -> i64 {
 }
 
 /// How much a claim asks for.
-pub(crate) fn claim_size(claim: &Value) -> Option<Quantity> {
-    claim
-        .pointer("/spec/resources/requests/storage")?
-        .as_str()?
-        .parse()
-        .ok()
+pub(crate) fn claim_size(claim: &PersistentVolumeClaim) -> Option<Quantity> {
+    let resources = claim.spec.as_ref()?.resources.as_ref()?;
+    let asked = resources.requests.as_ref()?.get("storage")?;
+    asked.0.parse().ok()
 }
 
 /// How much a claim has.
-pub(crate) fn claim_capacity(claim: &Value) -> Option<Quantity> {
-    claim
-        .pointer("/status/capacity/storage")?
-        .as_str()?
-        .parse()
-        .ok()
+pub(crate) fn claim_capacity(claim: &PersistentVolumeClaim) -> Option<Quantity> {
+    let capacity = claim.status.as_ref()?.capacity.as_ref()?;
+    capacity.get("storage")?.0.parse().ok()
 }
 
 /// Whether all pods of a StatefulSet run as it says, and serve.
@@ -428,8 +487,8 @@ pub(crate) fn changes_pods(set: &Value) -> bool {
     current.is_some() && (!is_seen || current != revision("/status/updateRevision"))
 }
 
-/// Whether a Deployment makes its pods anew: some are of an older template, or are about to be. Not one that Kubernetes has given up, or
-/// may make no pods of: it serves as before, and nobody knows for how long.
+/// Whether a Deployment makes its pods anew: some are of an older template, or are about to be. A Deployment whose deadline for
+/// progress has passed, or that may make no pods, doesn't count: it serves as before for an unknown time.
 pub(crate) fn replaces_pods(deployment: &Value) -> bool {
     let pods = number(deployment, "/status/replicas");
     let seen = number(deployment, "/status/observedGeneration");
@@ -438,8 +497,8 @@ pub(crate) fn replaces_pods(deployment: &Value) -> bool {
     }
     let is =
         |kind, status| condition(deployment, kind).is_some_and(|found| found["status"] == status);
-    let is_stuck = is("Progressing", "False") || is("ReplicaFailure", "True");
-    !is_stuck && number(deployment, "/status/updatedReplicas") < pods
+    let has_failed = is("Progressing", "False") || is("ReplicaFailure", "True");
+    !has_failed && number(deployment, "/status/updatedReplicas") < pods
 }
 
 /// Whether the last change of a StatefulSet is rolled out: its pods are of its newest template, and all of them have served

@@ -1,12 +1,13 @@
 //! What to do next, from what is wanted and what is there: pure. The order lives here: the master, then the
 //! oracle, then the tablet servers, each only when the ones before serve.
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use percolator_api::{ClusterObject, Reason};
 use serde_json::{Value, json};
 
 use super::build::Wanted;
 use super::growing;
-use super::monitored::Lack;
+use super::monitored::UnavailableReason;
 use super::names::{self, Role, RoleSpec};
 use super::object::{ASKED, Kind, Object, asked_mark, fingerprint};
 use super::observed::{self, Observed, Standing, is_leaving};
@@ -38,7 +39,7 @@ pub(crate) struct Plan {
     /// Objects that somebody else made, with names that this cluster needs: nothing is done while there are any.
     pub(crate) conflicts: Vec<Conflict>,
     /// Kinds that are asked for, and can't be made here.
-    pub(crate) lacking: Vec<(Kind, Lack)>,
+    pub(crate) unavailable: Vec<(Kind, UnavailableReason)>,
     /// Tablet servers that the master is to drain, by their numbers.
     pub(crate) drain: Vec<u32>,
     /// Those that it is to undrain.
@@ -64,11 +65,11 @@ pub(crate) enum Conflict {
 pub(crate) struct Refusal {
     /// It is for the Prometheus operator, and no server is the worse for it.
     pub(crate) is_of_monitoring: bool,
-    /// The API server's words.
+    /// The API server's message.
     pub(crate) why: String,
 }
 
-/// In an API server's words, before the name of a webhook that it can't ask.
+/// The API server's message before the name of a webhook that it can't call.
 pub(crate) const FAILED_WEBHOOK: &str = "failed calling webhook \"";
 
 impl Refusal {
@@ -119,7 +120,8 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
         match live.map(|live| observed::standing(live, cluster)) {
             // No reason to leave the servers alone.
             Some(Standing::Foreign) if object.kind.is_of_monitoring() => {
-                plan.lacking.push((object.kind, Lack::Name));
+                plan.unavailable
+                    .push((object.kind, UnavailableReason::Name));
             }
             Some(Standing::Foreign) => {
                 let conflict = Conflict::Object(object.kind, object.name.clone());
@@ -158,10 +160,13 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     plan_deployments(name, gate, wanted, observed, &mut plan);
     for object in &wanted.monitoring {
-        let is_lacking = plan.lacking.iter().any(|(kind, _)| *kind == object.kind);
-        match observed.lacking.get(&object.kind) {
-            Some(lack) => plan.lacking.push((object.kind, *lack)),
-            None if !is_lacking && differs(&object) => plan.apply.push(object.clone()),
+        let is_unavailable = plan
+            .unavailable
+            .iter()
+            .any(|(kind, _)| *kind == object.kind);
+        match observed.unavailable.get(&object.kind) {
+            Some(reason) => plan.unavailable.push((object.kind, *reason)),
+            None if !is_unavailable && differs(&object) => plan.apply.push(object.clone()),
             None => {}
         }
     }
@@ -174,6 +179,11 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
         plan.waits = scale_in.waits.or(plan.waits.take());
     }
     plan_claims(cluster, observed, &mut plan);
+    plan_removals(cluster, wanted, observed, &mut plan);
+    plan
+}
+
+fn plan_removals(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed, plan: &mut Plan) {
     for ((kind, name), live) in &observed.objects {
         if plan.waits.is_some() && !kind.is_of_monitoring() && !is_of_deployment(*kind, live) {
             // Pods that are there still may need it.
@@ -186,10 +196,9 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
             plan.remove.push((*kind, name.clone()));
         }
     }
-    plan
 }
 
-/// Whether it is a Deployment, or beside one: no server needs it, and one that the spec gives up has to end.
+/// Whether it is a Deployment, or belongs to one: no server needs it, and it has to go when the spec doesn't ask for it.
 fn is_of_deployment(kind: Kind, live: &Value) -> bool {
     let labels = live.pointer("/metadata/labels");
     let component = labels.and_then(|labels| labels[names::COMPONENT_LABEL].as_str());
@@ -248,9 +257,9 @@ fn plan_sets(
         }
         plan.is_to_restart |= restarts;
         if !is_as_wanted && may_apply {
-            if let Some(why) = observed.turn_awaited.as_ref().filter(|_| restarts) {
+            if let Some(why) = observed.turn_wait.as_ref().filter(|_| restarts) {
                 gate = Gate::Closed;
-                // Also where a server of an earlier role has failed since: what is waited for is the turn.
+                // Also if a server of an earlier role has failed since: the cluster waits for its turn.
                 plan.waits = Some((Reason::WaitingForTurn, why.clone()));
                 continue;
             }
@@ -302,7 +311,7 @@ fn plan_deployments(name: &str, gate: Gate, wanted: &Wanted, observed: &Observed
         let restarts = is_proxy && live.is_some_and(is_new);
         plan.is_to_restart |= restarts;
         if !is_as_wanted && may_apply {
-            if let Some(why) = observed.turn_awaited.as_ref().filter(|_| restarts) {
+            if let Some(why) = observed.turn_wait.as_ref().filter(|_| restarts) {
                 plan.waits = Some((Reason::WaitingForTurn, why.clone()));
                 continue;
             }
@@ -368,10 +377,10 @@ fn make_room(
     let mut unused = Vec::new();
     for (ordinal, claim) in observed.claims_of(name, role) {
         if i64::from(ordinal) >= needed && !observed::has_volume(claim) {
-            if !is_leaving(claim) {
-                plan.release.push(observed::name(claim).to_owned());
+            if !observed::is_terminating(claim) {
+                plan.release.push(observed::name_of(claim).to_owned());
             }
-            unused.push(observed::name(claim).to_owned());
+            unused.push(observed::name_of(claim).to_owned());
         }
     }
     match (live, &unused[..]) {
@@ -406,27 +415,31 @@ fn plan_claims(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
                 continue;
             }
             let (change, altered) = change_of(claim, &asked);
-            let name = || observed::name(claim).to_owned();
+            let name = || observed::name_of(claim).to_owned();
             plan.claims.extend(change.map(|change| (name(), change)));
             plan.altered_claims
                 .extend(altered.map(|place| (name(), place)));
         }
     }
     if plan.waits.is_none() {
-        plan.waits = growing::awaited(cluster, observed);
+        plan.waits = growing::wait(cluster, observed);
     }
 }
 
-/// What a claim lacks of what is asked for, as a merge patch, and the first place that the API server keeps otherwise. A
-/// StatefulSet's template of claims can't change, so that claims that are there are changed one by one. One that has the mark of
-/// what is asked for was asked for all of it: a policy changes it, or this version of Kubernetes doesn't know the field.
-fn change_of(claim: &Value, asked: &RoleSpec<'_>) -> (Option<Value>, Option<&'static str>) {
+/// The merge patch that brings a claim to what is asked for, and the first place that the API server keeps otherwise. A
+/// StatefulSet's template of claims can't change, so that each claim is changed by itself. A claim with the mark of what is asked
+/// for was given all of it: a policy changes it, or this version of Kubernetes doesn't know the field.
+fn change_of(
+    claim: &PersistentVolumeClaim,
+    asked: &RoleSpec<'_>,
+) -> (Option<Value>, Option<&'static str>) {
     let (mut change, mut altered) = (json!({}), None);
     if let Some((place, attributes)) = attributes_of(claim, asked) {
         let wanted = &asked.claim;
         let class = &wanted.volume_attributes_class_name;
         let mark = fingerprint(&json!([class, wanted.labels, wanted.annotations]));
-        if *asked_mark(claim) == mark {
+        let annotations = claim.metadata.annotations.as_ref();
+        if annotations.and_then(|it| it.get(ASKED)) == Some(&mark) {
             altered = Some(place);
         } else {
             change = attributes;
@@ -440,25 +453,39 @@ fn change_of(claim: &Value, asked: &RoleSpec<'_>) -> (Option<Value>, Option<&'st
     (is_change.then_some(change), altered)
 }
 
-/// What a claim lacks of the class, labels and annotations that are asked for: the first place, and a merge patch.
-fn attributes_of(claim: &Value, asked: &RoleSpec<'_>) -> Option<(&'static str, Value)> {
-    const CLASS: &str = "volumeAttributesClassName";
+/// The first place at which a claim differs in class, labels or annotations from what is asked for, and a merge patch.
+fn attributes_of(
+    claim: &PersistentVolumeClaim,
+    asked: &RoleSpec<'_>,
+) -> Option<(&'static str, Value)> {
     let mut change = json!({});
     let mut place = None;
     let attributes = &asked.claim;
+    let spec = claim.spec.as_ref();
+    let live = spec.and_then(|spec| spec.volume_attributes_class_name.as_ref());
     if let Some(class) = &attributes.volume_attributes_class_name
-        && claim["spec"][CLASS] != **class
+        && live != Some(class)
     {
-        change["spec"][CLASS] = json!(class);
+        change["spec"]["volumeAttributesClassName"] = json!(class);
         place = Some(".spec.volumeAttributesClassName");
     }
-    let annotations = (".metadata.annotations", &attributes.annotations);
-    for (field, (at, wanted)) in [
-        ("labels", (".metadata.labels", &attributes.labels)),
-        ("annotations", annotations),
+    let metadata = &claim.metadata;
+    for (field, at, live, wanted) in [
+        (
+            "labels",
+            ".metadata.labels",
+            &metadata.labels,
+            &attributes.labels,
+        ),
+        (
+            "annotations",
+            ".metadata.annotations",
+            &metadata.annotations,
+            &attributes.annotations,
+        ),
     ] {
         for (key, value) in wanted {
-            if claim["metadata"][field][key] != **value {
+            if live.as_ref().and_then(|live| live.get(key)) != Some(value) {
                 change["metadata"][field][key] = json!(value);
                 place = place.or(Some(at));
             }

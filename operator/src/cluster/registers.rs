@@ -2,6 +2,7 @@
 //! and who leads. Pure.
 
 use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Pod;
 use percolator_api::{ClusterObject, Leader};
 use percolator_protocol::election::Leadership;
 use percolator_register::StoredRecord;
@@ -145,19 +146,20 @@ pub(crate) fn lost(cluster: &ClusterObject, observed: &Observed, role: Role) -> 
 pub(crate) fn accounts_in_use(observed: &Observed, role: Role) -> impl Iterator<Item = &str> {
     let component = role.component();
     let pods = observed.pods.iter().filter(move |pod| {
-        let label = &pod["metadata"]["labels"][names::COMPONENT_LABEL];
-        *label == component && has_argument_of_pod(pod, REGISTER)
+        observed::component(pod) == Some(component) && has_argument_of_pod(pod, REGISTER)
     });
-    pods.filter_map(|pod| pod.pointer("/spec/serviceAccountName")?.as_str())
+    pods.filter_map(|pod| pod.spec.as_ref()?.service_account_name.as_deref())
+}
+
+fn has_argument_of_pod(pod: &Pod, flag: &str) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut arguments = containers.flat_map(|container| container.args.iter().flatten());
+    arguments.any(|argument| argument.starts_with(flag))
 }
 
 fn has_argument(set: &Value, flag: &str) -> bool {
-    set.pointer("/spec/template")
-        .is_some_and(|pod| has_argument_of_pod(pod, flag))
-}
-
-fn has_argument_of_pod(pod: &Value, flag: &str) -> bool {
-    let containers = pod.pointer("/spec/containers").and_then(Value::as_array);
+    let containers = set.pointer("/spec/template/spec/containers");
+    let containers = containers.and_then(Value::as_array);
     let mut arguments = containers.into_iter().flatten().flat_map(|container| {
         let arguments = container["args"].as_array().into_iter().flatten();
         arguments.filter_map(Value::as_str)

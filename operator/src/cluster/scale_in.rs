@@ -10,14 +10,14 @@ use percolator_api::{ClaimRetention, ClusterObject, Reason};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
 
-/// What keeps a drain from going on until a person changes something.
+/// Why a drain is blocked until a person changes something.
 const NOWHERE_TO_DRAIN: &str = "all servers that stay are drained as well, so that none may get the tablets of those that \
     go: `percolator server undrain` one of them, or ask for more servers";
 const NO_ROOM: &str = "the servers that stay have no room for all tablets: give them larger volumes, or take fewer away";
 /// As many servers are named in a message.
 const NAMED_MAX: usize = 3;
 
-/// What the master says of a tablet server.
+/// What the master reports of a tablet server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TabletServer {
     /// Its heartbeats come.
@@ -30,17 +30,17 @@ pub(crate) struct TabletServer {
     pub(crate) tablets: u64,
     /// It is to have none, and has one that no other server has room for.
     pub(crate) is_without_room: bool,
-    /// It is to have none and owns none, and waits for this, which another server has to say; empty: for nothing.
+    /// It is to have none and owns none, and waits for this report of another server; empty: for nothing.
     pub(crate) waits_for: String,
 }
 
-/// What the master says of the tablet servers.
+/// What the master reports of the tablet servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum MasterReport {
-    /// It was not asked, because nothing depends on it.
+    /// It was not asked, because no decision depends on it.
     #[default]
     NotAsked,
-    /// It can't be asked. Why, in the same words each time.
+    /// It doesn't answer, for this reason: a constant, so that the status doesn't change each time.
     Away(&'static str),
     /// It was asked to drain servers, and has refused all of it: the others have not enough room.
     NoRoom,
@@ -56,12 +56,12 @@ impl MasterReport {
         }
     }
 
-    /// What it says of this server.
+    /// What it reports of this server.
     pub(super) fn server(&self, ordinal: u32) -> Option<&TabletServer> {
         self.servers()?.get(&ordinal)
     }
 
-    /// Notes what the master says of a server now.
+    /// Replaces the report of a server.
     pub(crate) fn note(&mut self, ordinal: u32, server: TabletServer) {
         if let Self::Servers(servers) = self {
             servers.insert(ordinal, server);
@@ -130,7 +130,7 @@ impl<'a> Surplus<'a> {
             without_volume: unused.into_iter().map(|(ordinal, _)| ordinal).collect(),
             volumes: claims
                 .into_iter()
-                .map(|(ordinal, claim)| (ordinal, !observed::is_leaving(claim)))
+                .map(|(ordinal, claim)| (ordinal, !observed::is_terminating(claim)))
                 .collect(),
         }
     }
@@ -191,7 +191,7 @@ impl<'a> Surplus<'a> {
             return self.surplus.end;
         }
         // Somebody has scaled the set by hand, or has undrained a server that was about to go: rows are only there. A master that
-        // leads since knows of no tablet of a server that it has not heard: its volume says that there may be some.
+        // leads since knows no tablet of a server that has not reported to it: its volume says that there may be some.
         let gone = self.recorded.range(self.surplus.end..);
         let with_rows = gone.filter(|ordinal| {
             let has_volume = self.volumes.get(ordinal) == Some(&true);
@@ -318,7 +318,7 @@ impl<'a> Surplus<'a> {
     /// Claims of servers that the operator has had drained and taken away.
     fn release(&self, observed: &Observed, retention: ClaimRetention) -> Vec<String> {
         let set = observed.set(self.cluster, Role::Tablet);
-        // Before there is a set, nobody knows how many pods of it there are.
+        // Before there is a set, the number of its pods is unknown.
         let Some((set, ClaimRetention::Delete)) = set.map(|set| (set, retention)) else {
             return Vec::new();
         };
@@ -329,7 +329,7 @@ impl<'a> Surplus<'a> {
             let is_drained = self.server(**ordinal).is_some_and(|it| it.is_drained);
             is_drained && self.volumes.get(ordinal) == Some(&true)
         };
-        // The set counts its pods; which ones are there, only their list says.
+        // The set counts its pods. Only their list says which ones are there.
         let empty = gone.filter(is_empty);
         let empty = empty.filter(|ordinal| !self.pods.contains(ordinal));
         empty
@@ -341,7 +341,7 @@ impl<'a> Surplus<'a> {
 /// The tablet servers that have a pod.
 fn pods(cluster: &str, observed: &Observed) -> BTreeSet<u32> {
     let prefix = format!("{}-", Role::Tablet.set(cluster));
-    let names = observed.pods.iter().map(observed::name);
+    let names = observed.pods.iter().map(observed::name_of);
     let ordinals = names.filter_map(|name| name.strip_prefix(&prefix)?.parse().ok());
     ordinals.collect()
 }
@@ -394,7 +394,7 @@ pub(crate) fn masters_to_ask(cluster: &ClusterObject, observed: &Observed) -> Op
     let prefix = format!("{}-", Role::Master.set(name));
     let serving = observed.serving();
     let masters = observed.pods.iter().filter(|pod| {
-        let name = observed::name(pod);
+        let name = observed::name_of(*pod);
         serving.contains(name) && name.starts_with(&prefix)
     });
     let address = |pod| observed::address(pod, PORT);

@@ -12,7 +12,7 @@ use super::build::Settings;
 use super::drift;
 use super::growing;
 use super::joined::Joined;
-use super::monitored::{self, Said};
+use super::monitored::{self, ConditionValue};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
 use super::plan::{Conflict, Plan, Refusal};
@@ -244,10 +244,7 @@ fn version(observed: &Observed) -> Option<String> {
         .pods
         .iter()
         .filter(|pod| !observed::is_of_observer(pod));
-    let images = of_ours.map(|pod| {
-        let containers = pod.pointer("/spec/containers")?.as_array()?;
-        observed::of_server(pod, containers)?["image"].as_str()
-    });
+    let images = of_ours.map(|pod| observed::server_container(pod)?.image.as_deref());
     let mut versions: Vec<&str> = images.flatten().map(tag_or_digest).collect();
     versions.sort_unstable();
     versions.dedup();
@@ -296,10 +293,15 @@ impl Missing {
 }
 
 /// `missing` is of the master, the oracle and the tablet servers.
-fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: Timestamp) -> Said {
+fn available(
+    status: &Status,
+    missing: &[Missing; 3],
+    observed: &Observed,
+    now: Timestamp,
+) -> ConditionValue {
     let of_roles = [&status.master, &status.oracle, &status.tablets];
-    let lacking = missing.iter().zip(of_roles);
-    let (standbys, lacking): (Vec<_>, Vec<_>) = lacking
+    let of_roles = missing.iter().zip(of_roles);
+    let (standbys, needed): (Vec<_>, Vec<_>) = of_roles
         .filter(|(missing, _)| !missing.pods.is_empty())
         .partition(|(missing, _)| missing.is_enough);
     let texts = |of: &[(&Missing, &RoleStatus)]| {
@@ -307,8 +309,8 @@ fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: 
         let texts = texts.map(|(missing, role)| missing.text(&role.summary, observed, now));
         texts.collect::<Vec<_>>().join(", ")
     };
-    if !lacking.is_empty() {
-        let message = format!("ready: {}", texts(&[lacking, standbys].concat()));
+    if !needed.is_empty() {
+        let message = format!("ready: {}", texts(&[needed, standbys].concat()));
         return (false, Reason::ServersNotReady, message);
     }
     if !standbys.is_empty() {
@@ -330,7 +332,7 @@ fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: 
     (true, Reason::AllServersReady, message)
 }
 
-fn progressing(is_paused: bool, outcome: &Outcome<'_>) -> Said {
+fn progressing(is_paused: bool, outcome: &Outcome<'_>) -> ConditionValue {
     let plan = match outcome {
         Outcome::Invalid(_) => {
             let message = "the cluster is kept as the last valid spec says until the spec is valid; see Degraded".to_owned();
@@ -392,7 +394,7 @@ fn degraded(
     settings: &Settings,
     outcome: &Outcome<'_>,
     now: Timestamp,
-) -> Said {
+) -> ConditionValue {
     match outcome {
         Outcome::Invalid(problems) => {
             let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
@@ -413,13 +415,13 @@ fn degraded(
     let roles = Role::ALL.into_iter();
     let lost = roles.filter_map(|role| registers::lost(cluster, observed, role));
     let lost = lost.map(|lost| (Reason::DataLost, lost));
-    let grace = settings.unschedulable_grace_seconds;
+    let timeout = settings.unschedulable_grace_seconds;
     let blocked = ScaleIn::of(cluster, observed).blocked;
     let blocked = blocked.filter(|_| !cluster.spec.paused).map(|why| {
         let message = format!("spec.tablets.replicas can't be met: {why}");
         (Reason::DrainBlocked, message)
     });
-    match trouble::worst(observed, grace, now)
+    match trouble::worst(observed, timeout, now)
         .into_iter()
         .chain(growing::trouble(cluster, observed, now))
         .chain(lost)
@@ -435,7 +437,7 @@ fn degraded(
 }
 
 /// Stalled, by kstatus' rules: what no time mends.
-fn stalled(degraded: &Said, outcome: &Outcome<'_>) -> Said {
+fn stalled(degraded: &ConditionValue, outcome: &Outcome<'_>) -> ConditionValue {
     let (is_degraded, reason, message) = degraded;
     let is_for_a_person = match reason {
         Reason::InvalidSpec | Reason::ObjectConflict | Reason::DataLost => true,
@@ -445,12 +447,12 @@ fn stalled(degraded: &Said, outcome: &Outcome<'_>) -> Said {
     if *is_degraded && is_for_a_person {
         return (true, *reason, message.clone());
     }
-    let message = "nothing stands in the operator's way that only a person can mend".to_owned();
+    let message = "nothing blocks the operator that only a person can mend".to_owned();
     (false, Reason::NotStalled, message)
 }
 
 /// Reconciling, by kstatus' rules: never together with Stalled.
-fn reconciling(progressing: &Said, stalled: &Said) -> Said {
+fn reconciling(progressing: &ConditionValue, stalled: &ConditionValue) -> ConditionValue {
     match stalled {
         (true, reason, _) => {
             let message = "the operator gets no further; see Stalled".to_owned();
@@ -460,8 +462,13 @@ fn reconciling(progressing: &Said, stalled: &Said) -> Said {
     }
 }
 
-/// Ready, by kstatus' rules: false until everything is rolled out and serves. The message says what is awaited.
-fn ready(available: &Said, progressing: &Said, stalled: &Said, outcome: &Outcome<'_>) -> Said {
+/// Ready, by kstatus' rules: false until everything is rolled out and serves. The message says what the operator waits for.
+fn ready(
+    available: &ConditionValue,
+    progressing: &ConditionValue,
+    stalled: &ConditionValue,
+    outcome: &Outcome<'_>,
+) -> ConditionValue {
     let (serves, why_not, servers) = available;
     let (is_progressing, reason, progress) = progressing;
     if let (true, reason, message) = stalled {
@@ -481,7 +488,7 @@ fn ready(available: &Said, progressing: &Said, stalled: &Said, outcome: &Outcome
     (true, Reason::UpToDate, servers.clone())
 }
 
-fn paused(is_paused: bool) -> Said {
+fn paused(is_paused: bool) -> ConditionValue {
     if is_paused {
         let message = "spec.paused is true: the operator changes nothing".to_owned();
         (true, Reason::PausedBySpec, message)
@@ -523,7 +530,7 @@ fn seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// What turned between two statuses, to tell people: the condition as it is now, and whether it's bad news.
+/// The conditions that turned between two statuses, for events, each with whether that is a warning.
 pub(crate) fn turned<'a>(before: Option<&Status>, after: &'a Status) -> Vec<(&'a Condition, bool)> {
     let known = before.map_or(&[][..], |status| &status.conditions);
     let mut turned = Vec::new();
@@ -536,21 +543,21 @@ pub(crate) fn turned<'a>(before: Option<&Status>, after: &'a Status) -> Vec<(&'a
             continue;
         }
         let old = known.iter().find(|old| old.type_ == condition.type_);
-        let is_told = match old {
+        let is_event = match old {
             Some(old) => (&old.status, &old.reason) != (&condition.status, &condition.reason),
-            // What is as it always is needn't be told of a new cluster.
+            // A new cluster gets no events of conditions that are as usual.
             None => {
                 let waits = [Reason::WaitingForDefinitions, Reason::WaitingForPermission];
                 condition.status == "True"
                     || waits.iter().any(|reason| reason.name() == condition.reason)
             }
         };
-        if is_told {
-            let is_bad = condition.type_ == ConditionType::Degraded.name()
+        if is_event {
+            let is_warning = condition.type_ == ConditionType::Degraded.name()
                 && condition.status == "True"
                 || condition.type_ == ConditionType::Available.name()
                     && condition.status == "False";
-            turned.push((condition, is_bad));
+            turned.push((condition, is_warning));
         }
     }
     turned

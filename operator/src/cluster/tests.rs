@@ -1,4 +1,4 @@
-//! Reconciliations without an API server: a world that answers as it would, as far as the operator can tell.
+//! Reconciles without an API server: a world in its place.
 
 mod admission;
 mod claims;
@@ -19,12 +19,31 @@ mod troubles;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use percolator_api::{ClusterObject, Quantity, Reason, Status};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::build::tests::{EXAMPLE, cluster};
 use super::*;
+
+/// An object of one of Kubernetes' types.
+pub(super) fn read<K: DeserializeOwned>(object: Value) -> K {
+    serde_json::from_value(object).expect("an object of the type")
+}
+
+/// Changes an object as JSON.
+fn edit<K: Serialize + DeserializeOwned>(object: &mut K, change: impl FnOnce(&mut Value)) {
+    let mut value = json!(object);
+    change(&mut value);
+    *object = read(value);
+}
+
+/// The object is being removed.
+fn terminate(metadata: &mut ObjectMeta) {
+    metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+}
 
 const SETTINGS_IMAGE: &str = "percolator:test";
 
@@ -64,13 +83,13 @@ impl World {
         }
     }
 
-    /// One reconciliation; gives the names of what it applied, and whether it wrote a status.
+    /// One reconcile; gives the names of what it applied, and whether it wrote a status.
     fn step(&mut self) -> (Vec<String>, bool) {
         let seen = self.observed.clone();
         self.reconcile(&seen, &mut usize::MAX.clone())
     }
 
-    /// One reconciliation by what the operator sees, which may be old. When no writes are left, the operator is
+    /// One reconcile by what the operator sees, which may be old. When no writes are left, the operator is
     /// killed.
     fn reconcile(&mut self, seen: &Observed, writes: &mut usize) -> (Vec<String>, bool) {
         self.now += 1;
@@ -115,10 +134,11 @@ impl World {
                 }
                 applied.push(name.clone());
                 let claims = &mut self.observed.claims;
-                let claim = claims.iter_mut().find(|claim| super::name(claim) == name);
-                let claim = claim.expect("a claim that is there");
-                percolator_api::merge(claim, change);
-                (self.admission)(claim);
+                let claim = claims.iter_mut().find(|claim| name_of(&**claim) == name);
+                edit(claim.expect("a claim that is there"), |claim| {
+                    percolator_api::merge(claim, change);
+                    (self.admission)(claim);
+                });
             }
             for key in &plan.remove {
                 if !may_write() {
@@ -133,7 +153,7 @@ impl World {
                 }
                 applied.push(format!("-{name}"));
                 let claims = &mut self.observed.claims;
-                claims.retain(|claim| super::name(claim) != name);
+                claims.retain(|claim| name_of(claim) != name);
             }
         }
         let status = self.status_of(&decision);
@@ -178,13 +198,13 @@ impl World {
 
     /// A pod is as this says.
     fn pod(&mut self, name: &str, status: Value) {
-        self.observed.pods.retain(|pod| super::name(pod) != name);
+        self.observed.pods.retain(|pod| name_of(pod) != name);
         let spec = json!({"nodeName": "node-1"});
         let set = name.rsplit_once('-').map_or(name, |(set, _)| set);
         let owner = json!({"controller": true, "uid": format!("uid of {set}")});
         let metadata = json!({"name": name, "ownerReferences": [owner]});
         let pod = json!({"metadata": metadata, "spec": spec, "status": status});
-        self.observed.pods.push(pod);
+        self.observed.pods.push(read(pod));
     }
 
     /// A pod serves, or not any more.
@@ -214,12 +234,12 @@ impl World {
             self.serves(&format!("{}-{ordinal}", role.set("demo")), true);
             let name = format!("data-{}-{ordinal}", role.set("demo"));
             let claims = &mut self.observed.claims;
-            if !claims.iter().any(|claim| super::name(claim) == name) {
-                claims.push(json!({
+            if !claims.iter().any(|claim| name_of(claim) == name) {
+                claims.push(read(json!({
                     "metadata": {"name": name},
                     "spec": {"resources": {"requests": {"storage": size}}},
                     "status": {"phase": "Bound", "capacity": {"storage": size}},
-                }));
+                })));
             }
         }
     }
@@ -245,15 +265,15 @@ impl World {
     }
 
     fn condition(&self, kind: &str) -> (bool, String) {
-        let condition = self.told(kind);
+        let condition = self.condition_of(kind);
         (condition.status == "True", condition.reason.clone())
     }
 
     fn message(&self, kind: &str) -> &str {
-        &self.told(kind).message
+        &self.condition_of(kind).message
     }
 
-    fn told(&self, kind: &str) -> &Condition {
+    fn condition_of(&self, kind: &str) -> &Condition {
         let status = self.cluster.status.as_ref().expect("a status");
         let condition = status.conditions.iter().find(|found| found.type_ == kind);
         condition.expect("every condition is there")
@@ -485,7 +505,8 @@ fn claims_that_are_there_get_labels_and_attributes() {
         ]
     );
     for claim in &world.observed.claims {
-        let is_of_tablets = super::name(claim).contains("tablet");
+        let is_of_tablets = name_of(claim).contains("tablet");
+        let claim = json!(claim);
         assert_eq!(
             claim["metadata"]["labels"]["backup"] == "daily",
             is_of_tablets
@@ -528,7 +549,9 @@ fn volumes_grow_and_what_sets_make_stays_as_it_is() {
         reason(true, Reason::GrowingVolumes)
     );
     for claim in &mut world.observed.claims {
-        claim["status"]["capacity"]["storage"] = json!("11Gi");
+        edit(claim, |claim| {
+            claim["status"]["capacity"]["storage"] = json!("11Gi");
+        });
     }
     assert_eq!(world.step().0, Vec::<String>::new());
     assert_eq!(
@@ -572,7 +595,7 @@ fn what_others_change_is_changed_back() {
 }
 
 #[test]
-fn a_lost_server_is_told_of() {
+fn a_lost_server_is_reported() {
     let mut world = World::all_ready();
     let key = (Kind::StatefulSet, "demo-tablet".to_owned());
     let since = world.cluster.status.clone().unwrap();
@@ -585,9 +608,9 @@ fn a_lost_server_is_told_of() {
     );
     let status = world.cluster.status.clone().unwrap();
     assert_eq!(status.tablets.summary, "2/3");
-    let told: Vec<(&str, bool)> = turned(Some(&since), &status)
+    let reported: Vec<(&str, bool)> = turned(Some(&since), &status)
         .into_iter()
         .map(|(condition, is_bad)| (condition.type_.as_str(), is_bad))
         .collect();
-    assert_eq!(told, [("Available", true), ("Progressing", false)]);
+    assert_eq!(reported, [("Available", true), ("Progressing", false)]);
 }

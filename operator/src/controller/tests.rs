@@ -304,7 +304,7 @@ async fn what_admission_alters_is_applied_once() {
     let (client, writes) = with_a_mirror("mine");
     let shared = self::shared(client);
     let again = reconcile(found("mine"), shared.clone()).await;
-    assert_eq!(again.expect("no failure"), Action::requeue(GO_ON));
+    assert_eq!(again.expect("no failure"), Action::requeue(CONTINUE_AFTER));
     let of_sets = || {
         let writes = std::mem::take(&mut *writes.lock().unwrap());
         let sets = writes.iter().filter(|path| path.contains("/statefulsets/"));
@@ -312,7 +312,7 @@ async fn what_admission_alters_is_applied_once() {
     };
     assert_eq!(of_sets(), 1);
     let again = reconcile(found("mine"), shared.clone()).await;
-    assert_ne!(again.expect("no failure"), Action::requeue(GO_ON));
+    assert_ne!(again.expect("no failure"), Action::requeue(CONTINUE_AFTER));
     assert_eq!(of_sets(), 0);
     // A cluster that is gone leaves nothing behind.
     assert_eq!(shared.altered().len(), 1);
@@ -321,6 +321,6 @@ async fn what_admission_alters_is_applied_once() {
     // Another operator asks once.
     let other = self::shared(shared.client.clone());
     let again = reconcile(found("mine"), other).await;
-    assert_eq!(again.expect("no failure"), Action::requeue(GO_ON));
+    assert_eq!(again.expect("no failure"), Action::requeue(CONTINUE_AFTER));
     assert_eq!(of_sets(), 1);
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cluster::object::fingerprint;
 use crate::cluster::revisions::{FIRST, NEWEST};
+use crate::cluster::tests::read;
 
 pub(crate) fn cluster(manifest: &str) -> ClusterObject {
     let manifest = PercolatorCluster::from_yaml(manifest).expect("a good manifest");
@@ -303,9 +304,9 @@ fn a_set_keeps_the_claims_that_it_was_made_with() {
     let mut cluster = cluster(EXAMPLE);
     let first = wanted(&cluster, &Observed::default());
     let mut observed = made(&first);
-    observed.claims = vec![json!({
+    observed.claims = vec![read(json!({
         "metadata": {"name": "data-demo-tablet-1"}, "status": {"phase": "Bound"},
-    })];
+    }))];
     cluster.spec.tablets.storage.size = percolator_api::Quantity::from_bytes(20 << 30);
     let then = wanted(&cluster, &observed);
     let size = |wanted: &Wanted| -> Value {
@@ -323,7 +324,7 @@ fn only_the_first_master_of_a_name_begins_a_new_cluster() {
         let observed = Observed {
             claims: claims
                 .iter()
-                .map(|name| json!({"metadata": {"name": name}}))
+                .map(|name| read(json!({"metadata": {"name": name}})))
                 .collect(),
             ..Observed::default()
         };

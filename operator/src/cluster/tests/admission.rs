@@ -75,7 +75,7 @@ fn an_operator_that_follows_waits_for_no_turn() {
     }
     world.step();
     world.observed.altered.clear();
-    world.observed.turn_awaited = Some("waiting for its turn: others".into());
+    world.observed.turn_wait = Some("waiting for its turn: others".into());
     let decision = decide(&world.cluster, &world.observed, &World::settings());
     assert!(!decision.plan().is_to_restart, "{decision:?}");
     for role in Role::ALL {

@@ -9,13 +9,10 @@ fn claim(world: &mut World, name: &str, phase: &str) {
     } else {
         json!({"resources": {"requests": {"storage": "1Gi"}}})
     };
-    world
-        .observed
-        .claims
-        .retain(|claim| super::name(claim) != name);
-    world.observed.claims.push(json!({
+    world.observed.claims.retain(|claim| name_of(claim) != name);
+    world.observed.claims.push(read(json!({
         "metadata": {"name": name}, "spec": spec, "status": {"phase": phase},
-    }));
+    })));
 }
 
 fn said(world: &World) -> String {
@@ -44,7 +41,7 @@ fn claims_of_a_former_cluster_ask_for_their_servers() {
         assert!(message.contains(part), "{part}: {message}");
     }
     // Anyone who doesn't need these rows deletes the claims.
-    world.observed.claims[1]["metadata"]["deletionTimestamp"] = json!("now");
+    terminate(&mut world.observed.claims[1].metadata);
     world.observed.claims.pop();
     assert!(!world.step().0.is_empty());
     assert_eq!(
@@ -128,7 +125,7 @@ fn a_claim_that_has_a_volume_by_now_stays() {
     let mut world = World::all_ready();
     let mut old = world.observed.clone();
     for claim in &mut old.claims {
-        claim["status"] = json!({"phase": "Pending"});
+        edit(claim, |claim| claim["status"] = json!({"phase": "Pending"}));
     }
     let good = world.cluster.spec.clone();
     world.change(|cluster| cluster.spec.tablets.replicas = 1);
@@ -179,8 +176,8 @@ fn a_claim_that_is_to_go_keeps_its_statefulset() {
     world.change(|cluster| cluster.spec.master.storage.size = Quantity::from_bytes(2 << 30));
     world.step();
     for claim in &mut world.observed.claims {
-        if super::name(claim).contains("master") {
-            claim["metadata"]["deletionTimestamp"] = json!("now");
+        if name_of(claim).contains("master") {
+            terminate(&mut claim.metadata);
         }
     }
     let written = world.step().0;
@@ -197,10 +194,7 @@ fn a_claim_that_lost_its_labels_keeps_its_statefulset() {
     for (role, class) in [(Role::Master, None), (Role::Oracle, Some("fast"))] {
         let mut world = World::all_ready();
         let lost = format!("data-{}-0", role.set("demo"));
-        world
-            .observed
-            .claims
-            .retain(|claim| super::name(claim) != lost);
+        world.observed.claims.retain(|claim| name_of(claim) != lost);
         world.change(|cluster| {
             let storage = match role {
                 Role::Oracle => &mut cluster.spec.oracle.storage,
@@ -224,7 +218,9 @@ fn a_claim_that_is_made_of_a_snapshot_is_taken_up() {
         let mut world = World::new();
         claim(&mut world, "data-demo-tablet-3", "Pending");
         let restored = world.observed.claims.last_mut().expect("a claim");
-        restored["spec"][field] = json!({"kind": "VolumeSnapshot", "name": "a"});
+        edit(restored, |claim| {
+            claim["spec"][field] = json!({"kind": "VolumeSnapshot", "name": "a"});
+        });
         world.step();
         let message = said(&world);
         assert!(message.contains("3 must be at least 4"), "{message}");
@@ -245,8 +241,10 @@ fn a_claim_that_is_made_of_a_snapshot_is_taken_up() {
 fn a_claim_that_somebody_else_grew_is_left_as_it_is() {
     let mut world = World::all_ready();
     for claim in &mut world.observed.claims {
-        claim["spec"]["resources"]["requests"]["storage"] = json!("20Gi");
-        claim["status"]["capacity"] = json!({"storage": "20Gi"});
+        edit(claim, |claim| {
+            claim["spec"]["resources"]["requests"]["storage"] = json!("20Gi");
+            claim["status"]["capacity"] = json!({"storage": "20Gi"});
+        });
     }
     assert_eq!(world.step().0, Vec::<String>::new());
     assert_eq!(

@@ -6,10 +6,12 @@ fn size(gibibytes: u64) -> Quantity {
     Quantity::from_bytes(gibibytes << 30)
 }
 
-fn claim<'a>(world: &'a mut World, name: &str) -> &'a mut Value {
+fn edit_status(world: &mut World, name: &str, change: impl FnOnce(&mut Value)) {
     let mut claims = world.observed.claims.iter_mut();
-    let claim = claims.find(|claim| super::name(claim) == name);
-    claim.expect("a claim")
+    let claim = claims.find(|claim| name_of(&**claim) == name);
+    edit(claim.expect("a claim"), |claim| {
+        change(&mut claim["status"])
+    });
 }
 
 /// Tablet servers whose volumes have begun to grow.
@@ -31,9 +33,11 @@ fn a_file_system_that_grows_at_a_restart_names_its_pod() {
     let mut world = growing();
     let since = world.now;
     let time = Timestamp::from_second(since).expect("a time").to_string();
-    claim(&mut world, "data-demo-tablet-1")["status"]["conditions"] = json!([{
-        "type": "FileSystemResizePending", "status": "True", "lastTransitionTime": time,
-    }]);
+    edit_status(&mut world, "data-demo-tablet-1", |status| {
+        status["conditions"] = json!([{
+            "type": "FileSystemResizePending", "status": "True", "lastTransitionTime": time,
+        }]);
+    });
     world.step();
     // Most nodes grow it by themselves.
     assert!(is_well(&world));
@@ -51,8 +55,9 @@ fn a_file_system_that_grows_at_a_restart_names_its_pod() {
         message.contains("kubectl delete pod demo-tablet-1"),
         "{message}"
     );
-    claim(&mut world, "data-demo-tablet-1")["status"] =
-        json!({"phase": "Bound", "capacity": {"storage": "20Gi"}});
+    edit_status(&mut world, "data-demo-tablet-1", |status| {
+        *status = json!({"phase": "Bound", "capacity": {"storage": "20Gi"}});
+    });
     world.step();
     assert!(is_well(&world));
 }
@@ -77,9 +82,10 @@ fn a_size_that_a_volume_cannot_have_is_reported_in_the_drivers_words() {
         ),
     ] {
         let mut world = growing();
-        let status = &mut claim(&mut world, "data-demo-tablet-1")["status"];
-        status["allocatedResourceStatuses"] = json!({"storage": state});
-        status["conditions"] = json!([condition]);
+        edit_status(&mut world, "data-demo-tablet-1", |status| {
+            status["allocatedResourceStatuses"] = json!({"storage": state});
+            status["conditions"] = json!([condition]);
+        });
         world.step();
         assert_eq!(
             world.condition("Degraded"),
@@ -91,11 +97,11 @@ fn a_size_that_a_volume_cannot_have_is_reported_in_the_drivers_words() {
     }
 }
 
-/// Nobody starts a server on it: its file system would be waited for for ever.
+/// No server starts on it: the wait for its file system would never end.
 #[test]
 fn a_claim_that_a_drained_server_left_is_not_waited_for() {
     let mut world = World::all_ready();
-    world.observed.claims.push(json!({
+    world.observed.claims.push(read(json!({
         "metadata": {"name": "data-demo-tablet-7"},
         "spec": {"resources": {"requests": {"storage": "10Gi"}}},
         "status": {
@@ -103,8 +109,8 @@ fn a_claim_that_a_drained_server_left_is_not_waited_for() {
             "capacity": {"storage": "5Gi"},
             "allocatedResourceStatuses": {"storage": "ControllerResizeInfeasible"},
         },
-    }));
-    let growths = super::super::growing::awaited(&world.cluster, &world.observed);
+    })));
+    let growths = super::super::growing::wait(&world.cluster, &world.observed);
     assert_eq!(growths, None);
     let now = Timestamp::from_second(world.now).expect("a time");
     let trouble = super::super::growing::trouble(&world.cluster, &world.observed, now);

@@ -59,8 +59,10 @@ fn kubernetes(world: &mut World) {
         }
     }
     for claim in &mut world.observed.claims {
-        let asked = claim["spec"]["resources"]["requests"]["storage"].clone();
-        claim["status"]["capacity"]["storage"] = asked;
+        edit(claim, |claim| {
+            let asked = claim["spec"]["resources"]["requests"]["storage"].clone();
+            claim["status"]["capacity"]["storage"] = asked;
+        });
     }
 }
 

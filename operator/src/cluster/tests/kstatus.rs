@@ -33,7 +33,7 @@ fn a_cluster_is_current_when_all_of_it_is_rolled_out() {
     assert_eq!(kstatus(&world), "Current");
     assert_eq!(world.condition("Ready"), reason(true, Reason::UpToDate));
     for abnormal in ["Reconciling", "Stalled", "Degraded", "Drifted"] {
-        assert_eq!(world.told(abnormal).status, "False", "{abnormal}");
+        assert_eq!(world.condition_of(abnormal).status, "False", "{abnormal}");
     }
     for condition in &world.cluster.status.as_ref().expect("a status").conditions {
         assert_eq!(
@@ -53,7 +53,7 @@ fn a_cluster_is_current_when_all_of_it_is_rolled_out() {
 }
 
 #[test]
-fn what_is_awaited_is_said_with_the_server_that_is_not_there() {
+fn ready_names_the_server_that_is_missing() {
     let mut world = World::all_ready();
     world.change(|cluster| cluster.spec.image = Some("percolator:2".into()));
     world.step();
@@ -61,7 +61,8 @@ fn what_is_awaited_is_said_with_the_server_that_is_not_there() {
     let set = world.observed.objects.get_mut(&key).expect("a set");
     set["status"]["readyReplicas"] = json!(0);
     world.pod("demo-master-0", json!({"conditions": []}));
-    world.observed.pods.last_mut().expect("a pod")["spec"] = json!({});
+    let pod = world.observed.pods.last_mut().expect("a pod");
+    edit(pod, |pod| pod["spec"] = json!({}));
     world.step();
     assert_eq!(
         world.condition("Ready"),

@@ -11,8 +11,8 @@ fn ask(world: &mut World, is_asked: bool) {
     });
 }
 
-fn lack(world: &mut World, lack: Lack) {
-    world.observed.lacking = BOTH.map(|kind| (kind, lack)).into();
+fn make_unavailable(world: &mut World, reason: UnavailableReason) {
+    world.observed.unavailable = BOTH.map(|kind| (kind, reason)).into();
 }
 
 fn kinds(world: &World) -> Vec<Kind> {
@@ -56,12 +56,12 @@ fn it_is_made_last_and_goes_when_it_is_not_asked_for_any_more() {
 #[test]
 fn servers_do_not_wait_for_definitions_and_these_are_noticed_when_they_come() {
     for (why, said) in [
-        (Lack::Definition, Reason::WaitingForDefinitions),
-        (Lack::Permission, Reason::WaitingForPermission),
+        (UnavailableReason::Definition, Reason::WaitingForDefinitions),
+        (UnavailableReason::Permission, Reason::WaitingForPermission),
     ] {
         let mut world = World::new();
         ask(&mut world, true);
-        lack(&mut world, why);
+        make_unavailable(&mut world, why);
         world.step();
         // Told as an event too, also of a new cluster.
         let status = world.cluster.status.clone().expect("a status");
@@ -81,7 +81,7 @@ fn servers_do_not_wait_for_definitions_and_these_are_noticed_when_they_come() {
         assert_eq!(world.condition("Monitored"), reason(false, said));
         assert_eq!(kinds(&world), []);
         assert_eq!(world.step(), (vec![], false));
-        world.observed.lacking.clear();
+        world.observed.unavailable.clear();
         assert_eq!(world.step().0, ["demo", "demo"]);
         assert_eq!(
             world.condition("Monitored"),
@@ -145,9 +145,9 @@ fn what_is_refused_is_told_where_it_belongs() {
     ask(&mut world, true);
     world.refused = vec![Refusal::of_monitoring("no rules here".into())];
     // As it is when nothing could be made.
-    lack(&mut world, Lack::Permission);
+    make_unavailable(&mut world, UnavailableReason::Permission);
     let decision = decide(&world.cluster, &world.observed, &World::settings());
-    world.observed.lacking.clear();
+    world.observed.unavailable.clear();
     world.cluster.status = Some(world.status_of(&decision));
     assert_eq!(
         world.condition("Monitored"),

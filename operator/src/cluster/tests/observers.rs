@@ -76,8 +76,10 @@ fn the_version_is_the_servers_alone() {
     let before = world.cluster.status.clone().expect("a status").version;
     world.pod("demo-observer-words-x", json!({"containerStatuses": []}));
     let pod = world.observed.pods.last_mut().expect("it is there");
-    pod["metadata"]["labels"] = json!({"percolator.dev/component": "observer-words"});
-    pod["spec"]["containers"] = json!([{"name": "observer-words", "image": "counter:1"}]);
+    edit(pod, |pod| {
+        pod["metadata"]["labels"] = json!({"percolator.dev/component": "observer-words"});
+        pod["spec"]["containers"] = json!([{"name": "observer-words", "image": "counter:1"}]);
+    });
     world.step();
     let version = world.cluster.status.clone().expect("a status").version;
     assert_eq!(version, before);

@@ -291,8 +291,8 @@ fn the_right_to_the_register_is_of_the_account_that_the_spec_names_and_of_pods_t
     };
     let replace = |world: &mut World, account: &str| {
         let pods = &mut world.observed.pods;
-        pods.retain(|pod| super::name(pod) != "demo-tso-0");
-        pods.push(pod(account));
+        pods.retain(|pod| name_of(pod) != "demo-tso-0");
+        pods.push(read(pod(account)));
     };
     replace(&mut world, "demo-tso");
     world.change(|cluster| cluster.spec.oracle.pod.service_account_name = Some("own".into()));

@@ -37,7 +37,7 @@ fn a_claim_without_labels_is_not_taken_up() {
         "metadata": {"name": "data-demo-tablet-1", "labels": {"app.kubernetes.io/instance": "demo"}},
         "spec": {"volumeName": "v"},
     });
-    note_claim(&world.cluster, &mut world.observed, claim.clone());
+    note_claim(&world.cluster, &mut world.observed, read(claim.clone()));
     assert_eq!(world.step().0, Vec::<String>::new());
     assert_eq!(
         world.condition("Degraded"),
@@ -55,7 +55,7 @@ fn a_claim_without_labels_is_not_taken_up() {
     // With the cluster's label it's one that a former cluster of this name left behind.
     world.observed.foreign_claims.clear();
     claim["metadata"]["labels"]["percolator.dev/cluster"] = json!("demo");
-    note_claim(&world.cluster, &mut world.observed, claim);
+    note_claim(&world.cluster, &mut world.observed, read(claim));
     assert!(!world.observed.is_new("demo"));
     assert!(world.step().0.contains(&"demo-master".to_owned()));
     // What sets there are have made their claims with labels.
@@ -69,7 +69,7 @@ fn a_claim_without_labels_is_not_taken_up() {
     let asked = claims_to_ask_for(&world.cluster, &world.observed);
     assert_eq!(asked, ["data-demo-tablet-3"]);
     let claim = json!({"metadata": {"name": "data-demo-tablet-3"}, "spec": {"volumeName": "v"}});
-    note_claim(&world.cluster, &mut world.observed, claim);
+    note_claim(&world.cluster, &mut world.observed, read(claim));
     assert_eq!(world.step().0, Vec::<String>::new());
     assert_eq!(
         world.condition("Degraded"),
@@ -188,7 +188,7 @@ fn a_foreign_pod_with_the_clusters_labels_changes_neither_status_nor_conditions(
                 {"name": "tablet", "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
             ]},
         });
-        world.observed.pods.push(foreign);
+        world.observed.pods.push(read(foreign));
         assert_eq!(world.step(), (vec![], false));
         assert_eq!(world.cluster.status, before);
     }

@@ -181,7 +181,7 @@ fn a_new_image_comes_to_the_proxies_last() {
 #[test]
 fn proxies_are_changed_in_their_clusters_turn() {
     let mut world = World::with_proxies(Some(2));
-    world.observed.turn_awaited = Some("waiting for its turn: others".into());
+    world.observed.turn_wait = Some("waiting for its turn: others".into());
     // What restarts nobody is done, also that the number becomes an autoscaler's, or the spec's again.
     for replicas in [Some(3), None, Some(5), Some(3)] {
         world.change(asks(replicas));
@@ -197,7 +197,7 @@ fn proxies_are_changed_in_their_clusters_turn() {
     assert_eq!(world.step().0, Vec::<String>::new());
     let waits = reason(true, Reason::WaitingForTurn);
     assert_eq!(world.condition("Progressing"), waits);
-    world.observed.turn_awaited = None;
+    world.observed.turn_wait = None;
     let decision = decide(&world.cluster, &world.observed, &World::settings());
     assert!(decision.plan().restarts);
     let is_changing = |world: &World| is_changing(&world.cluster, &world.observed);
@@ -210,7 +210,7 @@ fn proxies_are_changed_in_their_clusters_turn() {
     world.deployment()["status"]["updatedReplicas"] = json!(1);
     assert!(is_changing(&world));
     world.step();
-    assert!(awaits_servers(
+    assert!(waits_for_servers(
         world.cluster.status.as_ref().expect("a status")
     ));
     // A quota, and a roll-out that Kubernetes has given up, keep no other cluster waiting.
@@ -296,7 +296,7 @@ fn what_is_wrong_with_a_proxy_is_said() {
     let owner = json!({"controller": true, "uid": "uid of demo-proxy"});
     let metadata =
         json!({"name": "demo-proxy-1a", "uid": "uid of demo-proxy-1a", "ownerReferences": [owner]});
-    world.observed.replica_sets = vec![json!({"metadata": metadata})];
+    world.observed.replica_sets = vec![read(json!({"metadata": metadata}))];
     world.step();
     assert_eq!(
         world.condition("Degraded"),
@@ -305,7 +305,7 @@ fn what_is_wrong_with_a_proxy_is_said() {
     world
         .observed
         .pods
-        .retain(|pod| name(pod) != "demo-proxy-1a-x");
+        .retain(|pod| name_of(pod) != "demo-proxy-1a-x");
     let failure = json!({"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"});
     world.deployment()["status"]["conditions"] = json!([failure]);
     world.step();

@@ -152,7 +152,7 @@ fn an_older_operator_leaves_the_pods_of_a_newer_one_as_they_are() {
 #[test]
 fn servers_are_changed_in_their_clusters_turn() {
     let mut world = World::all_ready();
-    world.observed.turn_awaited = Some("waiting for its turn: others".into());
+    world.observed.turn_wait = Some("waiting for its turn: others".into());
     // What restarts nobody is done.
     world.change(|cluster| cluster.spec.tablets.replicas = 5);
     let (applied, _) = world.step();
@@ -171,7 +171,7 @@ fn servers_are_changed_in_their_clusters_turn() {
     assert_eq!(world.condition("Progressing"), waits);
     let message = world.message("Progressing");
     assert_eq!(message, "waiting for its turn: others");
-    world.observed.turn_awaited = None;
+    world.observed.turn_wait = None;
     let decision = decide(&world.cluster, &world.observed, &World::settings());
     assert!(decision.plan().restarts);
     let key = (Kind::StatefulSet, Role::Master.set("demo"));

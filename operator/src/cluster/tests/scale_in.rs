@@ -107,7 +107,7 @@ impl World {
     fn pods_end(&mut self) {
         let running = u32::try_from(self.running()).unwrap();
         self.observed.pods.retain(|pod| {
-            let ordinal = super::name(pod).strip_prefix("demo-tablet-");
+            let ordinal = name_of(pod).strip_prefix("demo-tablet-");
             ordinal.is_none_or(|it| it.parse::<u32>().unwrap() < running)
         });
         for (ordinal, server) in self.master.iter_mut().flatten() {
@@ -314,8 +314,8 @@ fn while_the_master_is_away_no_server_goes() {
     assert_eq!(world.recorded(), Vec::<i32>::new());
     // Its claim has lost its labels, and isn't listed.
     let claims = world.observed.claims.clone();
-    let claim = |it: &serde_json::Value| super::name(it) != "data-demo-tablet-2";
-    world.observed.claims.retain(claim);
+    let claims_listed = &mut world.observed.claims;
+    claims_listed.retain(|it| name_of(it) != "data-demo-tablet-2");
     assert_eq!(world.step().0, Vec::<String>::new());
     assert_eq!(world.running(), 3);
     world.observed.claims = claims;
@@ -379,15 +379,15 @@ fn a_server_that_the_master_does_not_know_goes_without_its_claim() {
     let claims = &mut world.observed.claims;
     let claim = claims
         .iter_mut()
-        .find(|it| super::name(it) == "data-demo-tablet-2");
-    claim.unwrap()["metadata"]["deletionTimestamp"] = json!("now");
+        .find(|it| name_of(&**it) == "data-demo-tablet-2");
+    terminate(&mut claim.unwrap().metadata);
     assert_eq!(world.step().0, ["demo-tablet"]);
     // One that it knows is drained all the same.
     let claims = &mut world.observed.claims;
     let claim = claims
         .iter_mut()
-        .find(|it| super::name(it) == "data-demo-tablet-1");
-    claim.unwrap()["metadata"]["deletionTimestamp"] = json!("now");
+        .find(|it| name_of(&**it) == "data-demo-tablet-1");
+    terminate(&mut claim.unwrap().metadata);
     world.pods_end();
     world.scale(1);
     world.step();

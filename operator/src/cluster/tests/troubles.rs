@@ -1,9 +1,11 @@
-//! What is wrong with pods, and what is said of it.
+//! What is wrong with pods, and how the status reports it.
+
+use k8s_openapi::api::core::v1::Event;
 
 use super::*;
 
 #[test]
-fn troubles_of_pods_are_told() {
+fn troubles_of_pods_are_reported() {
     for (status, expected) in [
         (
             json!({"conditions": [
@@ -30,9 +32,9 @@ fn troubles_of_pods_are_told() {
     }
 }
 
-/// The end of a server's log: what counts stands in its last line, and is told in the same words each time.
+/// The error is in the last line of the log, and is reported in the same words each time.
 #[test]
-fn a_server_that_ends_again_and_again_has_its_last_words_told() {
+fn the_last_error_of_a_server_in_a_crash_loop_is_reported() {
     let lines = |last: &str| format!("{{\"message\":\"{}\"}}\n{last}\n", "begins ".repeat(200));
     for (log, said) in [
         (
@@ -75,7 +77,7 @@ fn a_server_that_ends_again_and_again_has_its_last_words_told() {
     }
 }
 
-/// Of what lasts only: `second` is that of the pod's conditions, and it is looked at at 1,009 at first.
+/// A time of a condition. The first reconcile is at second 1,009.
 fn at(second: i64) -> String {
     Timestamp::from_second(second).unwrap().to_string()
 }
@@ -83,13 +85,13 @@ fn at(second: i64) -> String {
 #[test]
 fn a_node_that_does_not_answer_is_named() {
     let mut world = World::all_ready();
-    let told = |containers: &str, since| {
+    let unready = |containers: &str, since| {
         json!({"conditions": [
             {"type": "Ready", "status": "False", "lastTransitionTime": at(since)},
             {"type": "ContainersReady", "status": containers},
         ], "containerStatuses": [{"ready": true, "state": {"running": {}}}]})
     };
-    world.pod("demo-tablet-1", told("True", world.now));
+    world.pod("demo-tablet-1", unready("True", world.now));
     world.step();
     assert_eq!(
         world.condition("Degraded"),
@@ -116,12 +118,12 @@ fn a_node_that_does_not_answer_is_named() {
         message.contains("kubectl taint node node-1 node.kubernetes.io/out-of-service"),
         "{message}"
     );
-    // Kubernetes has its pods end in the end, and that isn't heard either.
+    // Kubernetes marks its pods for deletion later. Its node doesn't answer that either.
     let pod = world.observed.pods.last_mut().expect("it is there");
-    pod["metadata"]["deletionTimestamp"] = json!(at(world.now));
+    terminate(&mut pod.metadata);
     assert_eq!(world.step(), (vec![], false));
     // It says itself that it isn't ready.
-    world.pod("demo-tablet-1", told("False", 0));
+    world.pod("demo-tablet-1", unready("False", 0));
     world.step();
     assert_eq!(
         world.condition("Degraded"),
@@ -134,7 +136,7 @@ fn a_node_that_does_not_answer_is_named() {
 }
 
 #[test]
-fn a_pod_that_does_not_start_is_told_of_when_that_lasts() {
+fn a_pod_that_does_not_start_is_reported_when_that_lasts() {
     for containers in [
         json!(null),
         json!([{"state": {"waiting": {"reason": "ContainerCreating"}}}]),
@@ -169,7 +171,7 @@ fn a_pod_that_does_not_start_is_told_of_when_that_lasts() {
 }
 
 #[test]
-fn an_image_that_is_tried_again_and_again_is_told_of_once() {
+fn an_image_that_is_tried_again_and_again_is_reported_once() {
     let mut world = World::all_ready();
     let waits = |reason: &str| json!({"containerStatuses": [{"image": "x:1", "state": {"waiting": {"reason": reason}}}]});
     world.pod("demo-tablet-1", waits("ErrImagePull"));
@@ -179,7 +181,7 @@ fn an_image_that_is_tried_again_and_again_is_told_of_once() {
         reason(true, Reason::ImageUnavailable)
     );
     world.pod("demo-tablet-1", waits("ImagePullBackOff"));
-    assert_eq!(world.step(), (vec![], false), "the same is told");
+    assert_eq!(world.step(), (vec![], false), "the same message");
 }
 
 #[test]
@@ -189,7 +191,7 @@ fn of_many_pods_some_are_named() {
         world
             .observed
             .pods
-            .retain(|pod| super::name(pod) != format!("demo-tablet-{ordinal}"));
+            .retain(|pod| name_of(pod) != format!("demo-tablet-{ordinal}"));
     }
     world.serves("demo-tso-0", false);
     world.change(|cluster| cluster.spec.paused = true);
@@ -201,9 +203,9 @@ fn of_many_pods_some_are_named() {
     );
 }
 
-/// A mesh adds a container, and Kubernetes tells of containers by their names.
+/// A mesh adds a container, and Kubernetes sorts containers by their names.
 #[test]
-fn a_server_that_crashes_beside_others_in_its_pod_is_told_of() {
+fn a_server_that_crashes_beside_others_in_its_pod_is_reported() {
     let mut world = World::all_ready();
     world.pod(
         "demo-tablet-1",
@@ -213,7 +215,9 @@ fn a_server_that_crashes_beside_others_in_its_pod_is_told_of() {
         ]}),
     );
     let pod = world.observed.pods.last_mut().expect("it is there");
-    pod["metadata"]["labels"] = json!({"percolator.dev/component": "tablet"});
+    edit(pod, |pod| {
+        pod["metadata"]["labels"] = json!({"percolator.dev/component": "tablet"});
+    });
     world.step();
     assert_eq!(
         world.condition("Degraded"),
@@ -223,7 +227,7 @@ fn a_server_that_crashes_beside_others_in_its_pod_is_told_of() {
 
 /// It was started again once, as after its node, and runs: what is wrong is the server.
 #[test]
-fn a_server_that_crashes_behind_a_container_that_runs_beside_it_is_told_of() {
+fn a_server_that_crashes_behind_a_container_that_runs_beside_it_is_reported() {
     let mesh = json!([{
         "name": "mesh", "started": true, "ready": true, "restartCount": 1,
         "state": {"running": {}}, "lastState": {"terminated": {"exitCode": 137}},
@@ -235,7 +239,9 @@ fn a_server_that_crashes_behind_a_container_that_runs_beside_it_is_told_of() {
             json!({"initContainerStatuses": mesh, "containerStatuses": [server], "podIP": "10.0.0.7"}),
         );
         let pod = world.observed.pods.last_mut().expect("it is there");
-        pod["spec"]["initContainers"] = json!([{"name": "mesh", "restartPolicy": "Always"}]);
+        edit(pod, |pod| {
+            pod["spec"]["initContainers"] = json!([{"name": "mesh", "restartPolicy": "Always"}]);
+        });
         world.step();
         (world.condition("Degraded"), to_ask(&world.observed).len())
     };
@@ -259,7 +265,7 @@ fn a_server_that_crashes_does_not_seem_well_between_two_starts() {
     let waits = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}});
     let runs = json!({"running": {"startedAt": at(900)}});
     let has_ended = json!({"terminated": words});
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for state in [&waits, &runs, &has_ended] {
         let mut world = World::all_ready();
         world.pod("demo-tablet-1", container(state.clone(), 2, false));
@@ -269,14 +275,20 @@ fn a_server_that_crashes_does_not_seem_well_between_two_starts() {
             .conditions
             .into_iter()
             .find(|it| it.type_ == "Degraded");
-        told.push(condition.expect("it is there").message);
+        messages.push(condition.expect("it is there").message);
         assert_eq!(
             world.condition("Degraded"),
             reason(true, Reason::ServerCrashing)
         );
     }
-    assert!(told[0].contains("the folder is another's"), "{told:?}");
-    assert!(told.iter().all(|message| *message == told[0]), "{told:?}");
+    assert!(
+        messages[0].contains("the folder is another's"),
+        "{messages:?}"
+    );
+    assert!(
+        messages.iter().all(|message| *message == messages[0]),
+        "{messages:?}"
+    );
     let ran_long = json!({"running": {"startedAt": at(10)}});
     for (state, restarts, ready) in [
         (&runs, 2, true),
@@ -296,7 +308,7 @@ fn a_server_that_crashes_does_not_seem_well_between_two_starts() {
 }
 
 #[test]
-fn a_server_without_the_rows_that_it_had_is_told_of() {
+fn a_server_without_the_rows_that_it_had_is_reported() {
     let mut world = World::all_ready();
     world.pod(
         "demo-tablet-1",
@@ -314,7 +326,7 @@ fn a_server_without_the_rows_that_it_had_is_told_of() {
     let words = "data lost: 5 tablets that were here are not any more\n";
     world
         .observed
-        .said
+        .not_ready_messages
         .insert("demo-tablet-1".into(), words.into());
     world.step();
     assert_eq!(world.condition("Degraded"), reason(true, Reason::DataLost));
@@ -326,7 +338,7 @@ fn a_server_without_the_rows_that_it_had_is_told_of() {
     // What else servers say passes as a rule.
     world
         .observed
-        .said
+        .not_ready_messages
         .insert("demo-tablet-1".into(), "not yet\n".into());
     world.step();
     assert_eq!(
@@ -335,26 +347,26 @@ fn a_server_without_the_rows_that_it_had_is_told_of() {
     );
 }
 
-/// A service account or a priority class that doesn't exist, a quota, a forbidden security context: only events tell.
+/// A service account or a priority class that doesn't exist, a quota, a forbidden security context: only events report them.
 #[test]
-fn pods_that_cannot_be_made_are_told_of() {
+fn pods_that_cannot_be_made_are_reported() {
     let mut world = World::all_ready();
     world.change(|cluster| cluster.spec.tablets.replicas = 4);
     world.step();
     let uid = "uid of demo-tablet";
-    let lacking = |world: &World| {
+    let incomplete = |world: &World| {
         let now = Timestamp::from_second(world.now).unwrap();
         without_pods(&world.cluster, &world.observed, now)
     };
-    assert_eq!(lacking(&world), [], "it has just been asked for");
+    assert_eq!(incomplete(&world), [], "it has just been asked for");
     world.now += 10;
     assert_eq!(
-        lacking(&world),
+        incomplete(&world),
         [("demo-tablet".to_owned(), uid.to_owned())]
     );
     let event = |reason: &str, second: i64, message: &str| {
         let time = Timestamp::from_second(second).unwrap().to_string();
-        json!({"reason": reason, "lastTimestamp": time, "message": message})
+        read::<Event>(json!({"reason": reason, "lastTimestamp": time, "message": message}))
     };
     let events = [
         event("SuccessfulCreate", 5, "made"),
@@ -381,7 +393,7 @@ fn pods_that_cannot_be_made_are_told_of() {
     let events = [&events[..], &[event("SuccessfulCreate", 9, "made")]].concat();
     assert_eq!(last_refusal(&events), None);
     world.ready(Role::Tablet);
-    assert_eq!(lacking(&world), []);
+    assert_eq!(incomplete(&world), []);
 }
 
 #[test]
