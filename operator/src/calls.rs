@@ -45,16 +45,16 @@ where
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let method = request.method().clone();
         let Calls(counters) = self.calls.clone();
-        let answer = self.api_server.call(request);
+        let response = self.api_server.call(request);
         Box::pin(async move {
-            let answer = answer.await;
-            let result = match &answer {
-                Ok(answer) if answer.status().is_client_error() => "refused",
-                Ok(answer) if !answer.status().is_server_error() => "ok",
+            let response = response.await;
+            let result = match &response {
+                Ok(response) if response.status().is_client_error() => "refused",
+                Ok(response) if !response.status().is_server_error() => "ok",
                 _ => "failed",
             };
             counters.with_label_values(&[method.as_str(), result]).inc();
-            answer
+            response
         })
     }
 }

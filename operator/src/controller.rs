@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 
 use crate::api::{CarriedOut, Objects, is_of_ending_namespace, scopes};
 use crate::cluster::{
-    self, Altered, CLUSTER_LABEL, Decision, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal,
+    self, AlteredObject, CLUSTER_LABEL, Decision, Kind, MANAGER, Observed, REGISTER_LABEL, Refusal,
     Settings, full_name,
 };
 use crate::conditions::ClusterConditions;
@@ -60,7 +60,7 @@ const COMPARED_AT_A_TIME: u32 = 100;
 const WATCHED_AT_A_TIME: u32 = 100;
 
 /// What admission altered of a cluster's objects.
-type AlteredObjects = BTreeMap<(Kind, String), Altered>;
+type AlteredObjects = BTreeMap<(Kind, String), AlteredObject>;
 
 /// What all reconciles share.
 pub(crate) struct Shared {

@@ -1,4 +1,4 @@
-//! A deadline for every request to the API server but watches: without an answer a reconcile would wait for ever.
+//! A timeout of every request to the API server but watches: a reconcile would wait for ever without it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,11 +12,11 @@ use tower::{BoxError, Layer, Service};
 
 use crate::watches::is_watch;
 
-/// How long a request and its whole answer may take. An API server gives up its own work after 60 s; a webhook of its may
-/// take 30 s.
+/// How long a request and its whole response may take. The API server cancels a request after 60 s; an admission webhook may take
+/// 30 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Ends requests that are not answered in time. Watches go on: `crate::watches` judges these.
+/// Ends requests without a response in time, but no watches: see `crate::watches`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines;
 
@@ -34,7 +34,7 @@ pub(crate) struct InTime<S> {
     api_server: S,
 }
 
-type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
+type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
 
 impl<S, A, B> Service<Request<A>> for InTime<S>
 where
@@ -44,7 +44,7 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<AnswerBody>;
+    type Response = Response<ResponseBody>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -55,14 +55,14 @@ where
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let is_watch = is_watch(request.uri());
         let what = format!("{} {}", request.method(), request.uri().path());
-        let answer = self.api_server.call(request);
+        let response = self.api_server.call(request);
         Box::pin(async move {
             if is_watch {
-                let answer = answer.await.map_err(Into::into)?;
-                return Ok(answer.map(|body| body.map_err(Into::into).boxed_unsync()));
+                let response = response.await.map_err(Into::into)?;
+                return Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()));
             }
             let whole = async {
-                let (head, body) = answer.await.map_err(Into::into)?.into_parts();
+                let (head, body) = response.await.map_err(Into::into)?.into_parts();
                 let body = body.collect().await.map_err(Into::into)?.to_bytes();
                 let body = Full::new(body).map_err(|never| match never {});
                 Ok(Response::from_parts(head, body.boxed_unsync()))

@@ -1,5 +1,5 @@
-//! For tests alone: watches tell of everything later than it happens, as behind an API server that is far behind
-//! itself. Nothing that the operator does may depend on when it hears of something.
+//! An injected fault for tests: watches deliver their events with a delay, as from an API server that is far behind. No decision of
+//! the operator may depend on when a watch reports a change.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,40 +14,40 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
-/// Delays what answers to watches bring; lists and all else are as prompt as ever.
+/// Delays the events of watches. Lists and other requests have no delay.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LateWatches {
+pub(crate) struct DelayedWatches {
     pub(crate) delay: Duration,
 }
 
-impl<S> Layer<S> for LateWatches {
-    type Service = Late<S>;
+impl<S> Layer<S> for DelayedWatches {
+    type Service = DelayedWatchService<S>;
 
-    fn layer(&self, api_server: S) -> Late<S> {
-        Late {
+    fn layer(&self, api_server: S) -> DelayedWatchService<S> {
+        DelayedWatchService {
             api_server,
             delay: self.delay,
         }
     }
 }
 
-/// See [`LateWatches`].
+/// See [`DelayedWatches`].
 #[derive(Clone, Debug)]
-pub(crate) struct Late<S> {
+pub(crate) struct DelayedWatchService<S> {
     api_server: S,
     delay: Duration,
 }
 
-type LateBody = UnsyncBoxBody<Bytes, BoxError>;
+type DelayedBody = UnsyncBoxBody<Bytes, BoxError>;
 
-impl<S, A, B> Service<Request<A>> for Late<S>
+impl<S, A, B> Service<Request<A>> for DelayedWatchService<S>
 where
     S: Service<Request<A>, Response = Response<B>>,
     S::Future: Send + 'static,
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError> + Send,
 {
-    type Response = Response<LateBody>;
+    type Response = Response<DelayedBody>;
     type Error = S::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
@@ -59,12 +59,12 @@ where
         let query = request.uri().query().unwrap_or_default();
         let is_watch = query.split('&').any(|pair| pair == "watch=true");
         let delay = self.delay;
-        let answer = self.api_server.call(request);
+        let response = self.api_server.call(request);
         Box::pin(async move {
-            let (head, body) = answer.await?.into_parts();
+            let (head, body) = response.await?.into_parts();
             let body = body.map_err(Into::into);
             let body = if is_watch {
-                late(body, delay)
+                delayed(body, delay)
             } else {
                 body.boxed_unsync()
             };
@@ -73,28 +73,28 @@ where
     }
 }
 
-/// The same body, each part of it that much later, and as far apart as they were.
-fn late<B>(mut body: B, delay: Duration) -> LateBody
+/// The same body, each part of it with the delay.
+fn delayed<B>(mut body: B, delay: Duration) -> DelayedBody
 where
     B: Body<Data = Bytes, Error = BoxError> + Send + Unpin + 'static,
 {
-    let (heard, told) = mpsc::unbounded_channel();
+    let (sender, receiver) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         loop {
             let part = tokio::select! {
                 part = body.frame() => part,
-                () = heard.closed() => None,
+                () = sender.closed() => None,
             };
             let is_end = part.is_none();
-            if heard.send((Instant::now() + delay, part)).is_err() || is_end {
+            if sender.send((Instant::now() + delay, part)).is_err() || is_end {
                 return;
             }
         }
     });
-    let parts = unfold(told, |mut told| async move {
-        let (at, part) = told.recv().await?;
+    let parts = unfold(receiver, |mut receiver| async move {
+        let (at, part) = receiver.recv().await?;
         tokio::time::sleep_until(at).await;
-        Some((part?, told))
+        Some((part?, receiver))
     });
     StreamBody::new(parts).boxed_unsync()
 }
@@ -114,7 +114,7 @@ mod tests {
             Ok::<_, Infallible>(Response::new(Full::new(text)))
         });
         let request = Request::get(path).body(()).unwrap();
-        let answer = LateWatches { delay }.layer(api_server).oneshot(request);
+        let answer = DelayedWatches { delay }.layer(api_server).oneshot(request);
         let body = answer.await.unwrap().into_body();
         body.collect().await.unwrap().to_bytes()
     }

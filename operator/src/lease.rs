@@ -14,32 +14,32 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
-/// Anyone who says nothing for so long has lost the lease.
-const LASTS: Duration = Duration::from_secs(15);
-/// A holder that could not renew for so long stops acting: before anybody else begins to, by as much as a request that is
-/// under way may take.
-const GIVES_UP: Duration = Duration::from_secs(10);
-/// An answer about the lease that takes longer won't come.
-const ANSWERS: Duration = Duration::from_secs(4);
-/// How often it is renewed, or looked at.
-const EVERY: Duration = Duration::from_secs(2);
+/// A holder that has not renewed the lease for so long has lost it.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// A holder that could not renew the lease for so long stops acting. A request that is under way then ends before another
+/// operator begins.
+const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a request about the lease may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
+/// How often the lease is renewed, or read.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// The lease, and who we are.
+/// The lease, and the operator that competes for it.
 pub(crate) struct Election {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// Our name: no other operator has it.
+    /// The name of this operator: no other one has it.
     pub(crate) me: String,
     pub(crate) term: Term,
 }
 
-/// Until when this operator may write: none as long as it holds no lease, and for one that acts without.
+/// The time until which this operator may write. None before it holds a lease, and for an operator that acts without one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Term(Arc<Mutex<Option<Instant>>>);
 
 impl Term {
-    fn lasts_until(&self, end: Instant) {
+    fn set_end(&self, end: Instant) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }
 
@@ -48,7 +48,7 @@ impl Term {
     }
 }
 
-/// Holds back what would be written after the term: a process that stood still doesn't know yet that it's over.
+/// Refuses writes after the term: a process that stood still doesn't know that it has ended.
 impl<S> Layer<S> for Term {
     type Service = WithinTerm<S>;
 
@@ -89,12 +89,12 @@ where
             let refused = "the lease could not be renewed: another operator may act by now";
             return Box::pin(std::future::ready(Err(refused.into())));
         }
-        let answer = self.api_server.call(request);
-        Box::pin(async move { answer.await.map_err(Into::into) })
+        let response = self.api_server.call(request);
+        Box::pin(async move { response.await.map_err(Into::into) })
     }
 }
 
-/// What others hold is judged by our own clock alone: since when it has not changed.
+/// The lease of another holder. Only this process's clock counts for how long it has not changed.
 struct ObservedLease {
     version: Option<String>,
     since: Instant,
@@ -108,23 +108,25 @@ impl Election {
 
     /// Waits until the lease is ours.
     pub(crate) async fn win(&self) {
-        let mut seen = None;
+        let mut observed = None;
         loop {
             let asked = Instant::now();
-            // A connection may go silent without an end: the next request takes another one.
-            match tokio::time::timeout(ANSWERS, self.try_win(&mut seen)).await {
-                Ok(Ok(true)) => return self.term.lasts_until(asked + GIVES_UP),
+            // A connection may break without an error: the next request takes another one.
+            match tokio::time::timeout(REQUEST_TIMEOUT, self.try_win(&mut observed)).await {
+                Ok(Ok(true)) => return self.term.set_end(asked + RENEW_DEADLINE),
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, lease = self.name, "cannot ask for the lease")
+                    tracing::warn!(%error, lease = self.name, "cannot acquire the lease")
                 }
-                Err(_) => tracing::warn!(lease = self.name, "no answer about the lease"),
+                Err(_) => {
+                    tracing::warn!(lease = self.name, "the request about the lease timed out")
+                }
             }
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(RETRY_PERIOD).await;
         }
     }
 
-    async fn try_win(&self, seen: &mut Option<ObservedLease>) -> kube::Result<bool> {
+    async fn try_win(&self, observed: &mut Option<ObservedLease>) -> kube::Result<bool> {
         let Some(mut lease) = self.api().get_opt(&self.name).await? else {
             let lease = Lease {
                 metadata: ObjectMeta {
@@ -133,17 +135,19 @@ impl Election {
                 },
                 spec: Some(self.held(0)),
             };
-            return took(self.api().create(&PostParams::default(), &lease).await);
+            return has_won(self.api().create(&PostParams::default(), &lease).await);
         };
         let version = lease.metadata.resource_version.clone();
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.unwrap_or_default();
-        let since = match seen {
-            Some(seen) if seen.version == version => seen.since,
+        let since = match observed {
+            Some(known) if known.version == version => known.since,
             _ => {
                 let since = Instant::now();
-                // Told once of each, and not with each of its renewals.
-                let is_known = seen.as_ref().is_some_and(|seen| seen.holder == holder);
+                // One line for each holder, not for each of its renewals.
+                let is_known = observed
+                    .as_ref()
+                    .is_some_and(|known| known.holder == holder);
                 if !holder.is_empty() && holder != self.me && !is_known {
                     tracing::info!(
                         holder,
@@ -151,7 +155,7 @@ impl Election {
                         "another operator holds the lease"
                     );
                 }
-                *seen = Some(ObservedLease {
+                *observed = Some(ObservedLease {
                     version,
                     since,
                     holder: holder.clone(),
@@ -159,23 +163,25 @@ impl Election {
                 since
             }
         };
-        if !holder.is_empty() && holder != self.me && since.elapsed() < LASTS {
+        if !holder.is_empty() && holder != self.me && since.elapsed() < LEASE_DURATION {
             return Ok(false);
         }
         lease.spec = Some(self.held(spec.lease_transitions.unwrap_or_default() + 1));
-        // With the version that was read: of two that try, one is told of a conflict.
+        // With the version that was read: of two that try, one gets a conflict.
         let result = self
             .api()
             .replace(&self.name, &PostParams::default(), &lease)
             .await;
-        took(result)
+        has_won(result)
     }
 
     fn held(&self, transitions: i32) -> LeaseSpec {
         let now = MicroTime(Timestamp::now());
         LeaseSpec {
             holder_identity: Some(self.me.clone()),
-            lease_duration_seconds: Some(i32::try_from(LASTS.as_secs()).unwrap_or(i32::MAX)),
+            lease_duration_seconds: Some(
+                i32::try_from(LEASE_DURATION.as_secs()).unwrap_or(i32::MAX),
+            ),
             acquire_time: Some(now.clone()),
             renew_time: Some(now),
             lease_transitions: Some(transitions),
@@ -183,22 +189,24 @@ impl Election {
         }
     }
 
-    /// Keeps the lease that was won; ends when it's lost, or may be soon.
+    /// Renews the lease that was won. Ends when it is lost, or may be soon.
     pub(crate) async fn keep(&self) {
         let mut end = self.term.end().unwrap_or_else(Instant::now);
         while Instant::now() < end {
-            tokio::time::sleep_until(end.min(Instant::now() + EVERY)).await;
+            tokio::time::sleep_until(end.min(Instant::now() + RETRY_PERIOD)).await;
             let asked = Instant::now();
-            match tokio::time::timeout_at(end.min(asked + ANSWERS), self.renew()).await {
+            match tokio::time::timeout_at(end.min(asked + REQUEST_TIMEOUT), self.renew()).await {
                 Ok(Ok(true)) => {
-                    end = asked + GIVES_UP;
-                    self.term.lasts_until(end);
+                    end = asked + RENEW_DEADLINE;
+                    self.term.set_end(end);
                 }
                 Ok(Ok(false)) => return,
                 Ok(Err(error)) => {
                     tracing::warn!(%error, lease = self.name, "cannot renew the lease")
                 }
-                Err(_) => tracing::warn!(lease = self.name, "no answer about the lease"),
+                Err(_) => {
+                    tracing::warn!(lease = self.name, "the request about the lease timed out")
+                }
             }
         }
     }
@@ -214,7 +222,7 @@ impl Election {
             .api()
             .replace(&self.name, &PostParams::default(), &lease)
             .await;
-        took(result)
+        has_won(result)
     }
 
     /// Gives the lease back, so that the next one need not wait until it ends.
@@ -231,8 +239,8 @@ impl Election {
     }
 }
 
-/// Whether a write won: somebody else's came before one that is in conflict.
-fn took<T>(result: kube::Result<T>) -> kube::Result<bool> {
+/// Whether a write won. After a conflict another operator's write has won.
+fn has_won<T>(result: kube::Result<T>) -> kube::Result<bool> {
     match result {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
@@ -248,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that takes a lease, and says nothing about it after that.
+    /// An API server that takes a lease, and doesn't respond about it after that.
     fn silent_after_the_first() -> Client {
         let answer = |request: Request<Body>| async move {
             let (code, text) = match *request.method() {
@@ -273,26 +281,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_cannot_renew_stops_before_anybody_else_begins() {
+    async fn a_holder_that_cannot_renew_stops_before_another_one_begins() {
         let election = election("l");
         let before = Instant::now();
         election.win().await;
-        // The same, under a name about which there's no answer.
+        // The same, under a name for which the API server doesn't respond.
         let election = Election {
             name: "won".into(),
             ..election
         };
         election.keep().await;
         assert!(
-            before.elapsed() <= GIVES_UP + Duration::from_millis(10),
+            before.elapsed() <= RENEW_DEADLINE + Duration::from_millis(10),
             "{:?}",
             before.elapsed()
         );
-        assert!(before.elapsed() + ANSWERS < LASTS);
+        assert!(before.elapsed() + REQUEST_TIMEOUT < LEASE_DURATION);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gets_no_answer_asks_again() {
+    async fn a_request_that_times_out_is_repeated() {
         let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counted = asked.clone();
         let answer = move |request: Request<Body>| {
@@ -311,8 +319,8 @@ mod tests {
             client: Client::new(tower::service_fn(answer), "n"),
             ..election("l")
         };
-        let wins = tokio::time::timeout(10 * ANSWERS, election.win());
-        wins.await.expect("the second answer counts");
+        let wins = tokio::time::timeout(10 * REQUEST_TIMEOUT, election.win());
+        wins.await.expect("the second response counts");
     }
 
     #[tokio::test(start_paused = true)]
@@ -334,9 +342,9 @@ mod tests {
             may(Method::PATCH, set).await,
             "one that acts without a lease"
         );
-        term.lasts_until(Instant::now() + GIVES_UP);
+        term.set_end(Instant::now() + RENEW_DEADLINE);
         assert!(may(Method::PATCH, set).await);
-        tokio::time::advance(GIVES_UP).await;
+        tokio::time::advance(RENEW_DEADLINE).await;
         for method in [Method::PATCH, Method::POST, Method::DELETE] {
             assert!(!may(method, set).await);
         }

@@ -71,7 +71,7 @@ struct Flags {
     )]
     rolls_max: u16,
 
-    /// Namespaces to look after, separated by commas. Default: all.
+    /// Namespaces whose clusters are reconciled, separated by commas. Default: all.
     #[arg(
         long,
         value_name = "NAMES",
@@ -120,7 +120,7 @@ struct Flags {
     #[arg(long, value_name = "HOST:PORT")]
     check: Option<String>,
 
-    /// What a line of the log looks like.
+    /// The format of the log's lines.
     #[arg(
         long,
         value_enum,
@@ -130,7 +130,7 @@ struct Flags {
     )]
     log_format: LogFormat,
 
-    /// For tests: how many seconds later than they happen watches tell of changes.
+    /// For tests: by how many seconds watches delay their events.
     #[arg(
         long,
         hide = true,
@@ -169,7 +169,7 @@ fn main() -> ExitCode {
     operator.is_process();
     logs::init_with(logs::Settings {
         json: Some(matches!(flags.log_format, LogFormat::Json)),
-        // What kube tells of every request is of use to nobody who didn't ask for it.
+        // kube logs every request at info.
         ..logs::Settings::from("warn,percolator_operator=info")
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -187,10 +187,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// How long reconciles may take when the process is to end. With the next, that is less than the chart's grace period of 15 s.
-const RECONCILES_END: Duration = Duration::from_secs(8);
-/// How long giving the lease back may take.
-const GIVE_BACK: Duration = Duration::from_secs(3);
+/// How long reconciles may take after the process was asked to stop. With the next timeout, that is less than the chart's grace
+/// period of 15 s.
+const RECONCILES_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long the release of the lease may take.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 async fn run(flags: Flags) -> anyhow::Result<()> {
     if let Some(address) = &flags.check {
@@ -209,10 +210,10 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let client = client.await.context(
         "cannot find the Kubernetes API: neither a pod's service account nor a kubeconfig",
     )?;
-    let grace_seconds = flags.unschedulable_grace.as_millis() / 1_000;
+    let timeout_seconds = flags.unschedulable_grace.as_millis() / 1_000;
     let settings = Settings {
         image: flags.image,
-        unschedulable_grace_seconds: i64::try_from(grace_seconds)?,
+        unschedulable_grace_seconds: i64::try_from(timeout_seconds)?,
         rolls_max: flags.rolls_max.into(),
     };
     let shared = Shared::new(client.clone(), settings, &flags.identity, metrics, watches);
@@ -243,7 +244,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         give_back(&election).await;
         return Ok(());
     }
-    tracing::info!(lease = election.name, "this operator acts now");
+    tracing::info!(lease = election.name, "acquired the lease");
     shared.metrics.leader.set(1);
     tokio::select! {
         () = until_stopped(controller::run(shared, &flags.namespaces, shutdown.clone()), shutdown) => {}
@@ -253,12 +254,12 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs until the end, or for as long after a shutdown began as reconciles may take: one may wait for an answer that never
-/// comes. An operator that follows goes on from what there is, wherever this one was.
+/// Runs until the end, or until reconciles have had their time after a shutdown began: a response may never come. The next operator
+/// reads everything anew.
 async fn until_stopped(running: impl Future<Output = ()>, shutdown: impl Future<Output = ()>) {
     let cut_off = async {
         shutdown.await;
-        tokio::time::sleep(RECONCILES_END).await;
+        tokio::time::sleep(RECONCILES_TIMEOUT).await;
     };
     tokio::select! {
         () = running => {}
@@ -268,10 +269,14 @@ async fn until_stopped(running: impl Future<Output = ()>, shutdown: impl Future<
 
 /// Hands the lease back, so that another operator need not wait until it ends.
 async fn give_back(election: &Election) {
-    match tokio::time::timeout(GIVE_BACK, election.give_back()).await {
-        Ok(Ok(())) => tracing::info!(lease = election.name, "gave the lease back"),
-        Ok(Err(error)) => tracing::warn!(%error, "cannot give the lease back: the next one waits"),
-        Err(_) => tracing::warn!("no answer about the lease: the next one waits"),
+    match tokio::time::timeout(RELEASE_TIMEOUT, election.give_back()).await {
+        Ok(Ok(())) => tracing::info!(lease = election.name, "released the lease"),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "cannot release the lease: the next operator waits until it ends")
+        }
+        Err(_) => tracing::warn!(
+            "the release of the lease timed out: the next operator waits until it ends"
+        ),
     }
 }
 
@@ -292,11 +297,8 @@ async fn client(
     #[cfg(feature = "late-watches")]
     if let Some(seconds) = flags.test_watch_delay {
         let delay = Duration::from_secs(seconds);
-        tracing::warn!(
-            ?delay,
-            "a test's switch is on: watches tell of changes late"
-        );
-        return Ok(builder.with_layer(&late::LateWatches { delay }).build());
+        tracing::warn!(?delay, "a test's switch is on: watches delay their events");
+        return Ok(builder.with_layer(&late::DelayedWatches { delay }).build());
     }
     Ok(builder.build())
 }
@@ -329,7 +331,7 @@ mod tests {
             .lines()
             .find_map(|line| line.trim().strip_prefix(grace));
         let grace = Duration::from_secs(grace.expect("a grace period").parse().expect("seconds"));
-        assert!(began.elapsed() + GIVE_BACK < grace);
+        assert!(began.elapsed() + RELEASE_TIMEOUT < grace);
         // What ends by itself is not waited for any longer.
         let began = tokio::time::Instant::now();
         until_stopped(std::future::ready(()), std::future::pending()).await;

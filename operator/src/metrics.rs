@@ -65,14 +65,14 @@ impl Metrics {
     }
 }
 
-/// What is served of an operator: it is healthy as long as its reconciles of clusters get on, and its watches tell; and ready
-/// if the API server lets it watch.
+/// The pages of an operator. It is healthy as long as its reconciles end and its watches deliver events, and ready if the API
+/// server lets it watch.
 pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
-    fn gets_on(shared: &Shared) -> Result<(), String> {
+    fn is_alive(shared: &Shared) -> Result<(), String> {
         let now = Instant::now();
         let standstill = shared.reconciles.standstill(now);
         standstill
-            .or_else(|| shared.watches.silent(now))
+            .or_else(|| shared.watches.standstill(now))
             .map_or(Ok(()), Err)
     }
     let (asked, watched, shown) = (shared.clone(), shared.clone(), shared.clone());
@@ -90,9 +90,9 @@ pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
                 });
         }),
         ready: Box::new(move || {
-            gets_on(&asked).and_then(|()| asked.watches.failing().map_or(Ok(()), Err))
+            is_alive(&asked).and_then(|()| asked.watches.failing().map_or(Ok(()), Err))
         }),
-        healthy: Box::new(move || gets_on(&watched)),
+        healthy: Box::new(move || is_alive(&watched)),
     }
 }
 

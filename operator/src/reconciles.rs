@@ -1,5 +1,5 @@
 //! Book-keeping of the reconciles of clusters: which are under way, which failed and when they are tried again, and
-//! whether the watch still tells of every change.
+//! whether the watch still reports every change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -9,25 +9,24 @@ use std::time::{Duration, Instant};
 /// A failure is tried again after the first pause, then after twice as long each time.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(120);
-/// Between two reconciles of all that are tried again: an API server in trouble isn't helped by a thousand clusters
-/// that ask at a time.
+/// The least time between two retries of all clusters: a thousand retries at a time would add to an API server's trouble.
 const RETRIES_APART: Duration = Duration::from_millis(100);
-/// A reconcile that takes longer is stuck.
-const STUCK: Duration = Duration::from_secs(120);
+/// How long a reconcile may take.
+const RECONCILE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What is known of the reconciles of all clusters, by their full names.
 #[derive(Debug, Default)]
 pub(crate) struct Reconciles {
-    books: Mutex<Books>,
+    book: Mutex<ReconcileBook>,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct ReconcileBook {
     clusters: BTreeMap<String, Cluster>,
     /// When reconciles that failed are tried again.
     retries: BTreeSet<Instant>,
-    /// A cluster whose change the watch has not told.
-    untold: Option<String>,
+    /// A cluster whose change the watch has missed.
+    missed: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -35,24 +34,24 @@ struct Cluster {
     /// In a row.
     failures: u32,
     under_way_since: Option<Instant>,
-    /// One that the API server had, and the watch hadn't told, when they were last compared.
+    /// The generation that the API server had, and the watch hadn't reported, at the last comparison.
     waited_for: Option<i64>,
 }
 
 impl Reconciles {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn book(&self) -> MutexGuard<'_, ReconcileBook> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A reconcile begins.
     pub(crate) fn begin(&self, cluster: &str, now: Instant) {
-        let mut books = self.books();
-        let of_cluster = books.clusters.entry(cluster.to_owned()).or_default();
+        let mut book = self.book();
+        let of_cluster = book.clusters.entry(cluster.to_owned()).or_default();
         of_cluster.under_way_since = Some(now);
     }
 
     pub(crate) fn end(&self, cluster: &str, succeeded: bool) {
-        if let Some(of_cluster) = self.books().clusters.get_mut(cluster) {
+        if let Some(of_cluster) = self.book().clusters.get_mut(cluster) {
             of_cluster.under_way_since = None;
             if succeeded {
                 of_cluster.failures = 0;
@@ -62,58 +61,58 @@ impl Reconciles {
 
     /// How many failures in a row this one makes, and when to try again; `jitter` is from 0.5 to 1.
     pub(crate) fn failed(&self, cluster: &str, now: Instant, jitter: f64) -> (u32, Duration) {
-        let mut books = self.books();
-        let of_cluster = books.clusters.entry(cluster.to_owned()).or_default();
+        let mut book = self.book();
+        let of_cluster = book.clusters.entry(cluster.to_owned()).or_default();
         of_cluster.failures = of_cluster.failures.saturating_add(1);
         let failures = of_cluster.failures;
-        let at = books.free_retry(now, pause_after(failures).mul_f64(jitter));
+        let at = book.free_retry(now, pause_after(failures).mul_f64(jitter));
         (failures, at.saturating_duration_since(now))
     }
 
-    /// Compares what the API server has with what the watch has told: clusters, and their generations. What it
-    /// hasn't told from one comparison to the next, it won't. `told`: the generation that it has told last, also if its reconcile
-    /// waits for others. Those that are gone are forgotten, of which it `is_known` whether they are.
+    /// Compares the generations of all clusters with those that the watch has reported last (`reported`), also if their reconciles
+    /// still wait. The watch has missed a generation that it doesn't report until the next comparison. Clusters that are gone are
+    /// forgotten, if it `is_known` that they are.
     pub(crate) fn compare(
         &self,
         present: &BTreeMap<String, i64>,
-        told: impl Fn(&str) -> Option<i64>,
+        reported: impl Fn(&str) -> Option<i64>,
         is_known: impl Fn(&str) -> bool,
     ) {
-        let mut books = self.books();
-        books.clusters.retain(|name, cluster| {
+        let mut book = self.book();
+        book.clusters.retain(|name, cluster| {
             present.contains_key(name) || cluster.under_way_since.is_some() || !is_known(name)
         });
-        let mut untold = None;
+        let mut missed = None;
         for (name, generation) in present {
-            let cluster = books.clusters.entry(name.clone()).or_default();
-            let (waited_for, told) = (cluster.waited_for, told(name));
-            if told >= Some(*generation) {
+            let cluster = book.clusters.entry(name.clone()).or_default();
+            let (waited_for, reported) = (cluster.waited_for, reported(name));
+            if reported >= Some(*generation) {
                 cluster.waited_for = None;
-            } else if waited_for.is_some_and(|waited_for| told < Some(waited_for)) {
-                untold = Some(name.clone());
+            } else if waited_for.is_some_and(|waited_for| reported < Some(waited_for)) {
+                missed = Some(name.clone());
             } else {
                 cluster.waited_for = Some(*generation);
             }
         }
-        books.untold = untold;
+        book.missed = missed;
     }
 
     /// There is no such cluster any more.
     pub(crate) fn forget(&self, cluster: &str) {
-        let mut books = self.books();
-        let known = books.clusters.get(cluster);
+        let mut book = self.book();
+        let known = book.clusters.get(cluster);
         if known.is_some_and(|cluster| cluster.under_way_since.is_none()) {
-            books.clusters.remove(cluster);
+            book.clusters.remove(cluster);
         }
     }
 
     /// How many clusters are known, are being reconciled, and wait to be reconciled again after a failure, which only one
     /// that `is_there` does.
     pub(crate) fn count(&self, is_there: impl Fn(&str) -> bool) -> (usize, usize, usize) {
-        let books = self.books();
-        let clusters = books.clusters.values();
+        let book = self.book();
+        let clusters = book.clusters.values();
         let under_way = |cluster: &&Cluster| cluster.under_way_since.is_some();
-        let retrying = books.clusters.iter().filter(|(name, cluster)| {
+        let retrying = book.clusters.iter().filter(|(name, cluster)| {
             !under_way(cluster) && cluster.failures > 0 && is_there(name)
         });
         (
@@ -123,23 +122,23 @@ impl Reconciles {
         )
     }
 
-    /// What doesn't move any more, in a sentence; a process that begins anew may.
+    /// A sentence about a reconcile or a watch that stands still. A restart of the process may help.
     pub(crate) fn standstill(&self, now: Instant) -> Option<String> {
-        let books = self.books();
-        let stuck = books.clusters.iter().find(|(_, cluster)| {
+        let book = self.book();
+        let overdue = book.clusters.iter().find(|(_, cluster)| {
             let since = cluster.under_way_since;
-            since.is_some_and(|since| now.saturating_duration_since(since) > STUCK)
+            since.is_some_and(|since| now.saturating_duration_since(since) > RECONCILE_TIMEOUT)
         });
-        match (stuck, &books.untold) {
+        match (overdue, &book.missed) {
             (Some((name, _)), _) => Some(format!("the reconcile of {name} has taken too long")),
-            (None, Some(name)) => Some(format!("the watch doesn't tell of the change of {name}")),
+            (None, Some(name)) => Some(format!("the watch has missed a change of {name}")),
             (None, None) => None,
         }
     }
 }
 
-impl Books {
-    /// The first time after a pause that is free, which is taken then: what waits for long holds up nobody else.
+impl ReconcileBook {
+    /// Takes the first free time after a pause. Retries with long pauses don't delay others.
     fn free_retry(&mut self, now: Instant, pause: Duration) -> Instant {
         // Those before have been.
         self.retries = self.retries.split_off(&now);
@@ -195,7 +194,7 @@ mod tests {
         assert_eq!(pause("a/c"), (1, Duration::from_millis(700)));
         reconciles.end("a/a", true);
         assert_eq!(reconciles.failed("a/a", now, 0.5).0, 1);
-        // One that fails always waits for long, and holds up nobody else.
+        // One that always fails waits for long, and delays no other.
         for _ in 0..9 {
             pause("a/d");
         }
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_what_is_looked_at_and_what_is_tried_again() {
+    fn the_queue_has_the_clusters_in_a_reconcile_and_those_that_are_tried_again() {
         let reconciles = Reconciles::default();
         let now = Instant::now();
         for cluster in ["a/a", "a/b", "a/c"] {
@@ -238,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_takes_too_long_is_a_standstill() {
+    fn a_reconcile_that_takes_too_long_is_a_standstill() {
         let reconciles = Reconciles::default();
         let now = Instant::now();
         reconciles.begin("a/a", now);
-        assert_eq!(reconciles.standstill(now + STUCK), None);
-        let later = now + STUCK + Duration::from_secs(1);
-        let told = reconciles.standstill(later).expect("a standstill");
-        assert!(told.contains("a/a"), "{told}");
+        assert_eq!(reconciles.standstill(now + RECONCILE_TIMEOUT), None);
+        let later = now + RECONCILE_TIMEOUT + Duration::from_secs(1);
+        let reported = reconciles.standstill(later).expect("a standstill");
+        assert!(reported.contains("a/a"), "{reported}");
         reconciles.end("a/a", false);
         assert_eq!(reconciles.standstill(later), None);
     }
@@ -254,12 +253,12 @@ mod tests {
     fn a_watch_that_is_a_moment_late_twice_is_no_standstill() {
         let reconciles = Reconciles::default();
         let now = Instant::now();
-        let compare = |told: i64, there: i64| {
-            reconciles.compare(&present(&[("a/a", there)]), |_| Some(told), |_| true);
+        let compare = |reported: i64, there: i64| {
+            reconciles.compare(&present(&[("a/a", there)]), |_| Some(reported), |_| true);
             reconciles.standstill(now)
         };
         assert_eq!(compare(1, 2), None);
-        assert_eq!(compare(2, 3), None, "what was waited for was told");
+        assert_eq!(compare(2, 3), None, "the change was reported");
         assert!(compare(2, 4).is_some());
     }
 
@@ -267,9 +266,9 @@ mod tests {
     fn a_watch_that_misses_a_change_is_a_standstill() {
         let reconciles = Reconciles::default();
         let now = Instant::now();
-        let compare = |told: Option<i64>, there: &[(&str, i64)]| {
-            let told = |name: &str| told.filter(|_| name == "a/a").or(Some(1));
-            reconciles.compare(&present(there), told, |_| true);
+        let compare = |reported: Option<i64>, there: &[(&str, i64)]| {
+            let reported = |name: &str| reported.filter(|_| name == "a/a").or(Some(1));
+            reconciles.compare(&present(there), reported, |_| true);
             reconciles.standstill(now)
         };
         reconciles.begin("a/b", now);
@@ -280,13 +279,13 @@ mod tests {
             None,
             "it may be on its way"
         );
-        let said = compare(Some(1), &[("a/a", 3), ("a/b", 1)]).expect("a standstill");
-        assert!(said.contains("a/a"), "{said}");
+        let message = compare(Some(1), &[("a/a", 3), ("a/b", 1)]).expect("a standstill");
+        assert!(message.contains("a/a"), "{message}");
         assert_eq!(compare(Some(3), &[("a/a", 3)]), None);
-        assert_eq!(reconciles.books().clusters.len(), 1, "a/b is gone");
+        assert_eq!(reconciles.book().clusters.len(), 1, "a/b is gone");
     }
 
-    /// What was told waits for its turn, behind reconciles that take long: that is none of the watch's doing.
+    /// A change that was reported waits behind reconciles that take long. The watch works.
     #[test]
     fn a_reconcile_that_waits_for_others_is_no_standstill() {
         let reconciles = Reconciles::default();

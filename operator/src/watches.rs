@@ -1,5 +1,5 @@
-//! Whether all watches still tell: one may stand still without an error, or never begin, as where the definition of the
-//! resource is missing. Seen where answers come in, so that no watch is left out.
+//! Whether all watches still deliver events. A watch may stand still without an error, or never begin, as without the definition of
+//! the resource. A layer of the client records the responses, so that no watch is left out.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,9 +13,10 @@ use hyper::body::{Body, Bytes};
 use hyper::{Method, Request, Response, Uri};
 use tower::{BoxError, Layer, Service};
 
-/// The API server ends each watch within five minutes, at the client's own wish, and another one begins.
-const SILENCE_MAX: Duration = Duration::from_secs(330);
-/// What is watched, as it stands at the end of a path.
+/// How long a watch may deliver nothing. The client asks the API server to end each watch within five minutes, and begins another
+/// one.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(330);
+/// The resources that are watched: the ends of the requests' paths.
 const WATCHED: [&str; 11] = [
     "configmaps",
     "deployments",
@@ -30,52 +31,57 @@ const WATCHED: [&str; 11] = [
     "statefulsets",
 ];
 
-/// What is known of each watch, by its path.
+/// The state of each watch, by its path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watches {
-    books: Arc<Mutex<BTreeMap<String, Watch>>>,
+    watches_by_path: Arc<Mutex<BTreeMap<String, Watch>>>,
 }
 
 #[derive(Debug, Default)]
 struct Watch {
-    /// When it last brought anything, be it its beginning.
-    heard: Option<Instant>,
-    /// Why the last request for what it watches failed, if it did.
+    /// When it began, or last delivered an event.
+    last_event: Option<Instant>,
+    /// Why the last request of the watch failed, if it did.
     failing: Option<String>,
 }
 
 impl Watches {
-    fn books(&self) -> MutexGuard<'_, BTreeMap<String, Watch>> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watches_by_path(&self) -> MutexGuard<'_, BTreeMap<String, Watch>> {
+        self.watches_by_path
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn heard(&self, path: &str, now: Instant) {
-        if let Some(watch) = self.books().get_mut(path) {
-            watch.heard = Some(now);
+    fn note_event(&self, path: &str, now: Instant) {
+        if let Some(watch) = self.watches_by_path().get_mut(path) {
+            watch.last_event = Some(now);
         }
     }
 
-    fn answered(&self, path: &str, failing: Option<String>) {
-        self.books().entry(path.to_owned()).or_default().failing = failing;
+    fn note_response(&self, path: &str, failing: Option<String>) {
+        self.watches_by_path()
+            .entry(path.to_owned())
+            .or_default()
+            .failing = failing;
     }
 
-    /// A watch that brings nothing any more, though the API server answers, in a sentence: a process that begins anew
-    /// may hear again.
-    pub(crate) fn silent(&self, now: Instant) -> Option<String> {
-        let books = self.books();
-        let silent = books.iter().find(|(_, watch)| {
-            let silence = watch
-                .heard
-                .map(|heard| now.saturating_duration_since(heard));
-            watch.failing.is_none() && silence.is_some_and(|silence| silence > SILENCE_MAX)
+    /// A sentence about a watch that delivers nothing any more, though the API server responds. A restart of the process may
+    /// help.
+    pub(crate) fn standstill(&self, now: Instant) -> Option<String> {
+        let watches_by_path = self.watches_by_path();
+        let standing = watches_by_path.iter().find(|(_, watch)| {
+            let idle = watch
+                .last_event
+                .map(|last_event| now.saturating_duration_since(last_event));
+            watch.failing.is_none() && idle.is_some_and(|idle| idle > EVENT_TIMEOUT)
         });
-        silent.map(|(path, _)| format!("the watch of {path} has brought nothing for too long"))
+        standing.map(|(path, _)| format!("the watch of {path} has delivered nothing for too long"))
     }
 
-    /// What the API server doesn't let us watch, in a sentence: to begin anew is of no use.
+    /// A sentence about a resource that can't be watched. A restart of the process doesn't help.
     pub(crate) fn failing(&self) -> Option<String> {
-        let books = self.books();
-        let mut failing = books.iter();
+        let watches_by_path = self.watches_by_path();
+        let mut failing = watches_by_path.iter();
         failing.find_map(|(path, watch)| {
             Some(format!("cannot watch {path}: {}", watch.failing.as_ref()?))
         })
@@ -100,7 +106,7 @@ pub(crate) struct WatchStream<S> {
     watches: Watches,
 }
 
-/// Whether a request is a watch: its answer goes on for ever.
+/// Whether a request is a watch: its response doesn't end.
 pub(crate) fn is_watch(uri: &Uri) -> bool {
     has(uri, "watch=true")
 }
@@ -111,7 +117,7 @@ fn has(uri: &Uri, start: &str) -> bool {
     query.split('&').any(|pair| pair.starts_with(start))
 }
 
-type SeenBody = UnsyncBoxBody<Bytes, BoxError>;
+type WatchBody = UnsyncBoxBody<Bytes, BoxError>;
 
 impl<S, A, B> Service<Request<A>> for WatchStream<S>
 where
@@ -121,7 +127,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<SeenBody>;
+    type Response = Response<WatchBody>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
@@ -137,27 +143,29 @@ where
             && (is_watch || has(request.uri(), "limit="))
             && WATCHED.contains(&path.rsplit('/').next().unwrap_or_default());
         let watches = self.watches.clone();
-        let answer = self.api_server.call(request);
+        let response = self.api_server.call(request);
         Box::pin(async move {
-            let answer = answer.await.map_err(Into::into);
+            let response = response.await.map_err(Into::into);
             if is_watched {
-                watches.answered(
+                watches.note_response(
                     &path,
-                    match &answer {
-                        Ok(answer) if answer.status().is_success() => None,
-                        Ok(answer) => Some(format!("the API server answers {}", answer.status())),
+                    match &response {
+                        Ok(response) if response.status().is_success() => None,
+                        Ok(response) => {
+                            Some(format!("the API server responds {}", response.status()))
+                        }
                         Err(error) => Some(error.to_string()),
                     },
                 );
             }
-            let (head, body) = answer?.into_parts();
+            let (head, body) = response?.into_parts();
             let body = body.map_err(Into::into);
             if !(is_watched && is_watch && head.status.is_success()) {
                 return Ok(Response::from_parts(head, body.boxed_unsync()));
             }
-            watches.heard(&path, Instant::now());
+            watches.note_event(&path, Instant::now());
             let body = body.map_frame(move |frame| {
-                watches.heard(&path, Instant::now());
+                watches.note_event(&path, Instant::now());
                 frame
             });
             Ok(Response::from_parts(head, body.boxed_unsync()))
@@ -176,31 +184,34 @@ mod tests {
 
     const PODS: &str = "/api/v1/pods";
 
-    /// A request, and what is known after its answer with this code.
+    /// A request to an API server that responds with this code.
     async fn ask(watches: &Watches, path: &str, code: u16) {
         let api_server = tower::service_fn(move |_: Request<()>| {
-            let answer = Response::builder().status(code);
+            let response = Response::builder().status(code);
             std::future::ready(Ok::<_, Infallible>(
-                answer.body(Full::new(Bytes::from_static(b"{}"))).unwrap(),
+                response.body(Full::new(Bytes::from_static(b"{}"))).unwrap(),
             ))
         });
         let request = Request::get(path).body(()).unwrap();
-        let answer = watches.layer(api_server).oneshot(request).await.unwrap();
-        answer.into_body().collect().await.unwrap();
+        let response = watches.layer(api_server).oneshot(request).await.unwrap();
+        response.into_body().collect().await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_missing_definition_is_told_of_until_it_is_there() {
+    async fn a_missing_definition_is_reported_until_it_is_there() {
         let watches = Watches::default();
         let path = "/apis/percolator.dev/v1alpha1/percolatorclusters";
         ask(&watches, &format!("{path}?limit=100"), 404).await;
-        let told = watches.failing().expect("it fails");
-        assert!(told.contains(path) && told.contains("404"), "{told}");
-        let much_later = Instant::now() + 2 * SILENCE_MAX;
+        let message = watches.failing().expect("it fails");
+        assert!(
+            message.contains(path) && message.contains("404"),
+            "{message}"
+        );
+        let much_later = Instant::now() + 2 * EVENT_TIMEOUT;
         assert_eq!(
-            watches.silent(much_later),
+            watches.standstill(much_later),
             None,
-            "to begin anew is of no use"
+            "a restart does not help"
         );
         ask(&watches, &format!("{path}?limit=100"), 200).await;
         assert_eq!(watches.failing(), None);
@@ -211,12 +222,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_that_brings_nothing_is_told_of() {
+    async fn a_watch_that_delivers_nothing_is_reported() {
         let watches = Watches::default();
         ask(&watches, PODS, 200).await;
         let before = Instant::now();
         assert_eq!(
-            watches.silent(before + 2 * SILENCE_MAX),
+            watches.standstill(before + 2 * EVENT_TIMEOUT),
             None,
             "no watch has begun"
         );
@@ -226,14 +237,14 @@ mod tests {
             200,
         )
         .await;
-        assert_eq!(watches.silent(before + SILENCE_MAX), None);
-        let later = Instant::now() + SILENCE_MAX + Duration::from_secs(1);
-        let told = watches.silent(later).expect("it is silent");
-        assert!(told.contains(PODS), "{told}");
+        assert_eq!(watches.standstill(before + EVENT_TIMEOUT), None);
+        let later = Instant::now() + EVENT_TIMEOUT + Duration::from_secs(1);
+        let message = watches.standstill(later).expect("it stands still");
+        assert!(message.contains(PODS), "{message}");
         // Lists of the same path, as reconciles of clusters make them, are no sign of the watch.
         ask(&watches, PODS, 200).await;
-        assert!(watches.silent(later).is_some());
-        watches.heard(PODS, later);
-        assert_eq!(watches.silent(later), None);
+        assert!(watches.standstill(later).is_some());
+        watches.note_event(PODS, later);
+        assert_eq!(watches.standstill(later), None);
     }
 }

@@ -13,44 +13,44 @@ use super::observed::Observed;
 /// In this annotation Kubernetes counts the roll-outs of a Deployment.
 const ROLL_OUTS: &str = "deployment.kubernetes.io/revision";
 
-/// An object that the API server accepted, and keeps otherwise than it was asked for.
+/// An object that the API server accepted, and keeps otherwise than it was applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Altered {
-    /// The mark of what was asked for.
-    asked: Value,
+pub(crate) struct AlteredObject {
+    /// The mark of the object that was applied.
+    mark: Value,
     /// What the API server made of it, as a fingerprint.
-    kept: String,
+    fingerprint: String,
     /// Whether others say how many pods there are: an autoscaler.
     is_scaled_by_others: bool,
     /// The first place that differs.
     place: String,
 }
 
-impl Altered {
-    /// None if the answer to applying the object is as it was asked for.
-    pub(crate) fn of(object: &Object, answer: &Value) -> Option<Self> {
+impl AlteredObject {
+    /// None if the API server keeps the object as it was applied.
+    pub(crate) fn of(object: &Object, applied: &Value) -> Option<Self> {
         let is_scaled_by_others = object.value.pointer("/spec/replicas").is_none();
         Some(Self {
-            place: object.differs_at(answer)?,
-            asked: asked_mark(&object.value).clone(),
-            kept: kept(answer, is_scaled_by_others),
+            place: object.differs_at(applied)?,
+            mark: asked_mark(&object.value).clone(),
+            fingerprint: stable_fingerprint(applied, is_scaled_by_others),
             is_scaled_by_others,
         })
     }
 
     /// Whether the object that is there is still as the API server made it.
     pub(super) fn is_of(&self, live: &Value) -> bool {
-        self.kept == kept(live, self.is_scaled_by_others)
+        self.fingerprint == stable_fingerprint(live, self.is_scaled_by_others)
     }
 
     /// Whether applying this object again would change nothing of the one that is there.
     pub(super) fn accounts_for(&self, object: &Object, live: &Value) -> bool {
-        self.asked == *asked_mark(&object.value) && self.is_of(live)
+        self.mark == *asked_mark(&object.value) && self.is_of(live)
     }
 }
 
-/// An object without what changes by itself.
-fn kept(live: &Value, is_scaled_by_others: bool) -> String {
+/// The fingerprint of an object without the fields that change by themselves.
+fn stable_fingerprint(live: &Value, is_scaled_by_others: bool) -> String {
     let mut live = live.clone();
     if let Some(fields) = live.as_object_mut() {
         fields.remove("status");
@@ -75,7 +75,7 @@ fn kept(live: &Value, is_scaled_by_others: bool) -> String {
 
 /// The condition Drifted.
 pub(super) fn drifted(observed: &Observed, claims: &[(String, &'static str)]) -> ConditionValue {
-    let altered: &BTreeMap<(Kind, String), Altered> = &observed.altered;
+    let altered: &BTreeMap<(Kind, String), AlteredObject> = &observed.altered;
     let objects = altered
         .iter()
         .map(|((kind, name), altered)| format!("{} {name} at {}", kind.name(), altered.place));

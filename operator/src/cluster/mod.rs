@@ -32,7 +32,7 @@ use kube::api::ObjectMeta;
 use percolator_api::{ClusterObject, ConditionType, Problem, Reason, Status};
 
 pub(crate) use build::Settings;
-pub(crate) use drift::Altered;
+pub(crate) use drift::AlteredObject;
 pub(crate) use monitored::UnavailableReason;
 pub(crate) use names::{
     CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, PROXY, REGISTER_LABEL, selector, selector_text,

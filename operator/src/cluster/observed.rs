@@ -13,7 +13,7 @@ use kube::Resource;
 use percolator_api::{ClusterObject, Quantity};
 use serde_json::{Value, json};
 
-use super::drift::Altered;
+use super::drift::AlteredObject;
 use super::monitored::UnavailableReason;
 use super::names::{self, CLAIM, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, Role, RoleSpec};
 use super::object::{Kind, Object, asked_mark};
@@ -43,7 +43,7 @@ pub(crate) struct Observed {
     /// Why Kubernetes doesn't make a StatefulSet's pods, by the set.
     pub(crate) refused_pods: BTreeMap<String, String>,
     /// Objects that the API server keeps otherwise than they were applied.
-    pub(crate) altered: BTreeMap<(Kind, String), Altered>,
+    pub(crate) altered: BTreeMap<(Kind, String), AlteredObject>,
     /// What the master reports of the tablet servers.
     pub(crate) master: MasterReport,
     /// Why servers that are there may not be changed now: other clusters have their turn.
@@ -67,7 +67,7 @@ impl Observed {
     }
 
     /// Takes over what was altered before, as far as it's still so.
-    pub(crate) fn remember(&mut self, mut altered: BTreeMap<(Kind, String), Altered>) {
+    pub(crate) fn remember(&mut self, mut altered: BTreeMap<(Kind, String), AlteredObject>) {
         altered.retain(|key, altered| {
             self.objects
                 .get(key)
@@ -79,7 +79,7 @@ impl Observed {
     /// Notes what the API server made of an object that was applied.
     pub(crate) fn note_applied(&mut self, object: &Object, answer: Value) {
         let key = (object.kind, object.name.clone());
-        match Altered::of(object, &answer) {
+        match AlteredObject::of(object, &answer) {
             Some(altered) => drop(self.altered.insert(key.clone(), altered)),
             None => drop(self.altered.remove(&key)),
         }
