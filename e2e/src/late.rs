@@ -36,7 +36,7 @@ impl<'a> LateOperator<'a> {
         wait("the switch", || {
             // Its first word: others may come behind it by the minute.
             let log = ask(&["logs", &deployment, "--tail=-1"])?;
-            if log.contains("watches tell of changes late") {
+            if log.contains("watches delay their events") {
                 Ok(())
             } else {
                 Err(log)

@@ -7,7 +7,7 @@ use percolator_api::Status;
 use percolator_telemetry::IntGaugeVec;
 use percolator_telemetry::names::operator::CONDITION_CLUSTERS;
 
-/// What the status of each cluster last said, by its namespace and its name.
+/// The conditions in the last status of each cluster, by its namespace and its name.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterConditions(Mutex<BTreeMap<(String, String), Vec<Condition>>>);
 
@@ -19,7 +19,7 @@ impl ClusterConditions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what a cluster's status says.
+    /// Records the conditions of a cluster's status.
     pub(crate) fn note(&self, namespace: &str, name: &str, status: &Status) {
         let conditions = status.conditions.iter();
         let conditions = conditions.map(|it| (it.type_.clone(), it.status.clone()));
@@ -32,8 +32,8 @@ impl ClusterConditions {
         self.all().remove(&(namespace.to_owned(), name.to_owned()));
     }
 
-    /// Sets the series to what is known, and drops those of clusters that are gone: where nothing of a cluster outlives it,
-    /// it is reconciled no more.
+    /// Sets the series, and drops those of clusters that are gone: a cluster that leaves nothing behind is not reconciled after its
+    /// end.
     pub(crate) fn show(&self, gauges: &IntGaugeVec, is_there: impl Fn(&str, &str) -> bool) {
         gauges.reset();
         let mut all = self.all();

@@ -1,5 +1,5 @@
-//! The masters of clusters: what they say of tablet servers, and what is asked of them. No answer is an answer, too: a
-//! reconcile goes on without it.
+//! Requests to the masters of clusters: their reports of tablet servers, and drains. A reconcile goes on if a master doesn't
+//! answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long all requests to the master of one cluster may take, of one reconcile. The next one goes on.
 const ALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same words each time: they stand in a condition.
+/// Messages of a condition: constants, so that the status doesn't change each time.
 const NOT_READY: &str = "no master is ready";
 const NO_ANSWER: &str =
     "the master doesn't answer the operator at port 7400 (a NetworkPolicy may be in the way)";
@@ -38,7 +38,7 @@ fn server(info: &ServerInfo) -> TabletServer {
     }
 }
 
-/// What the master at one of these addresses says of the tablet servers of the cluster.
+/// Requests a report of the cluster's tablet servers from the master at one of these addresses.
 pub(crate) async fn ask(cluster: &str, addresses: &[String]) -> MasterReport {
     if addresses.is_empty() {
         return MasterReport::Away(NOT_READY);
@@ -50,7 +50,7 @@ pub(crate) async fn ask(cluster: &str, addresses: &[String]) -> MasterReport {
     match tokio::time::timeout(ALL_TIMEOUT, asked).await {
         Ok(Ok(infos)) => MasterReport::Servers(by_ordinal(cluster, &infos)),
         Ok(Err(error)) => {
-            tracing::info!(%error, "no answer of the master");
+            tracing::info!(%error, "the master doesn't answer");
             MasterReport::Away(NO_ANSWER)
         }
         Err(_) => MasterReport::Away(NO_ANSWER),
@@ -68,7 +68,7 @@ fn by_ordinal(cluster: &str, infos: &[ServerInfo]) -> BTreeMap<u32, TabletServer
     known.collect()
 }
 
-/// Asks the master to drain and undrain servers as planned, and notes in `observed` what it says of them then.
+/// Asks the master to drain and undrain servers as planned, and records its new report of them in `observed`.
 pub(crate) async fn carry_out(
     cluster: &str,
     addresses: &[String],
@@ -117,11 +117,11 @@ pub(crate) async fn carry_out(
     observed.master = report_after(refused.as_ref());
 }
 
-/// What is known of the master after it has not carried out a request; `None`: it has not answered.
+/// The report after the master has refused a request, or has not answered (`None`).
 fn report_after(refused: Option<&Error>) -> MasterReport {
     match refused {
         Some(Error::NoRoom(_)) => MasterReport::NoRoom,
-        // Between what the master said before and now it may have lost its state, or a person has drained the others.
+        // Since its last report the master may have lost its state, or a person has drained the others.
         Some(Error::Invalid(_)) => MasterReport::Away(NOT_TAKEN),
         _ => MasterReport::Away(NO_ANSWER),
     }
@@ -167,7 +167,7 @@ mod tests {
         assert!(began.elapsed() <= ALL_TIMEOUT);
         assert_eq!(ask("demo", &[]).await, MasterReport::Away(NOT_READY));
 
-        // What it does not take is no answer either.
+        // A request that it doesn't take counts as no answer.
         let plan = Plan {
             drain: vec![1],
             ..Plan::default()
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_master_refuses_is_told_apart() {
+    fn refusals_of_the_master_are_distinguished() {
         let why = || "its own words".to_owned();
         let full = report_after(Some(&Error::NoRoom(why())));
         assert_eq!(full, MasterReport::NoRoom);

@@ -1,4 +1,4 @@
-//! What the operator tells, and from which level on.
+//! The lines of the operator's log, and their level.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use serde_json::Value;
 const DETAILED: &str = "warn,percolator_operator=debug";
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Nobody answers there.
+/// No process listens there.
 const KUBECONFIG: &str = "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, \
     user: a}}], clusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: a, user: {}}]}";
 
@@ -25,7 +25,7 @@ impl Drop for Operator {
 }
 
 #[test]
-fn the_logs_level_changes_without_a_restart_and_each_line_says_who_tells_it() {
+fn the_logs_level_changes_without_a_restart_and_each_line_names_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let (config, level) = (folder.path().join("config"), folder.path().join("level"));
     std::fs::write(&config, KUBECONFIG).expect("writable");

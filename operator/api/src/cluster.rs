@@ -260,24 +260,24 @@ impl Spec {
 
     /// What the master reads: JSON, as `{"retentionMs":600000,"tabletServers":3}` with what is set.
     pub fn for_master(&self) -> String {
-        let mut said = serde_json::Map::new();
-        let mut say = |name: &str, value: Option<serde_json::Value>| {
-            said.extend(value.map(|value| (name.to_owned(), value)));
+        let mut settings = serde_json::Map::new();
+        let mut set = |name: &str, value: Option<serde_json::Value>| {
+            settings.extend(value.map(|value| (name.to_owned(), value)));
         };
         let millis = |time: Duration| time.as_millis().into();
-        say("retentionMs", self.gc.retention.map(millis));
-        say("maxHoldMs", self.gc.max_hold.map(millis));
-        say("paused", self.gc.paused.map(Into::into));
-        say("balance", self.balance.enabled.map(Into::into));
+        set("retentionMs", self.gc.retention.map(millis));
+        set("maxHoldMs", self.gc.max_hold.map(millis));
+        set("paused", self.gc.paused.map(Into::into));
+        set("balance", self.balance.enabled.map(Into::into));
         let split_size = self.balance.split_size;
-        say("splitBytes", split_size.map(|size| size.bytes().into()));
-        say("splitLoad", self.balance.split_load.map(Into::into));
-        say("tabletServers", Some(self.tablets.replicas.into()));
-        // A master of before there could be several refuses what it doesn't know.
+        set("splitBytes", split_size.map(|size| size.bytes().into()));
+        set("splitLoad", self.balance.split_load.map(Into::into));
+        set("tabletServers", Some(self.tablets.replicas.into()));
+        // A master of an older version refuses fields that it doesn't know.
         let several = |count: u32| (count > 1).then(|| count.into());
-        say("masters", several(self.master.replicas));
-        say("oracles", several(self.oracle.replicas));
-        serde_json::Value::Object(said).to_string()
+        set("masters", several(self.master.replicas));
+        set("oracles", several(self.oracle.replicas));
+        serde_json::Value::Object(settings).to_string()
     }
 }
 

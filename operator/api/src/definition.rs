@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::ClusterObject;
 
-/// Rules in CEL, each with what is said of a value that breaks it, as a schema has them.
+/// Rules in CEL with their messages, in the form of a schema.
 pub(crate) fn rules(rules: &[(&str, &str)]) -> Value {
     rules
         .iter()
@@ -67,14 +67,13 @@ pub fn definition() -> Value {
     definition
 }
 
-/// Rules about changes that volumes stand in the way of, as the status has them: what was never carried out can be
-/// taken back.
+/// Rules about changes that volumes forbid, by the status: a change that was never carried out can be taken back.
 fn what_volumes_forbid() -> Vec<Value> {
     let mut found = Vec::new();
     let mut add = |path: &str, rule: String, message: &str| {
         let role = path.split('.').next().unwrap_or_default();
         found.push(json!({
-            // No operator has looked at it yet.
+            // No operator has reconciled it yet.
             "rule": format!("!has(oldSelf.status) || !has(oldSelf.status.{role}) || {rule}"),
             "message": format!("spec.{path} {message}"),
             "fieldPath": format!(".spec.{path}"),
@@ -111,7 +110,7 @@ fn what_volumes_forbid() -> Vec<Value> {
     found
 }
 
-/// Lists whose elements Kubernetes tells apart by these fields: it takes no two with the same ones.
+/// Lists whose elements Kubernetes identifies by these fields: it refuses two elements with the same values.
 const KEYED: [(&str, &[&str]); 4] = [
     ("observers", &["name"]),
     ("env", &["name"]),
@@ -122,7 +121,7 @@ const KEYED: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Says of all lists of this name below the schema by which fields elements are told apart.
+/// Sets the key fields of all lists of this name below the schema.
 fn keyed(schema: &mut Value, list: &str, keys: &[&str]) {
     // An index would write a null where there are no properties.
     let properties = schema.get_mut("properties");
@@ -175,7 +174,7 @@ fn shorten(schema: &mut Value, is_below: bool) {
     }
 }
 
-/// Of the format of a number Kubernetes takes no notice: without this a manifest could have numbers that no field holds.
+/// Bounds numbers: Kubernetes ignores their format, and would accept numbers that no field holds.
 fn bound(value: &mut Value) {
     match value {
         Value::Object(fields) => {

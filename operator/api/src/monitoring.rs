@@ -44,7 +44,7 @@ impl Default for PodMonitor {
     }
 }
 
-/// Who is told of the cluster's alerts.
+/// The PrometheusRule with the alerts of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PrometheusRule {

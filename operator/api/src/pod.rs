@@ -66,7 +66,7 @@ pub enum ClaimRetention {
 }
 
 impl ClaimRetention {
-    /// The word that Kubernetes has for it.
+    /// The name of the value in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             Self::Retain => "Retain",
@@ -82,7 +82,7 @@ pub struct Log {
     /// From which level on: error, warn, info, debug or trace. A change counts within two minutes and restarts nobody.
     /// Default: info.
     pub level: LogLevel,
-    /// How a line looks: text for people, json for programs. Changing it restarts the servers, one after the other.
+    /// The format of a line: text for people, json for programs. Changing it restarts the servers, one after the other.
     /// Default: json.
     pub format: LogFormat,
 }
@@ -125,7 +125,7 @@ impl LogLevel {
     }
 }
 
-/// How a line of the log looks.
+/// The format of a line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum LogFormat {
@@ -190,7 +190,7 @@ pub enum ServiceType {
 }
 
 impl ServiceType {
-    /// The word that Kubernetes has for it.
+    /// The name of the value in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             Self::ClusterIP => "ClusterIP",
@@ -211,7 +211,7 @@ pub enum AccessMode {
 }
 
 impl AccessMode {
-    /// The word that Kubernetes has for it.
+    /// The name of the value in Kubernetes.
     pub fn name(self) -> &'static str {
         match self {
             Self::ReadWriteOnce => "ReadWriteOnce",

@@ -145,7 +145,7 @@ impl Resources {
         all
     }
 
-    /// What is wrong with valid amounts: the field below `resources`, and words for it.
+    /// Valid amounts that contradict each other or the needs: the field below `resources`, and a message.
     pub(crate) fn contradictions(&self, needs: &Needs, who: &str) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let least = u128::from(needs.least.bytes()) * BILLION;

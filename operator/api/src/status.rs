@@ -1,4 +1,4 @@
-//! What the operator says about a cluster.
+//! The status of a cluster, as the operator reports it.
 
 use std::collections::BTreeMap;
 
@@ -102,7 +102,7 @@ pub struct RoleStatus {
     pub claimed: Option<Quantity>,
     /// Ready of desired, to read: `2/3`.
     pub summary: String,
-    /// Of several oracles the one that led when the operator last looked. It looks when a pod changes, and at least every
+    /// Of several oracles the leader at the last reconcile. The operator reconciles when a pod changes, and at least every
     /// quarter of an hour. Unset: none led, or there is no register.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<Leader>,
@@ -139,7 +139,7 @@ pub enum ConditionType {
     Stalled,
     /// The API server keeps objects otherwise than the operator applied them.
     Drifted,
-    /// The operator leaves the cluster alone, because the spec says so.
+    /// The operator changes nothing of the cluster, because the spec says `paused: true`.
     Paused,
     /// What the spec asks for of the Prometheus operator is there.
     Monitored,
@@ -215,7 +215,7 @@ pub enum Reason {
     AsExpected,
     /// The spec can't be carried out as it is.
     InvalidSpec,
-    /// An object of somebody else has a name that this cluster needs.
+    /// An object of another owner has a name that this cluster needs.
     ObjectConflict,
     /// The API server refused something that the operator asked for.
     ApplyRefused,
@@ -227,7 +227,7 @@ pub enum Reason {
     ImageUnavailable,
     /// No node takes a pod.
     PodUnschedulable,
-    /// Kubernetes hears nothing of a pod's node.
+    /// A pod's node doesn't answer Kubernetes.
     NodeUnreachable,
     /// A server ends again and again.
     ServerCrashing,

@@ -356,7 +356,7 @@ pub fn merge(base: &mut Value, change: &Value) {
     }
 }
 
-/// Lists whose elements are told apart by a field, as Kubernetes has them in its `patchMergeKey`.
+/// Lists whose elements are identified by a field: Kubernetes' `patchMergeKey`.
 const KEYS: [(&str, &str); 8] = [
     ("containers", "name"),
     ("env", "name"),

@@ -279,7 +279,7 @@ impl Spec {
     }
 }
 
-/// What the operator marks its objects with is not for others to say.
+/// Refuses labels that the operator marks its objects with.
 fn check_labels(
     path: &str,
     labels: &BTreeMap<String, String>,
@@ -344,7 +344,7 @@ fn check_pod(path: &str, pod: &Pod, problems: &mut Problems) {
             problems.add(
                 format!("{path}.env[{index}].name"),
                 format!(
-                    "{:?} is the operator's own: the spec has fields for what servers can be told",
+                    "{:?} is the operator's own: the spec has fields for the servers' settings",
                     variable.name
                 ),
             );
@@ -352,7 +352,7 @@ fn check_pod(path: &str, pod: &Pod, problems: &mut Problems) {
     }
 }
 
-/// Kubernetes tells the elements of some lists apart by their names, and takes no two of one name.
+/// Kubernetes identifies the elements of some lists by their names, and refuses a second one of a name.
 fn check_names<'a>(
     path: &str,
     field: &str,

@@ -233,7 +233,7 @@ fn what_was_never_carried_out_can_be_taken_back() {
         old["status"] = made(volumes, |_| {})["status"].clone();
         let refused = refusals(&changed(path, &good), Some(&old));
         assert_eq!(refused, Vec::<String>::new(), "{path} {volumes}");
-        // And so can whatever nobody has looked at yet.
+        // Without a status no operator has reconciled it yet.
         old.as_object_mut().expect("an object").remove("status");
         assert_eq!(
             refusals(&changed(path, &good), Some(&old)),
@@ -255,7 +255,7 @@ fn a_cluster_that_no_operator_has_seen_is_about_no_generation() {
 }
 
 #[test]
-fn what_is_printed_says_whether_it_is_ready_what_is_wrong_and_what_is_awaited() {
+fn the_printed_columns_begin_with_the_conditions() {
     let columns = definition()["spec"]["versions"][0]["additionalPrinterColumns"].clone();
     let columns = columns.as_array().expect("columns");
     let of = |priority: i64| -> Vec<&str> {
@@ -267,7 +267,7 @@ fn what_is_printed_says_whether_it_is_ready_what_is_wrong_and_what_is_awaited() 
     };
     let narrow = of(0);
     assert_eq!(narrow[..3], ["Ready", "Reason", "Degraded"]);
-    assert!(of(1).contains(&"Awaits"));
+    assert!(of(1).contains(&"Status"));
 }
 
 /// Of two with the same keys, the API server itself would say that they are an internal error.

@@ -517,12 +517,12 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
         (
             "{env: [{name: PERCOLATOR_LOG}]}",
             "line 6: spec.tablets.pod.env[0].name: \"PERCOLATOR_LOG\" is the operator's own: the spec has fields for \
-             what servers can be told",
+             the servers' settings",
         ),
         (
             "{env: [{name: POD_NAME, value: a}]}",
-            "line 6: spec.tablets.pod.env[0].name: \"POD_NAME\" is the operator's own: the spec has fields for what \
-             servers can be told",
+            "line 6: spec.tablets.pod.env[0].name: \"POD_NAME\" is the operator's own: the spec has fields for the \
+             servers' settings",
         ),
         (
             "{env: [{name: A}, {name: B}, {name: A, value: b}]}",

@@ -136,7 +136,7 @@ pub(crate) fn masters(cluster: &str, namespace: &str, has_register: bool) -> Str
     all.collect::<Vec<_>>().join(",")
 }
 
-/// The label of registers: they change every second, and nobody is to be told of it.
+/// The label of registers, which the watch leaves out: they change every second.
 pub(crate) const REGISTER_LABEL: &str = "percolator.dev/register";
 
 /// What a spec says of a role.

@@ -195,7 +195,7 @@ fn contains(live: &Value, wanted: &Value) -> bool {
         (Value::Object(_), Value::Object(fields)) => {
             fields.iter().all(|(key, wanted)| has(live, key, wanted))
         }
-        // Kubernetes tells these elements apart by it: others may have added some.
+        // Kubernetes identifies these elements by it: others may have added some.
         (Value::Array(live), Value::Array(wanted)) if are_named(wanted) => {
             let mut live = live.iter();
             wanted
@@ -321,7 +321,7 @@ mod tests {
         assert!(wanted.is_met_by(&live));
     }
 
-    /// As an admission webhook does, at the end or between: Kubernetes tells such elements apart by their names.
+    /// As an admission webhook does, at the end or between: Kubernetes identifies such elements by their names.
     #[test]
     fn elements_that_others_add_are_no_difference() {
         let wanted = object(json!({"env": [{"name": "A", "value": "1"}, {"name": "B"}]}));

@@ -77,13 +77,13 @@ impl Observed {
     }
 
     /// Notes what the API server made of an object that was applied.
-    pub(crate) fn note_applied(&mut self, object: &Object, answer: Value) {
+    pub(crate) fn note_applied(&mut self, object: &Object, applied: Value) {
         let key = (object.kind, object.name.clone());
-        match AlteredObject::of(object, &answer) {
+        match AlteredObject::of(object, &applied) {
             Some(altered) => drop(self.altered.insert(key.clone(), altered)),
             None => drop(self.altered.remove(&key)),
         }
-        self.objects.insert(key, answer);
+        self.objects.insert(key, applied);
     }
 
     /// Notes that the API server removes an object, which may take a while.
@@ -280,7 +280,7 @@ pub(crate) enum Standing {
     Ours,
     /// A former cluster's of this name: Kubernetes removes it.
     Former,
-    /// Somebody else's.
+    /// Another owner's.
     Foreign,
 }
 

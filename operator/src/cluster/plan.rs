@@ -36,7 +36,7 @@ pub(crate) struct Plan {
     pub(crate) remove: Vec<(Kind, String)>,
     /// Claims to remove that nobody asks for any more: they never had a volume, or their servers were drained.
     pub(crate) release: Vec<String>,
-    /// Objects that somebody else made, with names that this cluster needs: nothing is done while there are any.
+    /// Objects of other owners with names that this cluster needs: nothing is done while there are any.
     pub(crate) conflicts: Vec<Conflict>,
     /// Kinds that are asked for, and can't be made here.
     pub(crate) unavailable: Vec<(Kind, UnavailableReason)>,
@@ -174,7 +174,7 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
     plan.drain = scale_in.drain;
     plan.undrain = scale_in.undrain;
     plan.release.extend(scale_in.release);
-    // Servers that are to go need not all serve, or run as the spec says, and what is said of them says more.
+    // Servers that are to go need not all serve, or run as the spec says. The message about them is more precise.
     if matches!(plan.waits, None | Some((Reason::WaitingForTablets, _))) {
         plan.waits = scale_in.waits.or(plan.waits.take());
     }
@@ -243,7 +243,7 @@ fn plan_sets(
         let may_apply = match gate {
             Gate::Open => true,
             Gate::Changes => live.is_some(),
-            // That restarts nobody; and anyone who says that claims are to stay may delete the cluster next.
+            // That restarts no pod. A user who retains the claims may delete the cluster next.
             Gate::Closed => live.is_some_and(|live| set.differs_only_at(&[CLAIMS_KEPT], live)),
         };
         let restarts = !is_as_wanted && live.is_some_and(|live| restarts_pods(set, live));

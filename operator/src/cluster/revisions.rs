@@ -50,7 +50,7 @@ pub(crate) fn of(cluster: &ClusterObject, observed: &Observed, settings: &Settin
 }
 
 /// Why the pods that are there stay as they are: they are made by templates that this operator doesn't know, as after one that was
-/// newer. Its own would restart them, and nobody has asked for that.
+/// newer. Its own would restart them without a request.
 pub(crate) fn of_newer_operator(
     cluster: &ClusterObject,
     observed: &Observed,

@@ -24,7 +24,7 @@ pub(crate) struct TabletServer {
     pub(crate) is_up: bool,
     /// It is to have no tablets.
     pub(crate) is_draining: bool,
-    /// It is to have none, and has said that it has none: the master knows so durably.
+    /// It is to have none, and has reported that it has none: the master has stored that.
     pub(crate) is_drained: bool,
     /// How many it has.
     pub(crate) tablets: u64,
@@ -89,7 +89,7 @@ pub(crate) struct ScaleIn {
     pub(crate) release: Vec<String>,
     /// What is waited for.
     pub(crate) waits: Option<(Reason, String)>,
-    /// Why the tablets of those that go may go nowhere until a person changes something.
+    /// Why the drain is blocked until a person changes something.
     pub(crate) blocked: Option<&'static str>,
 }
 

@@ -136,7 +136,7 @@ pub(crate) fn last_refusal(events: &[Event]) -> Option<String> {
     last.message.clone().filter(|_| is_refusal(last))
 }
 
-/// Why a pod of a cluster doesn't serve, in some words: the same ones for as long as it is so.
+/// Why a pod of a cluster doesn't serve: the same text for as long as the reason is the same.
 pub(super) fn why_not(observed: &Observed, pod: &str, now: Timestamp) -> String {
     let mut pods = observed.pods.iter();
     let Some(found) = pods.find(|found| observed::name_of(*found) == pod) else {
@@ -299,7 +299,7 @@ fn of_pod(pod: &Pod, unschedulable_timeout: i64, now: Timestamp) -> Option<(Reas
         Some(reason) => return Some(crashing(name, container, reason)),
         None => return None,
     }
-    // In the same words whether Kubernetes waits for its next start or not.
+    // The same message whether Kubernetes waits for its next start or not.
     Some(crashing(name, container, "it ends again and again"))
 }
 

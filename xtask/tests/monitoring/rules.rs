@@ -139,10 +139,10 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
             "{name}: its title"
         );
         for heading in [
-            "## What it means",
-            "## What to look at",
-            "## What to do",
-            "## How to produce it",
+            "## Meaning",
+            "## Diagnosis",
+            "## Mitigation",
+            "## Reproduction",
         ] {
             assert!(text.contains(heading), "{name}: {heading}");
         }
@@ -187,10 +187,7 @@ fn every_runbook_names_a_test_in_which_it_happens() {
     assert!(tests.contains("every_runbook_names_a_test_in_which_it_happens"));
     for Rule { alert, .. } in alerts() {
         let text = read(&format!("docs/runbooks/{alert}.md"));
-        let how = text
-            .split("## How to produce it")
-            .nth(1)
-            .expect("a section");
+        let how = text.split("## Reproduction").nth(1).expect("a section");
         let quoted: Vec<&str> = how.split('`').skip(1).step_by(2).collect();
         assert!(
             quoted.iter().any(|word| tests.contains(*word)),

@@ -19,7 +19,7 @@ pub(crate) fn fresh(path: &str, text: &str) {
     let found = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
         found == text,
-        "{path} is not what the types say: run `cargo xtask generate`, and look at the difference"
+        "{path} is not what the types say: run `cargo xtask generate`, and check the difference"
     );
 }
 

@@ -210,7 +210,7 @@ impl Builder<'_> {
         self.object(Kind::Service, self.name, labels, body)
     }
 
-    /// Gives each pod a name that outlives it. Also while it isn't ready: servers look for each other then.
+    /// Gives each pod a name that outlives it. Also while it isn't ready: servers resolve each other then.
     fn headless_service(&self, role: Role) -> Object {
         let service = role.asked(&self.cluster.spec).service;
         self.object(

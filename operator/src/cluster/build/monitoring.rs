@@ -55,7 +55,7 @@ impl Builder<'_> {
             "podMetricsEndpoints": [{
                 "port": "metrics",
                 "interval": self.cluster.spec.monitoring.pod_monitor.interval.to_string(),
-                // Alerts and dashboards tell clusters apart by it.
+                // Alerts and dashboards identify clusters by it.
                 "relabelings": [{"targetLabel": "percolator_cluster", "replacement": self.name}],
             }],
         })

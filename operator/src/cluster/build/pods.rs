@@ -21,8 +21,8 @@ const CONFIG_VOLUME: &str = "config";
 pub(super) const POD_IP: &str = "POD_IP";
 /// Servers end within a second of SIGTERM, or of the move of their last tablet; the rest is for disks that hang.
 pub(super) const GRACE_SECONDS: u64 = 30;
-/// How long a server may take until it lives, as an oracle whose master is away. A tablet server that recovers much data
-/// says meanwhile that it lives, and isn't ready.
+/// How long a server may take until it is healthy, as an oracle whose master is away. A tablet server that recovers much data is
+/// healthy meanwhile, and not ready.
 const STARTUP_SECONDS: u32 = 600;
 
 /// What is a pod's own, beside what the spec says of all pods and of those of its role.
@@ -308,7 +308,7 @@ impl Builder<'_> {
             "startupProbe": probe(1, STARTUP_SECONDS),
             "readinessProbe": probe(2, 2),
             "livenessProbe": probe(10, 6),
-            // What a server says when it gives up is found in the pod's status.
+            // The error of a server that exits is in the pod's status.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": Self::container_security_context(pod),
             "volumeMounts": parts.mounts,
