@@ -162,7 +162,7 @@ impl Kube {
             arguments.extend(["--set", "crds.create=false"]);
         }
         // No autoscaler adds a node here.
-        arguments.extend(["--set", "unschedulableGrace=10s"]);
+        arguments.extend(["--set", "unschedulableTimeout=10s"]);
         arguments.extend(more);
         self.helm(&arguments).expect("helm upgrade --install");
     }

@@ -55,8 +55,8 @@ fn the_chart_is_valid_with_every_value() {
         ("image.digest=1.2.3", "digest"),
         ("imagePulPolicy=Never", "imagePulPolicy"),
         ("namespaces={Upper}", "namespaces"),
-        ("unschedulableGrace=soon", "unschedulableGrace"),
-        ("unschedulableGrace=5m5m", "unschedulableGrace"),
+        ("unschedulableTimeout=soon", "unschedulableTimeout"),
+        ("unschedulableTimeout=5m5m", "unschedulableTimeout"),
         ("rollsMax=0", "rollsMax"),
         // A tag or a digest has a value of its own.
         ("image.repository=example.com/percolator:1", "repository"),

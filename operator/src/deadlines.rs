@@ -21,22 +21,22 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
 pub(crate) struct Deadlines;
 
 impl<S> Layer<S> for Deadlines {
-    type Service = InTime<S>;
+    type Service = DeadlineService<S>;
 
-    fn layer(&self, api_server: S) -> InTime<S> {
-        InTime { api_server }
+    fn layer(&self, api_server: S) -> DeadlineService<S> {
+        DeadlineService { api_server }
     }
 }
 
 /// See [`Deadlines`].
 #[derive(Clone, Debug)]
-pub(crate) struct InTime<S> {
+pub(crate) struct DeadlineService<S> {
     api_server: S,
 }
 
 type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
 
-impl<S, A, B> Service<Request<A>> for InTime<S>
+impl<S, A, B> Service<Request<A>> for DeadlineService<S>
 where
     S: Service<Request<A>, Response = Response<B>>,
     S::Error: Into<BoxError>,

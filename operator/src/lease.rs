@@ -50,10 +50,10 @@ impl Term {
 
 /// Refuses writes after the term: a process that stood still doesn't know that it has ended.
 impl<S> Layer<S> for Term {
-    type Service = WithinTerm<S>;
+    type Service = TermService<S>;
 
-    fn layer(&self, api_server: S) -> WithinTerm<S> {
-        WithinTerm {
+    fn layer(&self, api_server: S) -> TermService<S> {
+        TermService {
             api_server,
             term: self.clone(),
         }
@@ -62,12 +62,12 @@ impl<S> Layer<S> for Term {
 
 /// See [`Term`].
 #[derive(Clone, Debug)]
-pub(crate) struct WithinTerm<S> {
+pub(crate) struct TermService<S> {
     api_server: S,
     term: Term,
 }
 
-impl<S, A> Service<Request<A>> for WithinTerm<S>
+impl<S, A> Service<Request<A>> for TermService<S>
 where
     S: Service<Request<A>>,
     S::Error: Into<BoxError>,

@@ -57,9 +57,9 @@ struct Flags {
         long,
         value_name = "DURATION",
         default_value = "5m",
-        env = "PERCOLATOR_OPERATOR_UNSCHEDULABLE_GRACE"
+        env = "PERCOLATOR_OPERATOR_UNSCHEDULABLE_TIMEOUT"
     )]
-    unschedulable_grace: percolator_api::Duration,
+    unschedulable_timeout: percolator_api::Duration,
 
     /// How many clusters change their servers at a time, when many are changed at once: the others wait until these are rolled out.
     #[arg(
@@ -210,10 +210,10 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let client = client.await.context(
         "cannot find the Kubernetes API: neither a pod's service account nor a kubeconfig",
     )?;
-    let timeout_seconds = flags.unschedulable_grace.as_millis() / 1_000;
+    let timeout_seconds = flags.unschedulable_timeout.as_millis() / 1_000;
     let settings = Settings {
         image: flags.image,
-        unschedulable_grace_seconds: i64::try_from(timeout_seconds)?,
+        unschedulable_timeout_seconds: i64::try_from(timeout_seconds)?,
         rolls_max: flags.rolls_max.into(),
     };
     let shared = Shared::new(client.clone(), settings, &flags.identity, metrics, watches);

@@ -29,7 +29,7 @@ impl Drop for Operator {
 #[derive(Clone)]
 struct ApiServer {
     lease: Arc<Mutex<Option<Value>>>,
-    /// Hears of each request for the cluster, which is never answered.
+    /// Receives an item for each request for the cluster, which gets no response.
     asked: mpsc::Sender<()>,
 }
 

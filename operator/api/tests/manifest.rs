@@ -145,7 +145,7 @@ fn unknown_fields_are_all_named_with_path_and_line() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn wrong_values_are_named_with_what_to_do() {
     for (spec, message) in [
         (
@@ -294,7 +294,7 @@ fn wrong_values_are_named_with_what_to_do() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_problems_are_reported_at_once() {
     assert_eq!(
         refusal(
             "apiVersion: percolator.dev/v1\n\
@@ -540,7 +540,7 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
 }
 
 #[test]
-fn what_pods_can_not_do_with_is_said_with_its_line() {
+fn what_pods_can_not_do_with_is_reported_with_its_line() {
     let pod = |pod: &str| with_spec(&format!("  tablets:\n    pod: {pod}\n"));
     for (text, message) in [
         (

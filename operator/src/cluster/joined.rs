@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use percolator_api::RoleStatus;
 
-/// Which servers have served: at first all have to at a time, and then those that are added count when they do, each by itself:
-/// they may not begin in turn.
-pub(super) struct Joined {
-    /// So many, from the first on.
+/// The servers of a role that have served. At first all of them have to serve at a time. Later each new server counts by itself,
+/// because they may begin in any order.
+pub(super) struct JoinedServers {
+    /// How many of them, from the first on.
     pub(super) first: i32,
     pub(super) beyond: BTreeSet<i32>,
 }
 
-impl Joined {
+impl JoinedServers {
     pub(super) fn now(
         before: Option<&RoleStatus>,
         desired: i32,

@@ -226,7 +226,7 @@ fn plan_sets(
     let mut gate = Gate::Open;
     for (role, set) in &wanted.sets {
         let live = observed.get(set.kind, &set.name);
-        if let (Some(_), Some(why)) = (live, &wanted.kept) {
+        if let (Some(_), Some(why)) = (live, &wanted.frozen) {
             gate = Gate::Closed;
             if plan.waits.is_none() {
                 plan.waits = Some((Reason::NewerTemplates, why.clone()));

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::build::Settings;
 use super::drift;
 use super::growing;
-use super::joined::Joined;
+use super::joined::JoinedServers;
 use super::monitored::{self, ConditionValue};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
@@ -181,7 +181,7 @@ fn of_role(
         Role::Oracle => &status.oracle,
         Role::Tablet => &status.tablets,
     });
-    let Joined { first, beyond } = Joined::now(before, running, &serves);
+    let JoinedServers { first, beyond } = JoinedServers::now(before, running, &serves);
     let status = RoleStatus {
         joined: first,
         joined_beyond: beyond.iter().copied().collect(),
@@ -415,7 +415,7 @@ fn degraded(
     let roles = Role::ALL.into_iter();
     let lost = roles.filter_map(|role| registers::lost(cluster, observed, role));
     let lost = lost.map(|lost| (Reason::DataLost, lost));
-    let timeout = settings.unschedulable_grace_seconds;
+    let timeout = settings.unschedulable_timeout_seconds;
     let blocked = ScaleIn::of(cluster, observed).blocked;
     let blocked = blocked.filter(|_| !cluster.spec.paused).map(|why| {
         let message = format!("spec.tablets.replicas can't be met: {why}");

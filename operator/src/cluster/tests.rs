@@ -78,7 +78,7 @@ impl World {
     fn settings() -> Settings {
         Settings {
             image: SETTINGS_IMAGE.into(),
-            unschedulable_grace_seconds: 300,
+            unschedulable_timeout_seconds: 300,
             rolls_max: 10,
         }
     }

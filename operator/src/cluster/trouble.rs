@@ -246,7 +246,7 @@ pub(crate) fn due_in(
     settings: &Settings,
     now: Timestamp,
 ) -> Option<u64> {
-    let timeout = settings.unschedulable_grace_seconds;
+    let timeout = settings.unschedulable_timeout_seconds;
     let pods = observed.pods.iter();
     let states = pods.filter_map(|pod| TransientState::of(pod, timeout, now));
     let left = states.map(|it| it.timeout - it.seconds);

@@ -5,7 +5,7 @@ mod fleet;
 use super::*;
 
 #[test]
-fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
+fn what_does_not_serve_is_reconciled_soon_and_then_less_often() {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
     let at = |second| Timestamp::from_second(second).unwrap();
     let condition = |type_: &str, status: &str, since| Condition {
@@ -22,7 +22,7 @@ fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
         ("False", "False", 1_100, 100),
         ("False", "False", 9_000, 600),
         ("False", "False", 999, 12),
-        // The pods of a server more can't be made, as nobody tells the operator.
+        // The pod of a new server can't be made, and no watch reports that.
         ("True", "True", 2_001, 12),
         ("True", "True", 2_100, 100),
         ("False", "True", 2_100, 100),
@@ -37,7 +37,7 @@ fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
         let pause = requeue_after(&status, at(now));
         assert_eq!(pause.as_secs(), seconds, "{serves} {waits} {now}");
     }
-    // Nothing tells of definitions that come later.
+    // No watch reports definitions that come later.
     for reason in [
         "WaitingForDefinitions",
         "WaitingForPermission",
@@ -51,7 +51,7 @@ fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
         };
         assert_eq!(requeue_after(&status, at(9_000)).as_secs(), 40);
     }
-    // Nothing tells of tablets that are moved.
+    // No watch reports tablets that are moved.
     for reason in ["DrainingTablets", "DrainBlocked"] {
         let mut drains = condition("Progressing", "True", 2_000);
         drains.reason = reason.into();
@@ -90,7 +90,7 @@ fn with_a_newer_cluster() -> Client {
 fn shared(client: Client) -> Arc<Shared> {
     let settings = Settings {
         image: "percolator:1".into(),
-        unschedulable_grace_seconds: 300,
+        unschedulable_timeout_seconds: 300,
         rolls_max: 10,
     };
     let metrics = Metrics::new().unwrap();
@@ -174,8 +174,8 @@ async fn the_end_of_a_namespace_is_waited_for_and_no_failure() {
     let shared = self::shared(client);
     let again = reconcile(found("mine"), shared.clone()).await;
     assert_eq!(again.expect("no failure"), Action::requeue(RESYNC_INTERVAL));
-    // What the first refusal says counts for the rest; and the status tells. It was written before, too, to record the image;
-    // of each there is an event.
+    // The first refusal counts for the rest, and is in the status. The status was written before, too, to record the image. Each
+    // has an event.
     let writes = std::mem::take(&mut *writes.lock().unwrap());
     let (status, made): (Vec<_>, Vec<_>) =
         writes.iter().partition(|path| path.ends_with("/status"));
@@ -186,7 +186,7 @@ async fn the_end_of_a_namespace_is_waited_for_and_no_failure() {
         "{text}"
     );
 
-    // Others who may not are told.
+    // Other refusals are errors.
     let (client, _) = that_refuses("mine", r#""reason": "Forbidden""#);
     let error = reconcile(found("mine"), self::shared(client)).await;
     error.expect_err("a refusal");
@@ -298,7 +298,7 @@ fn with_a_mirror(name: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
     (Client::new(tower::service_fn(answer), "n"), writes)
 }
 
-/// Nothing tells of an answer, so that the next reconcile comes by itself; and that one applies nothing again.
+/// No watch reports a response, so that the next reconcile comes by itself. It applies nothing again.
 #[tokio::test]
 async fn what_admission_alters_is_applied_once() {
     let (client, writes) = with_a_mirror("mine");

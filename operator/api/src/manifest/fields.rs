@@ -18,8 +18,8 @@ pub(super) struct Fields {
 
 impl Fields {
     /// Reads from the root of a document.
-    pub(super) fn of<'a>(&'a self, root: &'a Node) -> At<'a> {
-        At {
+    pub(super) fn of<'a>(&'a self, root: &'a Node) -> NodeDeserializer<'a> {
+        NodeDeserializer {
             fields: self,
             node: root,
             path: String::new(),
@@ -82,17 +82,17 @@ impl de::Error for Fault {
     }
 }
 
-/// A value that is to be read.
-pub(super) struct At<'a> {
+/// Deserializes the value of a node, and records the fields that nothing reads.
+pub(super) struct NodeDeserializer<'a> {
     fields: &'a Fields,
     node: &'a Node,
     path: String,
     line: u64,
 }
 
-impl<'a> At<'a> {
+impl<'a> NodeDeserializer<'a> {
     fn child(&self, entry: &'a Entry) -> Self {
-        At {
+        NodeDeserializer {
             fields: self.fields,
             node: &entry.node,
             path: join(&self.path, &entry.key),
@@ -101,7 +101,7 @@ impl<'a> At<'a> {
     }
 
     fn element(&self, index: usize, node: &'a Node) -> Self {
-        At {
+        NodeDeserializer {
             fields: self.fields,
             node,
             path: format!("{}[{index}]", self.path),
@@ -150,7 +150,7 @@ impl<'a> At<'a> {
 
 const WHOLE_NUMBER: &str = "a whole number from 0 to 4294967295";
 
-impl<'de> Deserializer<'de> for At<'_> {
+impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     type Error = Fault;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
@@ -298,7 +298,7 @@ impl<'de> Deserializer<'de> for At<'_> {
 }
 
 struct Elements<'a, 'b> {
-    at: &'b At<'a>,
+    at: &'b NodeDeserializer<'a>,
     rest: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
 }
 
@@ -317,7 +317,7 @@ impl<'de> de::SeqAccess<'de> for Elements<'_, '_> {
 }
 
 struct Members<'a, 'b> {
-    at: &'b At<'a>,
+    at: &'b NodeDeserializer<'a>,
     rest: std::vec::IntoIter<&'a Entry>,
     value: Option<&'a Entry>,
 }

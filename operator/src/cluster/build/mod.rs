@@ -26,7 +26,7 @@ pub(crate) struct Settings {
     /// The servers' image, if the spec names none.
     pub(crate) image: String,
     /// For how many seconds no node may take a pod before that is reported as Degraded: an autoscaler may be adding one.
-    pub(crate) unschedulable_grace_seconds: i64,
+    pub(crate) unschedulable_timeout_seconds: i64,
     /// How many clusters change their servers at a time.
     pub(crate) rolls_max: usize,
 }
@@ -44,8 +44,8 @@ pub(crate) struct Wanted {
     pub(crate) deployments: Vec<Object>,
     /// What the servers don't need, of kinds that the API server may not know: applied last.
     pub(crate) monitoring: Vec<Object>,
-    /// Why StatefulSets and Deployments that are there stay as they are, if so.
-    pub(crate) kept: Option<String>,
+    /// Why StatefulSets and Deployments that are there are not changed, if so.
+    pub(crate) frozen: Option<String>,
 }
 
 impl Wanted {
@@ -103,7 +103,7 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
             .chain(builder.observers())
             .collect(),
         monitoring: builder.monitoring(),
-        kept: revisions::of_newer_operator(cluster, observed, settings),
+        frozen: revisions::of_newer_operator(cluster, observed, settings),
     }
 }
 

@@ -111,7 +111,7 @@ spec:
 fn settings() -> Settings {
     Settings {
         image: "percolator:test".into(),
-        unschedulable_grace_seconds: 300,
+        unschedulable_timeout_seconds: 300,
         rolls_max: 10,
     }
 }
@@ -342,7 +342,7 @@ fn only_the_first_master_of_a_name_begins_a_new_cluster() {
 
 /// Each field of a spec, another value of it, and whose pods restart: `docs/kubernetes.md` says the same.
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
+#[expect(clippy::too_many_lines, reason = "one story in its order")]
 fn what_restarts_is_what_the_table_says() {
     const NOBODY: &[Role] = &[];
     let changes = json!({
@@ -435,10 +435,10 @@ fn what_restarts_is_what_the_table_says() {
             .filter(|((_, before), (_, after))| template(before) != template(after))
             .map(|((role, _), _)| *role)
             .collect();
-        let told = whose.iter().find(|(field, _)| *field == path);
+        let documented = whose.iter().find(|(field, _)| *field == path);
         assert_eq!(
             restarted,
-            told.map_or(NOBODY, |(_, roles)| *roles),
+            documented.map_or(NOBODY, |(_, roles)| *roles),
             "{path}"
         );
         let is_in = |row: &&&str| {

@@ -146,7 +146,7 @@ fn what_others_change_of_an_altered_set_is_changed_back() {
 }
 
 #[test]
-fn what_is_as_it_was_asked_for_by_now_is_not_told_of() {
+fn an_object_that_is_as_asked_for_again_is_not_reported() {
     let mut world = world();
     world.step();
     assert!(world.condition("Drifted").0);

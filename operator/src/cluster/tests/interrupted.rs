@@ -92,7 +92,7 @@ fn through(killed_at: usize, again_after: usize, lag: usize) -> (World, usize) {
                 seen.claims.clone_from(&old.claims);
             }
             let had = left;
-            let (applied, told) = world.reconcile(&seen, &mut left);
+            let (applied, wrote_status) = world.reconcile(&seen, &mut left);
             written += had - left;
             if left == 0 {
                 left = again_after;
@@ -101,7 +101,8 @@ fn through(killed_at: usize, again_after: usize, lag: usize) -> (World, usize) {
             assert!(changing.len() <= 1, "at a time: {changing:?}");
             kubernetes(&mut world);
             // As many reconciles without a write as what is seen may be old.
-            let is_quiet = applied.is_empty() && !told && changing.is_empty() && had == left;
+            let is_quiet =
+                applied.is_empty() && !wrote_status && changing.is_empty() && had == left;
             quiet = if is_quiet { quiet + 1 } else { 0 };
             if quiet > lag + 1 {
                 break;

@@ -144,7 +144,7 @@ fn a_pod_that_waits_for_a_node_is_degraded_only_after_the_grace() {
     assert!(!world.condition("Degraded").0);
     assert!(!world.condition("Available").0);
     // Each step is a second.
-    world.now += World::settings().unschedulable_grace_seconds - 3;
+    world.now += World::settings().unschedulable_timeout_seconds - 3;
     world.step();
     assert!(!world.condition("Degraded").0);
     let now = Timestamp::from_second(world.now).expect("a time");
@@ -167,9 +167,9 @@ fn what_kstatus_goes_by_makes_no_events() {
     world.change(|cluster| cluster.spec.oracle.replicas = 4);
     world.step();
     let status = world.cluster.status.clone().expect("a status");
-    let told: Vec<&str> = turned(before.as_ref(), &status)
+    let events: Vec<&str> = turned(before.as_ref(), &status)
         .into_iter()
         .map(|(condition, _)| condition.type_.as_str())
         .collect();
-    assert_eq!(told, ["Progressing", "Degraded"]);
+    assert_eq!(events, ["Progressing", "Degraded"]);
 }

@@ -151,7 +151,7 @@ fn a_master_that_was_alone_moves_its_state_before_another_one_joins() {
         world.condition("Progressing"),
         reason(true, Reason::WaitingForMaster)
     );
-    // The others hear of them when all are there, one role after the other.
+    // The others get their addresses when all are there, one role after the other.
     for role in [Role::Oracle, Role::Tablet] {
         assert!(arguments(world.of_role(role)).contains(&addresses(1)));
     }

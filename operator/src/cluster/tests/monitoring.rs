@@ -63,11 +63,12 @@ fn servers_do_not_wait_for_definitions_and_these_are_noticed_when_they_come() {
         ask(&mut world, true);
         make_unavailable(&mut world, why);
         world.step();
-        // Told as an event too, also of a new cluster.
+        // Also as an event, also of a new cluster.
         let status = world.cluster.status.clone().expect("a status");
-        let told = turned(None, &status);
+        let events = turned(None, &status);
         assert!(
-            told.iter()
+            events
+                .iter()
                 .any(|(condition, _)| condition.reason == said.name())
         );
         for role in Role::ALL {
@@ -140,7 +141,7 @@ fn an_object_of_somebody_else_is_left_alone() {
 }
 
 #[test]
-fn what_is_refused_is_told_where_it_belongs() {
+fn what_is_refused_is_reported_where_it_belongs() {
     let mut world = World::all_ready();
     ask(&mut world, true);
     world.refused = vec![Refusal::of_monitoring("no rules here".into())];

@@ -135,7 +135,7 @@ fn objects_that_a_former_cluster_left_to_themselves_are_taken_up() {
 }
 
 #[test]
-fn what_looks_like_ours_and_belongs_to_somebody_is_left_alone() {
+fn an_object_of_another_owner_with_our_labels_is_left_alone() {
     for change in [
         (|object| object["metadata"]["ownerReferences"][0]["name"] = json!("other"))
             as fn(&mut Value),

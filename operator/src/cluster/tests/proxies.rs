@@ -43,7 +43,7 @@ impl World {
         world
     }
 
-    fn told_of_proxies(&self) -> Option<WorkloadStatus> {
+    fn status_of_proxies(&self) -> Option<WorkloadStatus> {
         self.cluster
             .status
             .as_ref()
@@ -107,8 +107,11 @@ fn proxies_come_behind_the_servers_and_are_waited_for() {
     world.proxies_serve(2);
     world.step();
     assert_eq!(world.condition("Ready"), reason(true, Reason::UpToDate));
-    let told = world.told_of_proxies().expect("a status of proxies");
-    assert_eq!((told.desired, told.ready, &*told.summary), (2, 2, "2/2"));
+    let status = world.status_of_proxies().expect("a status of proxies");
+    assert_eq!(
+        (status.desired, status.ready, &*status.summary),
+        (2, 2, "2/2")
+    );
     assert_eq!(world.step(), (vec![], false));
 }
 
@@ -227,8 +230,8 @@ fn a_number_that_the_spec_leaves_out_is_others_to_say() {
     let mut world = World::with_proxies(None);
     world.proxies_serve(7);
     assert_eq!(world.step().0, Vec::<String>::new());
-    let told = world.told_of_proxies().expect("a status of proxies");
-    assert_eq!((told.desired, &*told.summary), (7, "7/7"));
+    let status = world.status_of_proxies().expect("a status of proxies");
+    assert_eq!((status.desired, &*status.summary), (7, "7/7"));
     // Another change leaves it as it is, too.
     world.change(|cluster| {
         let proxy = cluster.spec.proxy.as_mut().expect("proxies");
@@ -253,7 +256,7 @@ fn what_was_made_for_proxies_goes_with_them() {
     ] {
         let mut world = World::with_proxies(Some(2));
         world.change(change);
-        // The spec doesn't name them any more. Of what couldn't be removed with the Deployment, nothing else tells.
+        // The spec doesn't name them any more, and they may remain when their Deployment was removed.
         let needed = names_needed(&world.cluster, &World::settings(), &[]);
         let of_proxies: Vec<_> = names::of_deployment(PROXIES).into();
         for key in &of_proxies {
@@ -270,7 +273,7 @@ fn what_was_made_for_proxies_goes_with_them() {
                 "-demo-proxy"
             ]
         );
-        assert_eq!(world.told_of_proxies(), None);
+        assert_eq!(world.status_of_proxies(), None);
         assert!(world.condition("Ready").0);
         assert_eq!(world.step(), (vec![], false));
     }
@@ -284,7 +287,7 @@ fn what_was_made_for_proxies_goes_with_them() {
 
 /// A ReplicaSet of the Deployment controls them, and anyone can give a pod the same labels.
 #[test]
-fn what_is_wrong_with_a_proxy_is_said() {
+fn what_is_wrong_with_a_proxy_is_reported() {
     let mut world = World::with_proxies(Some(1));
     let waits = json!({"containerStatuses": [
         {"name": "proxy", "image": "percolator:none", "state": {"waiting": {"reason": "ErrImagePull"}}}

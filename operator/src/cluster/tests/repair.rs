@@ -39,9 +39,9 @@ fn a_deleted_service_comes_back_while_the_spec_is_invalid() {
     );
 }
 
-/// What is to be repaired has to be looked for.
+/// Objects that are to be repaired have to be read.
 #[test]
-fn objects_of_the_last_valid_spec_are_looked_for_while_the_spec_is_invalid() {
+fn objects_of_the_last_valid_spec_are_read_while_the_spec_is_invalid() {
     let mut world = World::all_ready();
     world.change(|cluster| cluster.spec.proxy = Some(percolator_api::Proxy::default()));
     world.step();

@@ -341,7 +341,7 @@ fn while_the_master_is_away_no_server_goes() {
 }
 
 #[test]
-fn what_is_in_the_way_is_said() {
+fn what_blocks_a_drain_is_reported() {
     let mut world = World::with_tablets(&[4, 3, 5]);
     world.scale(2);
     world.step();
@@ -407,7 +407,7 @@ fn a_set_that_somebody_scales_by_hand_gets_its_servers_back() {
     by_hand(&mut world, 2);
     assert_eq!(world.step().0, ["demo-tablet"]);
     assert_eq!(world.running(), 3);
-    // The same where a master has begun to lead since, which has never heard the server.
+    // The same if a master has begun to lead since, to which the server has never reported.
     by_hand(&mut world, 2);
     let left = std::mem::take(&mut world.server(2).tablets);
     world.server(2).is_up = false;
