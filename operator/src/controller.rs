@@ -461,7 +461,6 @@ async fn run_steps(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     match done.refused.into_iter().next() {
         Some(refusal) => Err(Error::Refused(refusal.why)),
         None if done.is_cut_off => Ok(Action::requeue(CONTINUE_AFTER)),
-        // Nothing more is to be done. The watches report what goes meanwhile.
         None if observed.namespace_ends => Ok(Action::requeue(RESYNC_INTERVAL)),
         // An apply that changed nothing leads to no event of a watch.
         None if is_newly_altered => Ok(Action::requeue(CONTINUE_AFTER)),

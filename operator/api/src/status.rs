@@ -259,47 +259,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All of them.
-    pub const ALL: [Self; 37] = [
-        Self::AllServersReady,
-        Self::StandbysNotReady,
-        Self::ServersNotReady,
-        Self::UpToDate,
-        Self::WaitingForMaster,
-        Self::WaitingForOracle,
-        Self::WaitingForTablets,
-        Self::WaitingForProxy,
-        Self::WaitingForObservers,
-        Self::GrowingVolumes,
-        Self::DrainingTablets,
-        Self::ReplacingClaims,
-        Self::WaitingForRemoval,
-        Self::WaitingForTurn,
-        Self::NewerTemplates,
-        Self::AsExpected,
-        Self::InvalidSpec,
-        Self::ObjectConflict,
-        Self::ApplyRefused,
-        Self::DataLost,
-        Self::PodsRefused,
-        Self::ImageUnavailable,
-        Self::PodUnschedulable,
-        Self::NodeUnreachable,
-        Self::ServerCrashing,
-        Self::PodNotStarted,
-        Self::VolumeNotGrown,
-        Self::DrainBlocked,
-        Self::NotStalled,
-        Self::AlteredByAdmission,
-        Self::NotAltered,
-        Self::PausedBySpec,
-        Self::NotPaused,
-        Self::AsAskedFor,
-        Self::NotAskedFor,
-        Self::WaitingForDefinitions,
-        Self::WaitingForPermission,
-    ];
-
     /// As it stands in a status.
     pub fn name(self) -> String {
         format!("{self:?}")

@@ -271,12 +271,8 @@ fn wrong_values_are_named_with_what_to_do() {
              line 6: spec.master.replicas: 0 must be from 1 to 3",
         ),
         (
-            "  oracle: {window: 18446744073709551615ms}\n",
-            "line 5: spec.oracle.window: 5124095576030h25m51s615ms must be from 100ms to 60s",
-        ),
-        (
-            "  monitoring: {podMonitor: {enabled: true, interval: 2m}}\n",
-            "line 5: spec.monitoring.podMonitor.interval: 2m must be from 1s to 1m",
+            "  monitoring: {podMonitor: {enabled: true, interval: 18446744073709551615ms}}\n",
+            "line 5: spec.monitoring.podMonitor.interval: 5124095576030h25m51s615ms must be from 1s to 1m",
         ),
         (
             "  oracle:\n    window: 3\n",

@@ -421,3 +421,24 @@ fn a_server_that_has_served_before_an_earlier_one_counts() {
     let status = &world.cluster.status.as_ref().unwrap().tablets;
     assert_eq!((status.joined, &status.joined_beyond[..]), (5, &[][..]));
 }
+
+#[test]
+fn a_lost_server_is_reported() {
+    let mut world = World::all_ready();
+    let key = (Kind::StatefulSet, "demo-tablet".to_owned());
+    let since = world.cluster.status.clone().unwrap();
+    world.observed.objects.get_mut(&key).unwrap()["status"]["readyReplicas"] = json!(2);
+    world.serves("demo-tablet-0", false);
+    assert_eq!(world.step(), (vec![], true));
+    assert_eq!(
+        world.condition("Available"),
+        reason(false, Reason::ServersNotReady)
+    );
+    let status = world.cluster.status.clone().unwrap();
+    assert_eq!(status.tablets.summary, "2/3");
+    let reported: Vec<(&str, bool)> = turned(Some(&since), &status)
+        .into_iter()
+        .map(|(condition, is_bad)| (condition.type_.as_str(), is_bad))
+        .collect();
+    assert_eq!(reported, [("Available", true), ("Progressing", false)]);
+}
