@@ -1,5 +1,5 @@
-//! What the operator keeps of an object that it watches: which one it is, and whose. The rest, above all who has
-//! written which field, is a multiple of that, and is dropped while it is read.
+//! The part of a watched object that the operator keeps in memory: its identity and its owner. The rest, above all the managed
+//! fields, is several times larger, and is dropped while it is decoded.
 
 use std::borrow::Cow;
 use std::fmt;

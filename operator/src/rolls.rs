@@ -1,5 +1,5 @@
-//! How many clusters change their servers at a time. A change of many clusters at once, as by a tool that gives all of them a new
-//! image, is a change of a few at first: if these don't come up with it, the others go on as they were.
+//! The limit of clusters that change their servers at a time. If a tool gives many clusters a new image at once, a few of them
+//! change first. If these don't come up with it, the others stay as they are.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::api::scopes;
 use crate::cluster::{self, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, PROXY};
 
-/// So many are named.
+/// How many clusters a message names.
 const NAMED_MAX: usize = 3;
 
 /// The clusters whose servers are being changed, by their full names.
@@ -45,7 +45,7 @@ impl Rolls {
         self.under_way.remove(cluster);
     }
 
-    /// Begins to change the servers of a cluster, or says what is waited for.
+    /// Begins to change the servers of a cluster, or returns a message about what it waits for.
     ///
     /// # Errors
     /// It is not its turn.
@@ -75,7 +75,7 @@ impl Rolls {
     }
 }
 
-/// How many objects come at a time.
+/// How many objects are listed at a time.
 const LISTED_AT_A_TIME: u32 = 100;
 
 /// Finds the clusters of these namespaces, or of all if none is named, whose servers are being changed: they count before any other
@@ -129,7 +129,7 @@ async fn find_in(
     .await
 }
 
-/// Shows `see` each object of a kind: one that can't be read doesn't hide the others.
+/// Calls `see` with each object of a kind: an object that can't be decoded doesn't hide the others.
 async fn list<K: Resource<DynamicType = ()>>(
     client: &Client,
     namespace: Option<&str>,
@@ -231,7 +231,7 @@ mod tests {
         Client::new(tower::service_fn(answer), "n")
     }
 
-    /// What is between two roles has no pods of two templates, and is in its turn all the same.
+    /// A cluster between two roles has no pods of two templates, and is in its turn all the same.
     #[tokio::test]
     async fn an_operator_that_starts_finds_what_is_under_way() {
         let mut rolls = Rolls::new(1);

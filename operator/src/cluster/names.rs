@@ -1,17 +1,17 @@
-//! What the objects of a cluster are called, and how they are found.
+//! The names, labels and selectors of a cluster's objects.
 
 use percolator_api::{Claim, MASTERS_MAX, Needs, Pod, Quantity, Service, Spec};
 use serde_json::{Value, json};
 
 use super::object::Kind;
 
-/// Who writes what we write: one field manager for everything.
+/// The field manager of all writes of the operator.
 pub(crate) const MANAGER: &str = "percolator-operator";
-/// Where every server listens, and where the service for clients does.
+/// The port of every server, and of the service for clients.
 pub(crate) const PORT: u16 = 7400;
 /// The port on which every server shows its metrics and health.
 pub(crate) const METRICS_PORT: u16 = 9090;
-/// The claim of each pod, before the pod's name.
+/// The prefix of a pod's claim, before the pod's name.
 pub(crate) const CLAIM: &str = "data";
 
 /// What a server does.
@@ -23,11 +23,10 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// In the order in which they start, and change: everybody asks the master, and a tablet server is of use
-    /// only with an oracle.
+    /// All roles, in the order in which they start and change: all servers ask the master, and a tablet server needs an oracle.
     pub(crate) const ALL: [Self; 3] = [Self::Master, Self::Oracle, Self::Tablet];
 
-    /// As it stands in labels, and in names behind the cluster's.
+    /// The role in labels, and in names after the cluster's.
     pub(crate) fn component(self) -> &'static str {
         match self {
             Self::Master => "master",
@@ -59,7 +58,7 @@ impl Role {
         format!("{cluster}-{}", self.component())
     }
 
-    /// What a spec says of the role.
+    /// The role's part of a spec.
     pub(crate) fn asked(self, spec: &Spec) -> RoleSpec<'_> {
         match self {
             Self::Master => RoleSpec {
@@ -105,8 +104,8 @@ impl Role {
     }
 }
 
-/// The ConfigMaps that hold the registers of a role: first the one that says who leads, then that of the masters' state. None
-/// of a role in which nobody leads.
+/// The ConfigMaps with the registers of a role: first that of the leadership, then that of the masters' state. Empty for a role
+/// without a leader.
 pub(crate) fn registers(cluster: &str, role: Role) -> Vec<String> {
     let leadership = register(cluster, role);
     match role {
@@ -119,14 +118,14 @@ pub(crate) fn registers(cluster: &str, role: Role) -> Vec<String> {
     }
 }
 
-/// The ConfigMap that says who leads the role, which the servers' argument names.
+/// The ConfigMap with the leadership of the role, which the servers' argument names.
 pub(crate) fn register(cluster: &str, role: Role) -> String {
     format!("{}-register", role.set(cluster))
 }
 
-/// Where the masters of a cluster are, for `--master`. First the service, whose address outlives pods: DNS remembers that of a
-/// pod for half a minute. Then the pods, which the service leaves out while they aren't ready. Of several it names as many as
-/// there may be, so that another number of them restarts nobody.
+/// The addresses of a cluster's masters, for `--master`. First the service, whose address outlives pods: DNS caches a pod's address
+/// for half a minute. Then the pods, because the service leaves out pods that aren't ready. If there may be several, it has the
+/// addresses of the largest number of them, so that a change of the number restarts no pod.
 pub(crate) fn masters(cluster: &str, namespace: &str, has_register: bool) -> String {
     let set = Role::Master.set(cluster);
     let count = if has_register { MASTERS_MAX } else { 1 };
@@ -139,17 +138,17 @@ pub(crate) fn masters(cluster: &str, namespace: &str, has_register: bool) -> Str
 /// The label of registers, which the watch leaves out: they change every second.
 pub(crate) const REGISTER_LABEL: &str = "percolator.dev/register";
 
-/// What a spec says of a role.
+/// A role's part of a spec.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoleSpec<'a> {
-    /// Where, below `spec`.
+    /// The field below `spec`.
     pub(crate) path: &'static str,
     pub(crate) replicas: u32,
     /// The volumes' size and class.
     pub(crate) size: Quantity,
     pub(crate) class: Option<&'a str>,
     pub(crate) claim: &'a Claim,
-    /// Where clients reach its servers, if not at their pods' addresses.
+    /// The address at which clients reach its servers, if it isn't their pods'.
     pub(crate) advertise: Option<&'a str>,
     pub(crate) service: &'a Service,
     pub(crate) pod: &'a Pod,
@@ -160,20 +159,20 @@ pub(crate) fn claim(cluster: &str, role: Role, ordinal: u32) -> String {
     format!("{CLAIM}-{}-{ordinal}", role.set(cluster))
 }
 
-/// The operator's own label, with the cluster's name: anyone may use the generic ones for something else.
+/// The operator's own label with the cluster's name: others may use the generic labels for other objects.
 pub(crate) const CLUSTER_LABEL: &str = "percolator.dev/cluster";
-/// The operator's own label, with what the server does ([`Role::component`]).
+/// The operator's own label with the component ([`Role::component`]).
 pub(crate) const COMPONENT_LABEL: &str = "percolator.dev/component";
 
-/// What proxies are, in labels and in names behind the cluster's.
+/// The component of proxies, in labels and in names after the cluster's.
 pub(crate) const PROXY: &str = "proxy";
 
-/// The Deployment of the proxies, and the service that sessions are begun at.
+/// The Deployment of the proxies, and the service at which sessions begin.
 pub(crate) fn proxies(cluster: &str) -> String {
     format!("{cluster}-{PROXY}")
 }
 
-/// What the workers of an observer are, in labels and in names behind the cluster's.
+/// The component of an observer's workers, in labels and in names after the cluster's.
 pub(crate) fn observer(name: &str) -> String {
     format!("observer-{name}")
 }
@@ -183,7 +182,7 @@ pub(crate) fn pods_of(deployment: &str) -> String {
     format!("{deployment}-pods")
 }
 
-/// A Deployment, and what is made with it.
+/// A Deployment, and the objects that are made with it.
 pub(crate) fn of_deployment(deployment: &str) -> [(Kind, String); 4] {
     [
         (Kind::Service, deployment.to_owned()),
@@ -209,7 +208,7 @@ pub(crate) fn role_labels(cluster: &str, role: Role) -> Value {
     component_labels(cluster, role.component())
 }
 
-/// Labels of the objects of a part of the cluster.
+/// Labels of the objects of a component.
 pub(crate) fn component_labels(cluster: &str, component: &str) -> Value {
     let mut labels = labels(cluster);
     labels["app.kubernetes.io/component"] = json!(component);
@@ -217,19 +216,19 @@ pub(crate) fn component_labels(cluster: &str, component: &str) -> Value {
     labels
 }
 
-/// Finds all pods of the cluster. Only the operator's own labels select: an application of the same release that also
+/// Selects all pods of the cluster. Only the operator's own labels select: an application of the same release that also
 /// sets the generic labels must not get the cluster's traffic, nor count in its budgets. Never changed, as StatefulSets
 /// can't change theirs.
 pub(crate) fn selector(cluster: &str) -> Value {
     json!({CLUSTER_LABEL: cluster})
 }
 
-/// What finds the pods of a role.
+/// Selects the pods of a role.
 pub(crate) fn role_selector(cluster: &str, role: Role) -> Value {
     component_selector(cluster, role.component())
 }
 
-/// What finds the pods of a part of the cluster.
+/// Selects the pods of a component.
 pub(crate) fn component_selector(cluster: &str, component: &str) -> Value {
     let mut selector = selector(cluster);
     selector[COMPONENT_LABEL] = json!(component);

@@ -1,4 +1,4 @@
-//! The objects that a cluster is made of, as JSON: what is wanted of one, and whether one that is there has it.
+//! The objects of a cluster, as JSON, and their comparison with those that are there.
 
 use std::hash::Hasher;
 
@@ -16,20 +16,20 @@ pub(crate) enum Kind {
     Role,
     RoleBinding,
     StatefulSet,
-    /// Behind everything that belongs to one: what is removed is removed in this order, and a Deployment is found by a list
-    /// when the spec doesn't name it any more.
+    /// After all objects that belong to one: objects are removed in this order, and a list finds a Deployment that the spec doesn't
+    /// name any more.
     Deployment,
     PodMonitor,
     PrometheusRule,
 }
 
-/// The group of what is allowed to whom.
+/// The group of roles and role bindings.
 pub(crate) const RBAC: &str = "rbac.authorization.k8s.io";
 /// The group of the Prometheus operator's kinds.
 const MONITORING: &str = "monitoring.coreos.com";
 
 impl Kind {
-    /// Those of the Prometheus operator's, which need not be there.
+    /// The kinds of the Prometheus operator, whose definitions may be missing.
     pub(crate) const OF_MONITORING: [Self; 2] = [Self::PodMonitor, Self::PrometheusRule];
 
     pub(crate) fn is_of_monitoring(self) -> bool {
@@ -81,11 +81,10 @@ pub(crate) struct Object {
     pub(crate) value: Value,
 }
 
-/// Where an object keeps what was last asked of it: a field that isn't asked for any more would not be missed
-/// otherwise.
+/// The annotation with the mark of what was last applied. Without it a field that isn't applied any more would stay.
 pub(crate) const ASKED: &str = "percolator.dev/asked";
 
-/// What is there of that: a text, or null.
+/// The mark of an object: a text, or null.
 pub(crate) fn asked_mark(object: &Value) -> &Value {
     &object["metadata"]["annotations"][ASKED]
 }
@@ -116,12 +115,12 @@ impl Object {
         }
     }
 
-    /// Whether the object that is there has everything that this one asks for, and was asked for nothing else.
+    /// Whether the live object has all fields of this one, and was applied with no others.
     pub(crate) fn is_met_by(&self, live: &Value) -> bool {
         self.asked().all(|(field, wanted)| has(live, field, wanted))
     }
 
-    /// The place where the object that is there isn't as this one, as `.spec.replicas`: the first one.
+    /// The first place at which the live object differs from this one, as `.spec.replicas`.
     pub(crate) fn differs_at(&self, live: &Value) -> Option<String> {
         let (field, wanted) = self
             .asked()
@@ -135,7 +134,7 @@ impl Object {
         fields.filter(|(field, _)| *field != "apiVersion" && *field != "kind")
     }
 
-    /// Whether the object that is there would be met by this one, but for what is at these places.
+    /// Whether the live object has all fields of this one, except at these places.
     pub(crate) fn differs_only_at(&self, places: &[&str], live: &Value) -> bool {
         let with = |change: &dyn Fn(&mut Value, &str)| {
             let mut asked = self.clone();
@@ -166,15 +165,15 @@ impl Object {
     }
 }
 
-/// The fields that a place is one of, and its name there.
+/// The object that has a place, and the field's name in it.
 fn parent<'a>(value: &'a mut Value, place: &str) -> Option<(&'a mut Map<String, Value>, String)> {
     let (fields, name) = place.rsplit_once('/')?;
     let fields = value.pointer_mut(fields)?.as_object_mut()?;
     Some((fields, name.replace("~1", "/").replace("~0", "~")))
 }
 
-/// Marks an object with all that is asked for, in the place of what it was marked with before: the same for one without
-/// annotations as for one that has no other than the mark.
+/// Marks an object with the fingerprint of all its fields but the mark. An object without annotations gets the same mark as one that
+/// has no annotation but the mark.
 fn mark(value: &mut Value) {
     if let Some((metadata, name)) = parent(value, "/metadata/annotations") {
         let annotations = metadata.get_mut(&name).and_then(Value::as_object_mut);
@@ -189,7 +188,7 @@ fn mark(value: &mut Value) {
     value["metadata"]["annotations"][ASKED] = json!(fingerprint(value));
 }
 
-/// Whether `live` has all of `wanted`: what else is there was filled in by the API server or by others.
+/// Whether `live` has all of `wanted`: the API server or others have added the rest.
 fn contains(live: &Value, wanted: &Value) -> bool {
     match (live, wanted) {
         (Value::Object(_), Value::Object(fields)) => {
@@ -213,13 +212,13 @@ fn contains(live: &Value, wanted: &Value) -> bool {
     }
 }
 
-/// Whether all of these, and there are some, are known by a name, as variables are, or an id, as owners.
+/// Whether there are elements, and each has a name, as variables have, or an id, as owners have.
 fn are_named(elements: &[Value]) -> bool {
     let is_named = |element: &Value| element["name"].is_string() || element["uid"].is_string();
     !elements.is_empty() && elements.iter().all(is_named)
 }
 
-/// Whether `live` has what is wanted of a field.
+/// Whether `live` has the wanted value of a field.
 fn has(live: &Value, key: &str, wanted: &Value) -> bool {
     // What is empty isn't kept by the API server.
     live.get(key).map_or(is_empty(wanted), |live| {
@@ -232,7 +231,7 @@ fn has(live: &Value, key: &str, wanted: &Value) -> bool {
     })
 }
 
-/// Where below `at`, what is there isn't as it is wanted: the first place.
+/// The first place below `at` at which the live value differs from the wanted one.
 fn place(at: String, live: Option<&Value>, wanted: &Value) -> String {
     let Some(live) = live else { return at };
     match (live, wanted) {
@@ -259,7 +258,7 @@ fn amount(value: &Value) -> Option<Amount> {
     value.as_str().map(|text| Amount(text.to_owned()))
 }
 
-/// Amounts of resources, which the API server writes in a form of its own.
+/// Whether two maps have the same amounts of resources: the API server writes amounts in its own form.
 fn are_same_amounts(live: &Value, wanted: &Value) -> bool {
     let (Some(live), Some(wanted)) = (live.as_object(), wanted.as_object()) else {
         return false;
@@ -282,7 +281,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// A number that stands for the value, the same in every version of the operator (FNV-1a, 64 bits).
+/// A hash of the value that is the same in every version of the operator (FNV-1a, 64 bits).
 pub(crate) fn fingerprint(value: &Value) -> String {
     struct Fnv(u64);
     impl Hasher for Fnv {

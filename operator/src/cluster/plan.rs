@@ -1,5 +1,5 @@
-//! What to do next, from what is wanted and what is there: pure. The order lives here: the master, then the
-//! oracle, then the tablet servers, each only when the ones before serve.
+//! The plan of a reconcile, from the objects that are wanted and those that are there: pure. It has the order of the roles: the
+//! master, then the oracle, then the tablet servers, each only when the ones before serve.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use percolator_api::{ClusterObject, Reason};
@@ -14,27 +14,27 @@ use super::observed::{self, Observed, Standing, is_leaving};
 use super::registers;
 use super::scale_in::ScaleIn;
 
-/// What becomes of the claims of a set.
+/// The retention policy of a set's claims.
 const CLAIMS_KEPT: &str = "/spec/persistentVolumeClaimRetentionPolicy";
-/// What changes of a set or a Deployment without a restart of pods that are there.
+/// Fields of a set or a Deployment that change without a restart of its pods.
 const RESTARTS_NOBODY: [&str; 3] = [
     CLAIMS_KEPT,
     "/spec/replicas",
     "/metadata/annotations/percolator.dev~1volume-size",
 ];
 
-/// What to do now, and what has to wait.
+/// The writes of a reconcile, and what has to wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     /// Objects to apply, in this order.
     pub(crate) apply: Vec<Object>,
-    /// Claims that are to have more, or other labels: the claim's name and a merge patch.
+    /// Claims to change: the claim's name and a merge patch with a larger size, a class, labels or annotations.
     pub(crate) claims: Vec<(String, Value)>,
-    /// Claims that were asked for this, and that the API server keeps otherwise: the claim's name and the place.
+    /// Claims that were patched, and that the API server keeps otherwise: the claim's name and the place.
     pub(crate) altered_claims: Vec<(String, &'static str)>,
-    /// Objects of ours that nobody asks for any more.
+    /// Objects of the cluster that its spec doesn't ask for any more.
     pub(crate) remove: Vec<(Kind, String)>,
-    /// Claims to remove that nobody asks for any more: they never had a volume, or their servers were drained.
+    /// Claims to remove: they never had a volume, or their servers were drained.
     pub(crate) release: Vec<String>,
     /// Objects of other owners with names that this cluster needs: nothing is done while there are any.
     pub(crate) conflicts: Vec<Conflict>,
@@ -44,26 +44,26 @@ pub(crate) struct Plan {
     pub(crate) drain: Vec<u32>,
     /// Those that it is to undrain.
     pub(crate) undrain: Vec<u32>,
-    /// Servers that are there are changed by it.
+    /// It restarts servers or proxies.
     pub(crate) restarts: bool,
-    /// Servers that are there are changed by it, or will be when others serve.
+    /// It restarts servers or proxies, or will when others serve.
     pub(crate) is_to_restart: bool,
-    /// The first thing that isn't yet as it is to be.
+    /// What the roll-out waits for.
     pub(crate) waits: Option<(Reason, String)>,
 }
 
-/// What has a name that a cluster needs, and isn't its own.
+/// An object of another owner with a name that a cluster needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Conflict {
     Object(Kind, String),
-    /// A claim without the cluster's labels: a server would use its volume, and nobody would see it.
+    /// A claim without the cluster's labels: a server would use its volume, and the operator would not list it.
     Claim(String),
 }
 
-/// What the API server refused to do of a plan.
+/// A write of a plan that the API server refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// It is for the Prometheus operator, and no server is the worse for it.
+    /// It is for the Prometheus operator: the servers don't need it.
     pub(crate) is_of_monitoring: bool,
     /// The API server's message.
     pub(crate) why: String,
@@ -210,8 +210,8 @@ fn is_of_deployment(kind: Kind, live: &Value) -> bool {
 enum Gate {
     /// They serve: everything.
     Open,
-    /// They are rolled out, and some server has failed since: a set that is there may change, so that nobody has to mend the
-    /// master before the tablet servers get more memory.
+    /// They are rolled out, and some server has failed since: sets that are there may change. Otherwise the master would have to
+    /// be mended before the tablet servers could get more memory.
     Changes,
     /// A change of theirs is under way, or is to come: nothing.
     Closed,
@@ -283,20 +283,21 @@ fn plan_sets(
     gate
 }
 
-/// Whether there are to be fewer of them.
+/// Whether the set gets fewer replicas.
 fn takes_servers_away(set: &Object, live: &Value) -> bool {
     let replicas = |of: &Value| observed::number(of, "/spec/replicas");
     replicas(&set.value) < replicas(live)
 }
 
-/// Whether applying this makes pods anew that are there. One that was asked for the same is as admission left it: it isn't
-/// changed again by asking again.
+/// Whether applying the object restarts its pods. An object with the same mark is as admission left it: another apply changes
+/// nothing.
 fn restarts_pods(object: &Object, live: &Value) -> bool {
     asked_mark(live) != asked_mark(&object.value) && !object.differs_only_at(&RESTARTS_NOBODY, live)
 }
 
-/// Proxies and workers are clients of all servers: they come, and change, when these serve. Of several Deployments none waits for
-/// another. Proxies change in their cluster's turn; an application that doesn't come up must keep no other cluster waiting.
+/// Plans the Deployments. Proxies and workers are clients of all servers: they are made, and change, when these serve. Deployments
+/// don't wait for each other. Proxies change in their cluster's turn. Workers don't, because a broken application would keep other
+/// clusters waiting.
 fn plan_deployments(name: &str, gate: Gate, wanted: &Wanted, observed: &Observed, plan: &mut Plan) {
     for deployment in &wanted.deployments {
         let live = observed.get(deployment.kind, &deployment.name);
@@ -341,9 +342,9 @@ fn plan_deployments(name: &str, gate: Gate, wanted: &Wanted, observed: &Observed
     }
 }
 
-/// Where no server of the role ever had a volume, its StatefulSet and its claims are made anew when something else is
-/// asked of the claims: neither can change, and nothing is lost. Claims of servers that are not asked for any more go,
-/// too, if they never had a volume. What has to be waited for.
+/// Plans the removal of a StatefulSet and of claims that never had a volume, if the spec asks for other claims: neither can change,
+/// and nothing is lost. Claims of servers that the spec doesn't ask for any more go, too, if they never had a volume. Returns what
+/// the roll-out waits for.
 fn make_room(
     cluster: &ClusterObject,
     role: Role,

@@ -1,4 +1,4 @@
-//! What a status records for the reconciles that follow, also by another operator. While the spec is invalid it stays.
+//! The records of a status for later reconciles, also by another operator. They stay as they are while the spec is invalid.
 
 use percolator_api::{ClusterObject, Templates};
 
@@ -6,7 +6,7 @@ use super::build::{self, Settings};
 use super::observed::Observed;
 use super::revisions;
 
-/// The image of a cluster that names none; of an invalid spec what was recorded before: the last valid one goes by it.
+/// The image of a cluster that names none. While the spec is invalid, the recorded image: the last valid spec uses it.
 pub(super) fn default_image(
     cluster: &ClusterObject,
     settings: &Settings,
@@ -19,7 +19,7 @@ pub(super) fn default_image(
     }
 }
 
-/// By which templates the pods are made; of an invalid spec what was recorded before.
+/// The templates by which the pods are made. While the spec is invalid, the recorded ones.
 pub(super) fn templates(
     cluster: &ClusterObject,
     observed: &Observed,
@@ -32,7 +32,7 @@ pub(super) fn templates(
     }
 }
 
-/// The spec as JSON, if it's valid, or else what was recorded before.
+/// The spec as JSON, if it is valid, or else the recorded one.
 pub(super) fn last_valid_spec(cluster: &ClusterObject, is_invalid: bool) -> Option<String> {
     if is_invalid {
         return cluster.status.as_ref()?.last_valid_spec.clone();

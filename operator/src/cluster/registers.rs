@@ -1,5 +1,5 @@
-//! Of the roles in which one of several servers leads: whether their servers share registers, how many of them may run by now,
-//! and who leads. Pure.
+//! The registers of the roles in which one of several servers leads: whether the servers share them, how many servers may run now,
+//! and the leader. Pure.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Pod;
@@ -17,7 +17,7 @@ use super::scale_in::ScaleIn;
 /// The argument of a server that shares registers.
 pub(crate) const REGISTER: &str = "--register=";
 
-/// How the servers of a role are to run now.
+/// How the servers of a role run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegisterPlan {
     /// They share registers. Without them a server is alone, and needs no API server.
@@ -72,14 +72,14 @@ fn own<'a>(cluster: &ClusterObject, observed: &'a Observed, name: &str) -> Optio
     (observed::standing(register, cluster) != Standing::Foreign).then_some(register)
 }
 
-/// What a register holds; none if nothing was stored, or not by a register.
+/// The value of a register; none if nothing was stored, or not by a register.
 fn value(register: &Value) -> Option<Vec<u8>> {
     let bytes = register["binaryData"].get(KEY)?;
     let ByteString(bytes) = serde_json::from_value(bytes.clone()).ok()?;
     Some(StoredRecord::decode(bytes).ok()?.value)
 }
 
-/// What the role's servers have stored of who leads.
+/// The leadership that the role's servers have stored.
 fn leadership(cluster: &ClusterObject, observed: &Observed, role: Role) -> Option<Leadership> {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let registers = names::registers(name, role);
@@ -87,7 +87,7 @@ fn leadership(cluster: &ClusterObject, observed: &Observed, role: Role) -> Optio
     Leadership::decode(&value(register)?).ok()
 }
 
-/// Who leads the role, by its register. One that has lost its value says nothing: then it is who led last.
+/// The leader of the role, by its register. If the register has lost its value, the last known leader.
 pub(crate) fn leader(cluster: &ClusterObject, observed: &Observed, role: Role) -> Option<Leader> {
     let Some(leadership) = leadership(cluster, observed, role) else {
         return led_last(cluster, role);
@@ -107,7 +107,7 @@ fn led_last(cluster: &ClusterObject, role: Role) -> Option<Leader> {
     }
 }
 
-/// What is wrong with the role's registers: those that have had a value, and have none any more.
+/// A message about a register of the role that has lost its value.
 pub(crate) fn lost(cluster: &ClusterObject, observed: &Observed, role: Role) -> Option<String> {
     let Leader { server, term } = led_last(cluster, role)?;
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
@@ -141,8 +141,7 @@ pub(crate) fn lost(cluster: &ClusterObject, observed: &Observed, role: Role) -> 
     ))
 }
 
-/// The service accounts of the role's pods that use its registers now: a role that is taken from them would end their
-/// leadership.
+/// The service accounts of the role's pods that use its registers now: without their rights their leadership would end.
 pub(crate) fn accounts_in_use(observed: &Observed, role: Role) -> impl Iterator<Item = &str> {
     let component = role.component();
     let pods = observed.pods.iter().filter(move |pod| {

@@ -1,5 +1,5 @@
-//! Revisions of the pods' templates: pure. A cluster keeps the one that its pods were made with, so that a new operator restarts
-//! nobody; it takes the newest with its next image, or when its spec asks for one (`docs/design/operator.md`).
+//! Revisions of the pods' templates: pure. A cluster keeps the one by which its pods were made, so that a new operator restarts
+//! no pod. It takes the newest with its next image, or the one that its spec asks for (`docs/design/operator.md`).
 
 use percolator_api::{ClusterObject, Problem, Templates};
 use semver::Version;
@@ -14,7 +14,7 @@ struct Revision {
     servers: [u64; 3],
 }
 
-/// All that this operator makes: the first is revision 1, and the last the newest.
+/// All revisions of this operator: the first is revision 1, and the last the newest.
 const REVISIONS: [Revision; 4] = [
     Revision { servers: [0, 1, 0] },
     // Tablet servers move their tablets off before they stop.
@@ -24,7 +24,7 @@ const REVISIONS: [Revision; 4] = [
     // Proxies are probed where they show metrics.
     Revision { servers: [0, 1, 0] },
 ];
-/// As all were before there was another.
+/// The revision of clusters without a record.
 pub(crate) const FIRST: u32 = 1;
 /// From here on, tablet servers move their tablets off before they stop.
 pub(crate) const DRAIN_ON_STOP: u32 = 2;
@@ -66,7 +66,7 @@ pub(crate) fn of_newer_operator(
     })
 }
 
-/// What the status records, while the spec is valid.
+/// The record of the status, while the spec is valid.
 pub(crate) fn record(
     cluster: &ClusterObject,
     observed: &Observed,
@@ -78,7 +78,7 @@ pub(crate) fn record(
     }
 }
 
-/// What is wrong with the revision that the spec asks for.
+/// The problem of the revision that the spec asks for.
 pub(crate) fn problem(cluster: &ClusterObject) -> Option<Problem> {
     let asked = cluster.spec.template_revision?;
     let message = if !(FIRST..=NEWEST).contains(&asked) {
@@ -105,7 +105,7 @@ fn image<'a>(cluster: &'a ClusterObject, settings: &'a Settings) -> &'a str {
     asked.unwrap_or_else(|| default_image(cluster, settings))
 }
 
-/// The newest revision whose templates the image's servers know. A tag that is no version says nothing.
+/// The newest revision whose templates the image's servers know. With a tag that is no version, the newest of all.
 fn newest_for(revisions: &[Revision], image: &str) -> u32 {
     let servers = version(image);
     let fit = |revision: &&Revision| servers.as_ref().is_none_or(|it| *it >= revision.servers);
@@ -114,7 +114,7 @@ fn newest_for(revisions: &[Revision], image: &str) -> u32 {
     u32::try_from(fitting).unwrap_or(FIRST)
 }
 
-/// What the image's tag says, as in `registry:5000/percolator:v1.2.3-debug@sha256:...`.
+/// The version in the image's tag, as in `registry:5000/percolator:v1.2.3-debug@sha256:...`.
 fn version(image: &str) -> Option<[u64; 3]> {
     let (named, _) = image.split_once('@').unwrap_or((image, ""));
     let name = named.rsplit('/').next()?;

@@ -1,7 +1,7 @@
-//! How tablet servers are taken away: which of them the master drains first, and how many run meanwhile. Pure.
+//! The removal of tablet servers: which of them the master drains first, and how many run meanwhile. Pure.
 //!
-//! A server's rows are nowhere else. So the StatefulSet shrinks only when the master says of each server that is to go that it
-//! is drained (`docs/design/operator.md`).
+//! A server's rows are nowhere else. So the StatefulSet shrinks only when the master reports each server that is to go as drained
+//! (`docs/design/operator.md`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,7 +74,7 @@ pub(crate) fn server_name(cluster: &str, ordinal: u32) -> String {
     format!("{}-{ordinal}", Role::Tablet.set(cluster))
 }
 
-/// What is to become of the tablet servers that the spec does not ask for.
+/// What happens to the tablet servers that the spec doesn't ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScaleIn {
     /// How many servers are to run now.
@@ -87,13 +87,13 @@ pub(crate) struct ScaleIn {
     pub(crate) recorded: BTreeSet<u32>,
     /// Claims that go, of servers that are gone.
     pub(crate) release: Vec<String>,
-    /// What is waited for.
+    /// What the roll-out waits for.
     pub(crate) waits: Option<(Reason, String)>,
     /// Why the drain is blocked until a person changes something.
     pub(crate) blocked: Option<&'static str>,
 }
 
-/// What is known of the servers that are to go.
+/// The servers that are to go, and their state.
 struct Surplus<'a> {
     cluster: &'a str,
     report: &'a MasterReport,
@@ -140,7 +140,7 @@ impl<'a> Surplus<'a> {
     }
 
     /// Whether rows may be at the server alone. One whose claim has no volume has never run, nor has one without claim and pod:
-    /// with a pod, its claim is there and has lost its labels. One whose claim somebody deletes may go if the master doesn't know it either.
+    /// with a pod, its claim is there and has lost its labels. A server whose claim is being deleted may go if the master doesn't know it either.
     fn may_hold_rows(&self, ordinal: u32) -> bool {
         match (self.report, self.server(ordinal)) {
             (_, Some(server)) => !server.is_drained,
@@ -380,10 +380,9 @@ pub(crate) fn recorded(cluster: &ClusterObject) -> BTreeSet<u32> {
     draining.filter_map(|it| u32::try_from(*it).ok()).collect()
 }
 
-/// Where to ask the master, if something depends on what it says of servers: the pods of masters that are ready. None: it
-/// needn't be asked.
+/// The addresses of masters that are ready, if a decision depends on the master's report of servers. None: it needn't be asked.
 ///
-/// By their pods' addresses, which need no DNS, and which a pod alone has.
+/// They are the pods' addresses, which need no DNS.
 pub(crate) fn masters_to_ask(cluster: &ClusterObject, observed: &Observed) -> Option<Vec<String>> {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     observed.own_set(cluster, Role::Tablet)?;

@@ -1,4 +1,4 @@
-//! From a good spec to the objects that it asks for: pure, and it can't fail.
+//! The objects that a valid spec asks for: pure, and can't fail.
 
 mod monitoring;
 mod observers;
@@ -20,7 +20,7 @@ use super::observed::Observed;
 use super::registers::RegisterPlan;
 use super::revisions;
 
-/// What a cluster's objects depend on besides its own resource.
+/// The operator's settings, on which a cluster's objects depend besides its resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The servers' image, if the spec names none.
@@ -34,15 +34,15 @@ pub(crate) struct Settings {
 /// The objects that a cluster is to have.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// Those that pods need to be there, or that don't depend on any: applied first.
+    /// Objects that pods need, or that don't depend on pods: applied first.
     pub(crate) common: Vec<Object>,
     /// One StatefulSet for each role, in the order of [`Role::ALL`].
     pub(crate) sets: Vec<(Role, Object)>,
-    /// What is beside Deployments: applied behind the StatefulSets, which don't need it.
+    /// Objects that belong to Deployments: applied after the StatefulSets, which don't need them.
     pub(crate) beside_deployments: Vec<Object>,
-    /// Those whose pods are clients of the servers.
+    /// The Deployments, whose pods are clients of the servers.
     pub(crate) deployments: Vec<Object>,
-    /// What the servers don't need, of kinds that the API server may not know: applied last.
+    /// Objects of kinds that the API server may not know: applied last, because the servers don't need them.
     pub(crate) monitoring: Vec<Object>,
     /// Why StatefulSets and Deployments that are there are not changed, if so.
     pub(crate) frozen: Option<String>,
@@ -60,7 +60,7 @@ impl Wanted {
 }
 
 /// The image of a cluster that names none: the one that its status records, or else the operator's default. A new operator
-/// with another default restarts nobody.
+/// with another default restarts no pod.
 pub(crate) fn default_image<'a>(cluster: &'a ClusterObject, settings: &'a Settings) -> &'a str {
     let recorded = cluster.status.as_ref();
     let recorded = recorded.and_then(|status| status.default_image.as_deref());
@@ -133,9 +133,9 @@ fn owner(cluster: &ClusterObject) -> Value {
 
 /// The key of the configuration that says whether the master may begin a new cluster.
 const NEW_CLUSTER: &str = "new-cluster";
-/// The key of what the spec says of garbage collection: the master's pod has it as a file, which follows.
+/// The key of the settings of garbage collection: the master's pod has them as a file, which the master reads again.
 const MANIFEST: &str = "manifest.json";
-/// The key of the level from which on servers log: every pod has it as a file, which its server follows.
+/// The key of the log level: every pod has it as a file, which its server reads again.
 const LOG_LEVEL: &str = "log-level";
 
 /// One address of each family that the Kubernetes cluster has.
@@ -158,8 +158,8 @@ impl Builder<'_> {
         self.object(kind, self.name, names::labels(self.name), body)
     }
 
-    /// Whose rights a role's pods have: the spec's, or one of the operator's. Servers with a register have one of their
-    /// role's own, because the others need no rights.
+    /// The service account of a role's pods: the spec's, or one of the operator's. Servers with a register have their role's own
+    /// account, because the others need no rights.
     fn account(&self, role: Role) -> String {
         let pod = role.asked(&self.cluster.spec).pod;
         match &pod.service_account_name {
@@ -169,7 +169,7 @@ impl Builder<'_> {
         }
     }
 
-    /// None where no role uses it.
+    /// None if no role uses it.
     fn service_account(&self) -> Vec<Object> {
         let is_used = |role: Role| {
             let pod = role.asked(&self.cluster.spec).pod;
@@ -190,7 +190,7 @@ impl Builder<'_> {
         )]
     }
 
-    /// Read by the servers, the log's level and collection again and again: that it changes restarts nobody.
+    /// The configuration. The servers read the log level and the settings of collection again, so that a change restarts no pod.
     fn config(&self, observed: &Observed) -> Object {
         let is_new = observed.is_new(self.name);
         self.common(
