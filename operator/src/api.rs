@@ -1,4 +1,4 @@
-//! The API server: reading what is there of a cluster, and carrying out what was decided.
+//! The API server: reads a cluster's objects, and carries out plans.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,12 +55,12 @@ fn claims_api() -> ApiResource {
     ApiResource::erase::<PersistentVolumeClaim>(&())
 }
 
-/// What was carried out of a plan.
+/// The result of carrying out a plan.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct CarriedOut {
-    /// What the API server refused.
+    /// The writes that the API server refused.
     pub(crate) refused: Vec<Refusal>,
-    /// There was no time for the rest.
+    /// The timeout passed before the rest.
     pub(crate) is_cut_off: bool,
 }
 
@@ -127,7 +127,7 @@ fn stable_message(message: &str) -> &str {
     end.map_or(message, |end| &message[..end])
 }
 
-/// Whether nothing can be made in the namespace, because it is being deleted: what isn't gone yet of the cluster will be.
+/// Whether nothing can be made in the namespace, because it is being deleted, and the cluster with it.
 pub(crate) fn is_of_ending_namespace(why: &KubeStatus) -> bool {
     let causes = why.details.iter().flat_map(|details| &details.causes);
     why.code == 403
@@ -136,8 +136,8 @@ pub(crate) fn is_of_ending_namespace(why: &KubeStatus) -> bool {
             .any(|cause| cause.reason == NAMESPACE_ENDS)
 }
 
-/// Whether the same request will be refused again, until somebody changes something. A conflict and too many
-/// requests go by themselves.
+/// Whether the same request will be refused again, until a person changes something. Conflicts and too many
+/// requests pass by themselves.
 fn is_refusal(why: &KubeStatus) -> bool {
     // The API server reports an internal error if a patch can't be merged, as with two elements of one name in a list, and if a
     // webhook doesn't answer.
@@ -211,22 +211,20 @@ impl Objects {
     async fn named(
         &self,
         kind: Kind,
-        name: String,
-    ) -> kube::Result<Option<((Kind, String), Result<Value, UnavailableReason>)>> {
-        let found = match self.kind(&kind.api()).get_opt(&name).await {
-            Ok(None) => return Ok(None),
-            Ok(Some(object)) => Ok(json!(object)),
+        name: &str,
+    ) -> kube::Result<Option<Result<Value, UnavailableReason>>> {
+        match self.kind(&kind.api()).get_opt(name).await {
+            Ok(found) => Ok(found.map(|object| Ok(json!(object)))),
             // No reason to leave the servers alone.
             Err(kube::Error::Api(status)) if status.code == 403 && kind.is_of_monitoring() => {
-                Err(UnavailableReason::Permission)
+                Ok(Some(Err(UnavailableReason::Permission)))
             }
             // A missing object would be a Status with this reason: the definition has gone since it was read.
             Err(kube::Error::Api(status)) if status.code == 404 && kind.is_of_monitoring() => {
-                Err(UnavailableReason::Definition)
+                Ok(Some(Err(UnavailableReason::Definition)))
             }
-            Err(error) => return Err(error),
-        };
-        Ok(Some(((kind, name), found)))
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads what is there of the cluster, and the objects whose names it needs. Decisions rest on reads of the store.
@@ -245,7 +243,10 @@ impl Objects {
         let needed = needed
             .into_iter()
             .filter(|(kind, _)| !unavailable.contains_key(kind));
-        let objects = needed.map(|(kind, name)| self.named(kind, name));
+        let objects = needed.map(|(kind, name)| async move {
+            let found = self.named(kind, &name).await;
+            found.map(|found| Some(((kind, name), found?)))
+        });
         let (objects, (pods, claims)) = try_join(
             try_join_all(objects),
             self.pods_and_claims(&of_cluster, false),
@@ -305,11 +306,11 @@ impl Objects {
         Ok(api.list(&parameters).await?.items)
     }
 
-    /// Does what was planned, or as much of it as there is time for, and notes in `observed` what is there then. What is refused
-    /// keeps nothing else from being done, but StatefulSets; what is for the Prometheus operator comes last.
+    /// Carries out a plan until its end or the timeout, and records in `observed` what is there then. After a refusal all writes but
+    /// those of StatefulSets go on. Objects for the Prometheus operator come last.
     ///
     /// # Errors
-    /// The API server doesn't answer, or takes nothing more in this namespace: the rest is not done then.
+    /// The API server doesn't answer, or accepts nothing more in this namespace: the rest is not carried out.
     pub(crate) async fn carry_out(
         &self,
         plan: &Plan,
@@ -366,7 +367,7 @@ impl Objects {
         }
     }
 
-    /// Applies an object, and notes what the API server made of it.
+    /// Applies an object, and records the API server's response.
     async fn apply(&self, object: &Object, observed: &mut Observed) -> kube::Result<()> {
         let mut value = object.value.clone();
         let mut parameters = PatchParams::apply(MANAGER);

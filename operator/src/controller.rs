@@ -1,4 +1,4 @@
-//! Which cluster is reconciled when, and one reconcile of one cluster.
+//! Schedules the reconciles of clusters, and runs one reconcile of one cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,10 +86,10 @@ pub(crate) struct Shared {
 /// Why a reconcile of a cluster ended early; it is tried again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The API server didn't do what it was asked for.
+    /// A request to the API server failed.
     #[error("{0}")]
     Api(#[from] kube::Error),
-    /// It refused some of that, until somebody changes something.
+    /// It refused a write, and will until a person changes something.
     #[error("refused: {0}")]
     Refused(String),
 }

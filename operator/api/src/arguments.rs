@@ -1,5 +1,5 @@
-//! What a manifest says to the servers' programs, as their arguments: for pods, processes and threads alike. What the master
-//! reads while it runs is [`Spec::for_master`](crate::Spec::for_master).
+//! The arguments of the servers' programs, by a manifest: the same for pods, processes and threads. The master reads
+//! [`Spec::for_master`](crate::Spec::for_master) while it runs.
 
 use crate::{Oracle, Proxy, Tablets};
 

@@ -1,4 +1,4 @@
-//! Reading a manifest: from YAML text to a checked resource, or to everything that is wrong.
+//! Reads a manifest: from YAML text to a checked resource, or to all of its problems.
 
 mod fields;
 mod tree;
@@ -56,10 +56,9 @@ fn lines(problems: &[Problem]) -> String {
 impl PercolatorCluster {
     /// Reads a manifest and checks it, as [`PercolatorCluster::validate`] does.
     ///
-    /// Everything that is wrong is reported at once, each with its line: fields that are unknown or missing, values
-    /// of a wrong type, values out of bounds. Only what is no YAML, or another kind of resource, ends it earlier.
-    /// What Kubernetes adds to a resource that it keeps,
-    /// `status` and parts of `metadata`, is passed over, so that what it prints can be read here.
+    /// All problems are reported at once, each with its line: fields that are unknown or missing, values of a wrong type, values out
+    /// of bounds. Only a text that is no YAML, or another kind of resource, ends it earlier. Fields that Kubernetes adds, `status` and
+    /// parts of `metadata`, are ignored, so that the output of kubectl can be read.
     pub fn from_yaml(text: &str) -> Result<Self, ManifestError> {
         let mut root = tree::parse(text)?;
         let mut problems = kind_of_resource(&mut root)?;
@@ -98,8 +97,8 @@ impl PercolatorCluster {
     }
 }
 
-/// What is wrong with the resource's kind and version, which are mended. Asked before anything else: where neither is
-/// ours, every field would be called unknown.
+/// The problems of the resource's kind and version, which are mended. They are checked first: in another kind of resource every
+/// field would be reported as unknown.
 fn kind_of_resource(root: &mut Node) -> Result<Vec<Problem>, ManifestError> {
     let invalid = |problems| Err(ManifestError::Invalid { problems });
     let Value::Map(entries) = &root.value else {
@@ -136,8 +135,7 @@ fn kind_of_resource(root: &mut Node) -> Result<Vec<Problem>, ManifestError> {
     Ok(problems)
 }
 
-/// Makes of a tree whose field of this path is wrong one where it is not: without the field, or with some name for
-/// the cluster, which has to have one.
+/// Takes the wrong field of this path out of a tree. The cluster's name, which is required, is replaced by another one.
 fn mend(root: &mut Node, path: &str) {
     root.take_out(path);
     if path != "metadata" && path != "metadata.name" {
@@ -151,7 +149,7 @@ fn mend(root: &mut Node, path: &str) {
     }
 }
 
-/// What Kubernetes writes into the metadata of a resource that it keeps.
+/// Fields that Kubernetes writes into a resource's metadata.
 const METADATA_OF_SERVER: [&str; 11] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -166,7 +164,7 @@ const METADATA_OF_SERVER: [&str; 11] = [
     "uid",
 ];
 
-/// Takes out what isn't for a manifest to say, and has no effect on the cluster.
+/// Takes out the fields that Kubernetes writes: they have no effect on the cluster.
 fn without_the_servers_fields(root: &mut Node) {
     let Value::Map(entries) = &mut root.value else {
         return;

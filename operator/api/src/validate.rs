@@ -1,4 +1,4 @@
-//! What a manifest's values must be, beyond their types.
+//! Validates a manifest's values, beyond their types.
 
 mod clients;
 mod rules;
@@ -8,12 +8,12 @@ use std::fmt;
 
 use crate::{Needs, PercolatorCluster, Pod, ServiceType, Spec};
 
-/// Something wrong with one field.
+/// A problem of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The field, from the top: `spec.tablets.replicas`. Empty: the whole manifest.
     pub path: String,
-    /// Where it stands in the manifest, counted from 1; none where there is no text.
+    /// Its line in the manifest, counted from 1; none without a text.
     pub line: Option<u64>,
     /// What is wrong, and what to do.
     pub message: String,
@@ -39,7 +39,7 @@ const LABEL_PREFIX_LEN_MAX: usize = 253;
 /// The operator's own labels, and those that it may have one day: it finds pods by them.
 const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", OWN_PREFIX];
 const OWN_PREFIX: &str = "percolator.dev/";
-/// What it marks all its objects with.
+/// The labels of all of the operator's objects.
 const OWN_LABELS: [&str; 4] = [
     "app.kubernetes.io/name",
     "app.kubernetes.io/instance",
@@ -62,8 +62,7 @@ const PROXY_BOUNDS: [&str; 7] = [
 const OWN_VARIABLES: [&str; 2] = ["POD_IP", "POD_NAME"];
 
 impl PercolatorCluster {
-    /// Every value that the resource may not have; empty when it is good. Paths are set, lines
-    /// are not.
+    /// All problems of the resource; empty if it is valid. They have paths, and no lines.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         self.check_metadata(&mut problems);
@@ -108,8 +107,7 @@ impl PercolatorCluster {
 }
 
 impl Spec {
-    /// Every value that a spec may not have; empty when it is good. Paths begin with `spec.`, lines are
-    /// not set.
+    /// All problems of the spec; empty if it is valid. Paths begin with `spec.`, and there are no lines.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         self.check(&mut problems);
@@ -171,7 +169,7 @@ impl Spec {
         self.check_own_labels(problems);
     }
 
-    /// Of the pod alone, or else of the pod with `podDefaults`.
+    /// Checks the resources of the pod alone, or else of the pod with `podDefaults`.
     fn check_needs(
         &self,
         path: &str,
@@ -371,7 +369,7 @@ fn check_names<'a>(
     }
 }
 
-/// Whether each pod of a role has an address of its own by this.
+/// Whether this gives each pod of a role an address.
 fn is_advertised(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else {
         return false;

@@ -70,7 +70,7 @@ impl Growth<'_> {
         failed.or_else(|| is_infeasible.then_some(""))
     }
 
-    /// What is wrong with it, and what to do.
+    /// The fault of the growth, and what to do.
     fn trouble(&self, now: Timestamp) -> Option<String> {
         let claim = observed::name_of(self.claim);
         let Self {

@@ -19,14 +19,13 @@ use super::names::{self, CLAIM, CLUSTER_LABEL, COMPONENT_LABEL, MANAGER, Role, R
 use super::object::{Kind, Object, asked_mark};
 use super::scale_in::MasterReport;
 
-/// The annotation of StatefulSets that has the size which was last asked of their volumes: a set's own template keeps the
-/// first one.
+/// The annotation of StatefulSets with the last size that was applied to their volumes: a set's own template keeps the first one.
 pub(crate) const SIZE_ASKED: &str = "percolator.dev/volume-size";
 
 /// The objects of a cluster as the API server has them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
-    /// Those of the kinds that we make, which are ours or have a name that we need.
+    /// Objects of the kinds that the operator makes: the cluster's own, and others whose names it needs.
     pub(crate) objects: BTreeMap<(Kind, String), Value>,
     /// The pods of the cluster's StatefulSets and Deployments.
     pub(crate) pods: Vec<Pod>,
@@ -166,9 +165,8 @@ impl Observed {
         claims
     }
 
-    /// Whether a server of the role has a volume: also where its claim is to go, which stays for as long as its pod does; and
-    /// where its claim isn't known for the cluster's, as one that has lost its labels: no pod has a node before its claim has a
-    /// volume.
+    /// Whether a server of the role has a volume. A claim that is being removed counts, because it stays as long as its pod does. A
+    /// pod with a node counts, too, because its claim has a volume by then, also if the claim has lost its labels.
     fn keeps_data(&self, cluster: &str, role: Role) -> bool {
         let mut claims = self.claims_of(cluster, role).into_values();
         claims.any(has_volume) || self.has_placed_pods(cluster, role)
@@ -190,7 +188,7 @@ impl Observed {
         self.volumes_but(cluster, role, &BTreeSet::new())
     }
 
-    /// The same without these servers, which are drained: what lies at the others may be all there is of some rows.
+    /// The same without these servers, which are drained. The others may have the only copy of some rows.
     pub(crate) fn volumes_but(&self, cluster: &str, role: Role, drained: &BTreeSet<u32>) -> u32 {
         let claims = self.claims_with_volumes(cluster, role);
         let mut with_rows = claims.into_keys().filter(|it| !drained.contains(it));
@@ -211,8 +209,8 @@ impl Observed {
         })
     }
 
-    /// The template of claims that a StatefulSet was made with, which it can't change. None where there's no set,
-    /// and where something else is asked for before there is any volume: it's made anew then.
+    /// The template of claims that a StatefulSet was made with, which it can't change. None if there is no set, or if the spec asks for
+    /// other claims before there is a volume: the set is made anew then.
     pub(crate) fn frozen_claim(
         &self,
         cluster: &str,
@@ -275,8 +273,7 @@ pub(crate) fn last_size(set: &Value) -> Option<Quantity> {
 /// The owner of an object whose name a cluster needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The cluster's own; or one that a former cluster of this name left to itself, when it was deleted without what it
-    /// had (`--cascade=orphan`).
+    /// The cluster's own; or an orphan of a former cluster of this name, which was deleted with `--cascade=orphan`.
     Ours,
     /// A former cluster's of this name: Kubernetes removes it.
     Former,

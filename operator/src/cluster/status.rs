@@ -22,12 +22,12 @@ use super::scale_in::ScaleIn;
 use super::trouble;
 use super::workloads;
 
-/// How the steps before ended.
+/// The result of the steps before.
 #[derive(Debug)]
 pub(crate) enum Outcome<'a> {
     /// The spec can't be carried out.
     Invalid(&'a [Problem]),
-    /// This was to be done, and that of it the API server refused.
+    /// The plan, and its writes that the API server refused.
     Planned(&'a Plan, &'a [Refusal]),
 }
 
@@ -48,7 +48,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Whether the API server refused something that the servers need, and will until a person changes something.
+    /// Whether the API server refused a write that the servers need, and will refuse it until a person changes something.
     fn has_lasting_refusal(&self) -> bool {
         match self {
             Self::Invalid(_) => false,
@@ -59,7 +59,7 @@ impl Outcome<'_> {
         }
     }
 
-    /// Why the API server refused what is for the Prometheus operator, or all else; nothing where it did not.
+    /// The API server's messages about refused writes, for the Prometheus operator or for all else; empty if it refused none.
     pub(super) fn refused(&self, is_of_monitoring: bool) -> String {
         let refused = match self {
             Self::Invalid(_) => &[],
@@ -73,10 +73,10 @@ impl Outcome<'_> {
     }
 }
 
-/// The longest message of a condition that is of any use, in characters.
+/// The longest message of a condition, in characters.
 const MESSAGE_CHARS_MAX: usize = 1_000;
 
-/// As many pods of a role are named.
+/// How many pods of a role a message names.
 const NAMED_MAX: usize = 3;
 /// `sha256:` and twelve digits.
 const DIGEST_CHARS: usize = 19;
@@ -232,7 +232,7 @@ fn role_status(set: Option<&Value>, desired: i32) -> RoleStatus {
     }
 }
 
-/// Servers' numbers, as a status has them.
+/// Servers' numbers in the type of a status.
 pub(super) fn ordinals(servers: &BTreeSet<u32>) -> Vec<i32> {
     let servers = servers.iter().copied();
     servers.filter_map(|it| i32::try_from(it).ok()).collect()
@@ -255,7 +255,7 @@ fn version(observed: &Observed) -> Option<String> {
     }
 }
 
-/// Where an image has no tag, as much of its digest as people go by.
+/// The tag of an image, or the first characters of its digest.
 fn tag_or_digest(image: &str) -> &str {
     let name = image.rsplit_once('/').map_or(image, |(_, name)| name);
     let (name, digest) = match name.split_once('@') {
@@ -265,10 +265,10 @@ fn tag_or_digest(image: &str) -> &str {
     name.split_once(':').map_or(digest, |(_, tag)| tag)
 }
 
-/// The servers of a role that don't serve, and have to.
+/// The servers of a role that have to serve, and don't.
 struct Missing {
     role: &'static str,
-    /// Before that there is no pod to speak of.
+    /// Whether there is a StatefulSet: before that no pod is named.
     has_set: bool,
     pods: Vec<String>,
     /// Others of the role serve in their place.
@@ -436,7 +436,7 @@ fn degraded(
     }
 }
 
-/// Stalled, by kstatus' rules: what no time mends.
+/// Stalled, by kstatus' rules: only a person can mend it.
 fn stalled(degraded: &ConditionValue, outcome: &Outcome<'_>) -> ConditionValue {
     let (is_degraded, reason, message) = degraded;
     let is_for_a_person = match reason {
@@ -525,7 +525,7 @@ fn condition(
     }
 }
 
-/// What the API server keeps of a time.
+/// A time in whole seconds: the API server keeps no fraction.
 fn seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }

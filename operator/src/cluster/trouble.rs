@@ -1,4 +1,4 @@
-//! What is wrong with the pods of a cluster, as far as the operator can see: pure.
+//! The faults of a cluster's pods that the operator sees: pure.
 
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStatus, Event, Pod,
@@ -33,7 +33,7 @@ const IMAGE_REASONS: [&str; 5] = [
 /// Why a container waits while it starts.
 const USUAL_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// The worst that is wrong, if anything is.
+/// The most important fault, if there is one.
 pub(super) fn worst(
     observed: &Observed,
     unschedulable_timeout: i64,
@@ -177,7 +177,7 @@ fn is_cut_off(pod: &Pod) -> bool {
     is("Ready", "False") && is("ContainersReady", "True") && !has_gates
 }
 
-/// Between two tries an image's reason is another one.
+/// The reason of an image that can't be pulled: Kubernetes alternates between two.
 fn image_reason(reason: &str) -> &str {
     match reason {
         "ErrImagePull" => "ImagePullBackOff",

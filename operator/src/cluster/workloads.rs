@@ -1,4 +1,4 @@
-//! What the status says of Deployments: the proxies and the workers of observers. Pure.
+//! The status of Deployments: the proxies and the workers of observers. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::names;
 use super::object::Kind;
 use super::observed::{self, Observed};
 
-/// How the proxies are, if there are to be any; of an invalid spec, if there are any.
+/// The status of the proxies, if the spec asks for any. While the spec is invalid, if there are any.
 pub(super) fn proxies(
     cluster: &ClusterObject,
     observed: &Observed,
@@ -31,7 +31,7 @@ pub(super) fn proxies(
     Some(workload(live, asked))
 }
 
-/// How the workers of observers are, by their names; those of an invalid spec aren't shown.
+/// The status of the workers of observers, by their names. While the spec is invalid, none is shown.
 pub(super) fn observers(
     cluster: &ClusterObject,
     observed: &Observed,

@@ -1,5 +1,5 @@
-//! From the tree to typed fields. What is wrong is said with the field's path and line, and an
-//! unknown field does not hide what else is wrong.
+//! Decodes typed fields from the tree. A problem has the field's path and line, and an unknown field doesn't hide other
+//! problems.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -33,7 +33,7 @@ impl Fields {
     }
 }
 
-/// What stopped the reading. Its path is empty until it passes the value that it is about.
+/// The problem that ended the decoding. Its path is empty until it passes the value that it is about.
 #[derive(Debug)]
 pub(super) struct Fault(pub(super) Problem);
 
@@ -343,7 +343,7 @@ impl<'de> de::MapAccess<'de> for Members<'_, '_> {
     }
 }
 
-/// What a visitor says that it wants.
+/// The value that a visitor expects, as text.
 fn expectation<'de, V: Visitor<'de>>(visitor: &V) -> String {
     (visitor as &dyn de::Expected).to_string()
 }

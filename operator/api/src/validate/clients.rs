@@ -1,4 +1,4 @@
-//! What is checked of those that are clients of the servers: the proxies, and the workers of observers.
+//! Validates the clients of the servers: the proxies, and the workers of observers.
 
 use super::{
     OWN_LABELS, OWN_PREFIX, PROXY_POD, Problems, check_labels, check_patch, check_pod, is_host_name,

@@ -1,4 +1,4 @@
-//! What the Prometheus operator takes: a PodMonitor, and the alerts of one cluster.
+//! The objects for the Prometheus operator: a PodMonitor, and the alerts of one cluster.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -11,10 +11,10 @@ use super::super::registers::REGISTER;
 use super::super::revisions;
 use super::{Builder, LOG_LEVEL, MANIFEST, NEW_CLUSTER, with};
 
-/// Nobody's number, and no user's of a node.
+/// The user and group of servers: no user of a node has this number.
 const USER: u32 = 65532;
 const DATA: &str = "/data";
-/// Where servers have what they follow without a restart, and the volume's name.
+/// The folder with the settings that servers read again without a restart, and the volume's name.
 const CONFIG: &str = "/config";
 const CONFIG_VOLUME: &str = "config";
 /// The variable with the pod's address.
@@ -25,7 +25,7 @@ pub(super) const GRACE_SECONDS: u64 = 30;
 /// healthy meanwhile, and not ready.
 const STARTUP_SECONDS: u32 = 600;
 
-/// What is a pod's own, beside what the spec says of all pods and of those of its role.
+/// The parts of a pod that differ from role to role, besides those of the spec.
 pub(super) struct PodParts<'a> {
     pub(super) component: &'a str,
     pub(super) pod: &'a Pod,
@@ -33,7 +33,7 @@ pub(super) struct PodParts<'a> {
     pub(super) has_token: bool,
     pub(super) grace_seconds: u64,
     pub(super) container: Value,
-    /// Those that end before it starts.
+    /// The containers that end before it starts.
     pub(super) init_containers: Vec<Value>,
     /// Volumes beside the configuration's.
     pub(super) volumes: Vec<Value>,
@@ -43,7 +43,7 @@ pub(super) struct PodParts<'a> {
     pub(super) is_spread: bool,
 }
 
-/// What is a server's container's own.
+/// The parts of a server's container that differ from role to role.
 pub(super) struct ContainerParts<'a> {
     pub(super) component: &'a str,
     pub(super) pod: &'a Pod,
@@ -264,7 +264,7 @@ impl Builder<'_> {
         })
     }
 
-    /// Where a container has the configuration.
+    /// The mount of the configuration.
     pub(super) fn config_mount() -> Value {
         json!({"name": CONFIG_VOLUME, "mountPath": CONFIG, "readOnly": true})
     }
@@ -330,7 +330,7 @@ impl Builder<'_> {
         container
     }
 
-    /// Whether servers of this role say where they are. Nobody is sent to a master that is alone.
+    /// Whether servers of this role report their addresses. A single master doesn't, because no client is redirected to it.
     fn is_advertised(&self, role: Role) -> bool {
         role != Role::Master || self.has_register(role)
     }

@@ -1,4 +1,4 @@
-//! What servers need that share registers: the objects themselves, and the right to change them.
+//! The registers that servers share: the objects, and the rights to change them.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ impl Builder<'_> {
         self.plan(role).has_register
     }
 
-    /// The registers and who may change them; nothing if the role's server is alone.
+    /// The registers and the rights to change them; empty if the role's server is alone.
     pub(super) fn registers(&self, role: Role, observed: &Observed) -> Vec<Object> {
         if !self.has_register(role) {
             return Vec::new();

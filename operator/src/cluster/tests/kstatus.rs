@@ -130,7 +130,7 @@ fn a_paused_cluster_is_ready_if_it_is_what_the_spec_says() {
 
 /// Nodes that autoscalers add come within minutes.
 #[test]
-fn a_pod_that_waits_for_a_node_is_degraded_only_after_the_grace() {
+fn a_pod_that_waits_for_a_node_is_degraded_only_after_the_timeout() {
     let mut world = World::all_ready();
     let since = Timestamp::from_second(world.now)
         .expect("a time")
