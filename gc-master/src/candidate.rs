@@ -92,6 +92,8 @@ pub enum NotLeading {
     RightEnded,
     /// It is a standby of this leader, if that is known.
     Standby(Option<NamedLeader>),
+    /// It is alone, and stops.
+    Stopping,
 }
 
 /// A master's part in the election.

@@ -8,7 +8,7 @@ use percolator_protocol::types::Timestamp;
 /// Goes on until `step` is told to stop by its master. `step` takes the directory's step
 /// ([`Directory::collect`](crate::Directory::collect)) with a timestamp that was taken since its last call, or why there is
 /// none, makes it durable, and returns how long to wait before the next one; `None` ends it.
-pub async fn drive(
+pub(crate) async fn drive(
     oracle: &OracleClient,
     mut step: impl FnMut(Result<Timestamp, String>) -> Option<Duration>,
 ) {

@@ -1,5 +1,4 @@
-//! Which of several masters serves: the directory of the term in which this one leads, and what a process over a network is to
-//! its part in the election.
+//! A master's process over a network, as its part in the election uses it: folder, connections, log and metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +11,6 @@ use percolator_server::leadership::RegisterOutage;
 use percolator_server::promises::{IntroducedReplica, PromiseRefusal, send_copy};
 use percolator_server::{Folder, GrpcService, boot_time};
 use percolator_wire::{CLUSTER, MASTERS, v1};
-use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderValue};
@@ -20,195 +18,45 @@ use tower::util::MapResponse;
 
 use crate::candidate::{Candidate, Host, NotLeading};
 use crate::copies::CopyFile;
-use crate::core::Directory;
 use crate::metrics::{Metrics, ShownRight};
-use crate::runner::Runner;
+use crate::runner_host::NetworkRunnerHost;
+use crate::serving::Serving;
 use crate::standbys::Standbys;
 
 /// A copy that takes longer is sent again.
 const COPY_TIMEOUT: Duration = Duration::from_secs(2);
-/// A planned end waits so long for requests that wait for tablet servers: well below the request timeout of those who are refused meanwhile.
-const DRAINED_WITHIN: Duration = Duration::from_secs(2);
-
 /// One of several masters, over a network.
 pub(crate) type Replica = Candidate<NetworkHost>;
 
-/// The directory that answers requests at the moment, if this master may answer any.
-pub(crate) struct Serving {
-    /// None if this master is alone.
-    candidate: Option<Arc<Replica>>,
-    current: RwLock<Option<Arc<Runner>>>,
-    admits: Mutex<Admission>,
-    /// How many requests wait for tablet servers.
-    waiting: watch::Sender<usize>,
-}
-
-/// A planned end waits so long for servers to hear of it: more than the interval of their heartbeats.
-const ANNOUNCED_WITHIN: Duration = Duration::from_millis(700);
-/// How often it is looked whether they have.
-const ANNOUNCED_POLL: Duration = Duration::from_millis(10);
-
-/// Which requests a master takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Admission {
-    /// All.
-    All,
-    /// It is about to end: those alone that wait for nobody.
-    Immediate,
-    /// None: those before are being made durable.
-    Nothing,
-}
-
-/// A request that may wait for tablet servers, for as long as the value lives.
-pub(crate) struct WaitingRequest<'a>(&'a watch::Sender<usize>);
-
-impl Drop for WaitingRequest<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|waiting| *waiting -= 1);
-    }
-}
-
-impl Serving {
-    /// Of a master that is alone, and serves this directory.
-    pub(crate) fn alone(runner: Arc<Runner>) -> Self {
-        Self {
-            current: RwLock::new(Some(runner)),
-            ..Self::new(None)
-        }
-    }
-
-    /// Of one of several masters.
-    pub(crate) fn elected(candidate: Arc<Replica>) -> Self {
-        Self::new(Some(candidate))
-    }
-
-    fn new(candidate: Option<Arc<Replica>>) -> Self {
-        Self {
-            candidate,
-            current: RwLock::default(),
-            admits: Mutex::new(Admission::All),
-            waiting: watch::Sender::default(),
-        }
-    }
-
-    pub(crate) fn candidate(&self) -> Option<&Arc<Replica>> {
-        self.candidate.as_ref()
-    }
-
-    /// The directory to ask. To be called when the request was read: see [`Candidate::leading_term`].
-    ///
-    /// # Errors
-    /// The answer of a master that doesn't lead.
-    pub(crate) fn runner(&self) -> Result<Arc<Runner>, Status> {
-        let current = || self.current.read().clone();
-        let Some(candidate) = &self.candidate else {
-            return current().ok_or_else(|| Status::unavailable("the master is stopping"));
-        };
-        let term = candidate.leading_term().map_err(refused)?;
-        // A leader that still reads the state answers as one that doesn't lead yet, and one that ends as one that does no more.
-        let admits = *self.admits.lock() != Admission::Nothing;
-        current()
-            .filter(|runner| admits && runner.term() == term)
-            .ok_or_else(|| percolator_wire::not_leader("master", None))
-    }
-
-    /// As [`Self::runner`], for a request that may wait for tablet servers.
-    ///
-    /// # Errors
-    /// Also when this master is about to end: the next leader is to be asked.
-    pub(crate) fn runner_to_wait(&self) -> Result<(Arc<Runner>, WaitingRequest<'_>), Status> {
-        let runner = self.runner()?;
-        if *self.admits.lock() != Admission::All {
-            return Err(percolator_wire::not_leader("master", None));
-        }
-        self.waiting.send_modify(|waiting| *waiting += 1);
-        Ok((runner, WaitingRequest(&self.waiting)))
-    }
-
-    /// Before a planned end of one of several masters: servers have heard that they are to send heartbeats often, so that the next leader soon knows
-    /// where all tablets are; requests that wait for tablet servers are done, unless that takes long, and all that was changed is durable. Others are answered as long as nobody else could, and are sent to the next leader then.
-    pub(crate) async fn drain(&self) {
-        let Some((candidate, runner)) = self.candidate.as_ref().zip(self.current()) else {
-            return;
-        };
-        let announced = async {
-            while let Ok(false) = runner.step(Directory::announce_end).await {
-                tokio::time::sleep(ANNOUNCED_POLL).await;
-            }
-        };
-        // Meanwhile everything goes on.
-        let _ = tokio::time::timeout(ANNOUNCED_WITHIN, announced).await;
-        *self.admits.lock() = Admission::Immediate;
-        let mut waiting = self.waiting.subscribe();
-        let none_waits = waiting.wait_for(|waiting| *waiting == 0);
-        let _ = tokio::time::timeout(DRAINED_WITHIN, none_waits).await;
-        *self.admits.lock() = Admission::Nothing;
-        // What isn't durable by then is answered as unknown.
-        let right = Duration::from_millis(candidate.timing().right_ms);
-        let _ = tokio::time::timeout(right, runner.settled()).await;
-    }
-
-    /// The directory, whether or not it may be asked.
-    pub(crate) fn current(&self) -> Option<Arc<Runner>> {
-        self.current.read().clone()
-    }
-
-    /// Requests go to this directory, or to none. The one before answers nothing any more.
-    pub(crate) fn set(&self, runner: Option<Arc<Runner>>) {
-        let before = std::mem::replace(&mut *self.current.write(), runner);
-        if let Some(before) = before {
-            before.close();
-        }
-    }
-
-    /// Where all masters are that this one knows, for the answers of one of several.
-    fn masters(&self) -> Option<HeaderValue> {
-        self.candidate()?.host().masters.read().clone()
-    }
-
-    /// Why nobody is answered, if so. A standby that sees its leader renew its right is as it should be.
-    pub(crate) fn ready(&self) -> Result<(), String> {
-        let Some(candidate) = &self.candidate else {
-            return Ok(());
-        };
-        match self.runner() {
-            Ok(_) => Ok(()),
-            Err(_) if candidate.replica().election().has_live_leader(boot_ms()) => Ok(()),
-            Err(status) => Err(status.message().to_owned()),
-        }
-    }
-
-    /// Stops answering, and lets another master take over at once, if there are several.
-    pub(crate) async fn hand_over(&self) {
-        if let Some(candidate) = &self.candidate {
-            candidate.hand_over().await;
-        }
-    }
-}
+/// What a master over a network serves.
+pub(crate) type NetworkServing = Serving<NetworkHost, NetworkRunnerHost>;
 
 /// The same service, whose answers say which cluster this folder's is, and where all masters are.
 pub(crate) fn names_cluster(
     service: impl GrpcService,
     folder: Arc<Folder>,
-    serving: Arc<Serving>,
+    serving: Arc<NetworkServing>,
 ) -> impl GrpcService {
     MapResponse::new(service, move |mut response: http::Response<Body>| {
         let cluster_id = folder.cluster_id().map(HeaderValue::try_from);
         if let Some(Ok(cluster_id)) = cluster_id {
             response.headers_mut().insert(CLUSTER, cluster_id);
         }
-        if let Some(masters) = serving.masters() {
+        let masters = serving.candidate().and_then(|it| it.host().masters());
+        if let Some(masters) = masters {
             response.headers_mut().insert(MASTERS, masters);
         }
         response
     })
 }
 
-/// The answer of a master that may not act: it names the one that leads, if that is known.
-fn refused(why: NotLeading) -> Status {
-    match why {
-        NotLeading::RightEnded => percolator_wire::right_ended("master"),
-        NotLeading::Standby(leader) => percolator_wire::not_leader("master", leader.as_ref()),
+impl From<NotLeading> for Status {
+    fn from(why: NotLeading) -> Self {
+        match why {
+            NotLeading::RightEnded => percolator_wire::right_ended("master"),
+            NotLeading::Standby(leader) => percolator_wire::not_leader("master", leader.as_ref()),
+            NotLeading::Stopping => Self::unavailable("the master is stopping"),
+        }
     }
 }
 
@@ -250,6 +98,11 @@ impl NetworkHost {
     /// Adds the masters beside this one, which leads.
     pub(crate) fn show_standbys(&self, response: &mut v1::DirectoryResponse) {
         self.standbys.show(boot_ms(), response);
+    }
+
+    /// Where all masters are that this one knows.
+    fn masters(&self) -> Option<HeaderValue> {
+        self.masters.read().clone()
     }
 
     fn name_masters(&self, addresses: &[&str]) {

@@ -4,7 +4,7 @@
 //! leader of several. The master knows where tablets are because their owners report them: that is soft state. What no
 //! owner can report is durable.
 //!
-//! It also says how far garbage collection may go ([`drive`]): it keeps the clients' gc-locks, and the two points
+//! It also decides how far garbage collection may go: it keeps the clients' gc-locks, and the two points
 //! of `protocol::safe_point`.
 
 mod amounts;
@@ -51,10 +51,11 @@ mod reported;
 mod reports;
 mod requests;
 mod runner;
-mod served;
+mod runner_host;
 mod server;
 mod servers_by_name;
 mod service;
+mod serving;
 mod sessions;
 mod settings;
 mod standbys;
@@ -70,8 +71,7 @@ pub use candidate::{Candidate, Host, NotLeading};
 pub use commands::COMMAND_TIMEOUT;
 pub use convert::{directory as directory_response, gc_status, server as server_info};
 pub use cuts::{Merging, Splitting};
-pub use driver::drive;
-pub use durability::{Closed, Durability, Durable, persist};
+pub use durability::Closed;
 pub use error::Error;
 pub use events::{
     Action, Command, Deletion, Departed, Done, Effects, Heartbeat, HeartbeatAnswer, Note, Start,
@@ -86,13 +86,11 @@ pub use proxies::ProxyIntroduction;
 pub use rebuilt::{RebuildCommand, Rebuilt, RebuiltServer, RebuiltTable};
 pub use refusal::Refusal;
 pub use reported::{Amount, Arrival, Collected, Obstacle, TabletCollected, Whereabouts};
-pub use requests::{
-    Awaited, create_table, delete_table, drain_servers, merge_table, move_tablet, session, set_gc,
-    split_table,
-};
-pub use served::{Acted, Served};
+pub use requests::{Awaited, drain_servers, move_tablet, session};
+pub use runner::{RequestError, Runner, RunnerHost};
 pub use server::{Options, Server};
 pub use servers_by_name::ServersByName;
+pub use serving::{Serving, WaitingRequest};
 pub use sessions::{GcLock, GcLocks, Owner, Renewal, Renewed};
 pub use settings::{
     Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,

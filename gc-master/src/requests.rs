@@ -1,31 +1,242 @@
-//! What clients and people ask of the master, as messages: each is put to the directory, and its answer is a message again. The service and
-//! the simulator's master both go through here.
+//! The master's requests, as messages: how each is carried out on a served directory. The service and the simulator's master both
+//! call these methods.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
-use crate::convert::{millis, millis_u32, places, role, server, table_info, tablet_place};
+use crate::convert::{self, millis, millis_u32, places, role, server, table_info, tablet_place};
 use crate::core::Directory;
 use crate::cuts::{Merging, Splitting};
-use crate::events::Deletion;
+use crate::events::{Deletion, Heartbeat};
+use crate::locate::locate;
 use crate::moves::Moving;
 use crate::pending::{Creation, Pending, Removal};
 use crate::proxies::ProxyIntroduction;
 use crate::rebuilt::RebuildCommand;
 use crate::refusal::Refusal;
+use crate::runner::{RequestError, Runner, RunnerHost};
 use crate::sessions::Renewal;
 use crate::settings::Change;
 
-/// A request that is gone on with until it is done.
+/// The most transactions that one response names.
+const NAMED_MAX: usize = 10_000;
+
+/// One method a request. Each waits until what its response shows is durable.
+impl<H: RunnerHost> Runner<H> {
+    /// A server's heartbeat.
+    ///
+    /// # Errors
+    /// [`RequestError`], as of all requests.
+    pub async fn heartbeat(
+        self: Arc<Self>,
+        request: v1::HeartbeatRequest,
+    ) -> Result<v1::HeartbeatResponse, RequestError> {
+        let beat = Heartbeat::try_from(request)?;
+        let accepted = self.step(|directory, now| directory.heartbeat(now, beat));
+        Ok(accepted.await??.into())
+    }
+
+    /// Returns the tablets of rows and their owners' addresses.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn locate(
+        self: Arc<Self>,
+        request: v1::LocateRequest,
+    ) -> Result<v1::LocateResponse, RequestError> {
+        Ok(self
+            .read(|directory, _| locate(directory, &request))
+            .await??)
+    }
+
+    /// Returns all servers, tables and tablets, or the oracles alone.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn directory(
+        self: Arc<Self>,
+        request: v1::DirectoryRequest,
+    ) -> Result<v1::DirectoryResponse, RequestError> {
+        if request.oracles_only {
+            return Ok(self.read(convert::oracles).await??);
+        }
+        Ok(v1::DirectoryResponse {
+            master_term: self.term(),
+            ..self.read(convert::directory).await??
+        })
+    }
+
+    /// Renews a client's lease.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn session(
+        self: Arc<Self>,
+        request: v1::SessionRequest,
+    ) -> Result<v1::SessionResponse, RequestError> {
+        Ok(self
+            .step(|directory, now| session(directory, now, request))
+            .await??)
+    }
+
+    /// Returns how far garbage collection is.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn gc_status(
+        self: Arc<Self>,
+        _: v1::GcStatusRequest,
+    ) -> Result<v1::GcStatusResponse, RequestError> {
+        Ok(self.read(convert::gc_status).await??)
+    }
+
+    /// Changes settings of garbage collection, and returns those in effect.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn set_gc(
+        self: Arc<Self>,
+        request: v1::SetGcRequest,
+    ) -> Result<v1::SetGcResponse, RequestError> {
+        Ok(self
+            .step(|directory, _| set_gc(directory, &request))
+            .await??)
+    }
+
+    /// Registers a proxy, or removes one that ends.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn introduce_proxy(
+        self: Arc<Self>,
+        request: v1::IntroduceProxyRequest,
+    ) -> Result<v1::IntroduceProxyResponse, RequestError> {
+        Ok(self
+            .step(|directory, now| introduce_proxy(directory, now, request))
+            .await??)
+    }
+
+    /// Rebuilds a lost state, or returns what it would hold.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn rebuild(
+        self: Arc<Self>,
+        request: v1::RebuildRequest,
+    ) -> Result<v1::RebuildResponse, RequestError> {
+        Ok(self
+            .step(|directory, now| rebuild(directory, now, request))
+            .await??)
+    }
+
+    /// Returns the oldest transactions that clients have named.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn transactions(
+        self: Arc<Self>,
+        request: v1::TransactionsRequest,
+    ) -> Result<v1::TransactionsResponse, RequestError> {
+        let most = usize::try_from(request.limit).unwrap_or(usize::MAX);
+        let most = most.min(NAMED_MAX);
+        Ok(self
+            .read(|directory, now| transactions(directory, now, most))
+            .await??)
+    }
+
+    /// Releases the gc-locks of a transaction by hand.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn release_gc_lock(
+        self: Arc<Self>,
+        request: v1::ReleaseGcLockRequest,
+    ) -> Result<v1::ReleaseGcLockResponse, RequestError> {
+        Ok(self
+            .step(|directory, now| release_gc_lock(directory, now, &request))
+            .await??)
+    }
+
+    /// Drains tablet servers, or ends that.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn drain_servers(
+        self: Arc<Self>,
+        request: v1::DrainServersRequest,
+    ) -> Result<v1::DrainServersResponse, RequestError> {
+        Ok(self
+            .step(|directory, now| drain_servers(directory, now, &request))
+            .await??)
+    }
+
+    /// Makes a table.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn create_table(
+        self: Arc<Self>,
+        request: v1::CreateTableRequest,
+    ) -> Result<v1::CreateTableResponse, RequestError> {
+        self.finish(create_table(request)).await
+    }
+
+    /// Deletes a table.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn delete_table(
+        self: Arc<Self>,
+        request: v1::DeleteTableRequest,
+    ) -> Result<v1::DeleteTableResponse, RequestError> {
+        self.finish(delete_table(request)).await
+    }
+
+    /// Splits tablets of a table.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn split_table(
+        self: Arc<Self>,
+        request: v1::SplitTableRequest,
+    ) -> Result<v1::SplitTableResponse, RequestError> {
+        self.finish(split_table(request)).await
+    }
+
+    /// Merges two tablets.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn merge_table(
+        self: Arc<Self>,
+        request: v1::MergeTableRequest,
+    ) -> Result<v1::MergeTableResponse, RequestError> {
+        self.finish(merge_table(request)).await
+    }
+
+    /// Moves a tablet.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn move_tablet(
+        self: Arc<Self>,
+        request: v1::MoveTabletRequest,
+    ) -> Result<v1::MoveTabletResponse, RequestError> {
+        self.finish(move_tablet(request)).await
+    }
+}
+
+/// A request that takes several steps: each call takes the next one.
 pub trait Awaited<R>: FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal> {}
 
 impl<R, F> Awaited<R> for F where F: FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal> {}
 
 /// Makes a table. The errors are those of [`Creation::go_on`].
-pub fn create_table(request: v1::CreateTableRequest) -> impl Awaited<v1::CreateTableResponse> {
+fn create_table(request: v1::CreateTableRequest) -> impl Awaited<v1::CreateTableResponse> {
     let mut creation = Creation::new(request.name, rows(request.split_at));
     move |directory: &mut Directory, now| {
         let created = creation.go_on(directory, now)?;
@@ -40,7 +251,7 @@ pub fn create_table(request: v1::CreateTableRequest) -> impl Awaited<v1::CreateT
 }
 
 /// Deletes a table. The errors are those of [`Removal::go_on`].
-pub fn delete_table(request: v1::DeleteTableRequest) -> impl Awaited<v1::DeleteTableResponse> {
+fn delete_table(request: v1::DeleteTableRequest) -> impl Awaited<v1::DeleteTableResponse> {
     let mut removal = Removal::new(&Deletion {
         name: &request.name,
         table: Some(request.table_id).filter(|id| *id != 0),
@@ -61,7 +272,7 @@ pub fn delete_table(request: v1::DeleteTableRequest) -> impl Awaited<v1::DeleteT
 }
 
 /// Cuts a table. The errors are those of [`Splitting::go_on`].
-pub fn split_table(request: v1::SplitTableRequest) -> impl Awaited<v1::SplitTableResponse> {
+fn split_table(request: v1::SplitTableRequest) -> impl Awaited<v1::SplitTableResponse> {
     let mut splitting = Splitting::new(request.table, rows(request.rows));
     move |directory: &mut Directory, now| {
         let split = splitting.go_on(directory, now)?;
@@ -73,7 +284,7 @@ pub fn split_table(request: v1::SplitTableRequest) -> impl Awaited<v1::SplitTabl
 }
 
 /// Makes one of two tablets. The errors are those of [`Merging::go_on`].
-pub fn merge_table(request: v1::MergeTableRequest) -> impl Awaited<v1::MergeTableResponse> {
+fn merge_table(request: v1::MergeTableRequest) -> impl Awaited<v1::MergeTableResponse> {
     let mut merging = Merging::new(request.table, request.row);
     move |directory: &mut Directory, now| {
         let merged = merging.go_on(directory, now)?;
@@ -133,7 +344,7 @@ pub fn session(
 ///
 /// # Errors
 /// Those of [`Directory::transactions`].
-pub(crate) fn transactions(
+fn transactions(
     directory: &Directory,
     now: Duration,
     most: usize,
@@ -156,7 +367,7 @@ pub(crate) fn transactions(
 ///
 /// # Errors
 /// Those of [`Directory::release`].
-pub(crate) fn release_gc_lock(
+fn release_gc_lock(
     directory: &mut Directory,
     now: Duration,
     request: &v1::ReleaseGcLockRequest,
@@ -171,7 +382,7 @@ pub(crate) fn release_gc_lock(
 ///
 /// # Errors
 /// Those of [`Directory::introduce_proxy`].
-pub(crate) fn introduce_proxy(
+fn introduce_proxy(
     directory: &mut Directory,
     now: Duration,
     request: v1::IntroduceProxyRequest,
@@ -190,7 +401,7 @@ pub(crate) fn introduce_proxy(
 ///
 /// # Errors
 /// Those of [`Directory::rebuild`].
-pub(crate) fn rebuild(
+fn rebuild(
     directory: &mut Directory,
     now: Duration,
     request: v1::RebuildRequest,
@@ -231,7 +442,7 @@ pub(crate) fn rebuild(
 ///
 /// # Errors
 /// Those of [`Directory::set_collection`].
-pub fn set_gc(
+fn set_gc(
     directory: &mut Directory,
     request: &v1::SetGcRequest,
 ) -> Result<v1::SetGcResponse, Refusal> {

@@ -19,16 +19,16 @@ use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::master_server::MasterServer;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tonic::Status;
 
 use crate::core::{Directory, Settings};
-use crate::driver::drive;
 use crate::error::Error;
 use crate::facts::Facts;
 use crate::joining::JoinedMaster;
-use crate::leadership::{Replica, Serving, names_cluster};
+use crate::leadership::{NetworkServing, Replica, names_cluster};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
-use crate::runner::Runner;
+use crate::runner_host::{self, NetworkRunner};
 use crate::service::Service;
 use crate::settings::Manifest;
 use crate::startup::{self, Opened, StateLocation, read_manifest};
@@ -76,9 +76,9 @@ pub struct Server {
     options: Options,
     folder: Arc<Folder>,
     state: StateLocation,
-    serving: Arc<Serving>,
+    serving: Arc<NetworkServing>,
     /// Of a master that is alone: its directory, and where its changes go.
-    alone: Option<(Arc<Runner>, StateStore)>,
+    alone: Option<(Arc<NetworkRunner>, StateStore)>,
     /// Of one of several masters.
     joined: Option<JoinedMaster>,
 }
@@ -110,14 +110,19 @@ impl Server {
                 let state = StateLocation::alone(&folder);
                 let opened = state.open(0, (&options, &folder), None).await?;
                 let (runner, store, _) = open_runner(opened, 0, &folder, metrics.clone()).await?;
-                let serving = Serving::alone(runner.clone());
+                let serving = NetworkServing::alone(runner.clone());
                 (state, serving, Some((runner, store)), None)
             }
             Some(register) => {
                 let shown = metrics.clone();
                 let (state, candidate, joined) =
                     JoinedMaster::open(register, &options, &folder, address, shown).await?;
-                (state, Serving::elected(candidate), None, Some(joined))
+                (
+                    state,
+                    NetworkServing::elected(candidate),
+                    None,
+                    Some(joined),
+                )
             }
         };
         Ok(Self {
@@ -191,7 +196,7 @@ impl Server {
         // Of several masters the next one is restarted only when this one could take over, or leads.
         let asked = serving.clone();
         let passes = move |probe| match probe {
-            Probe::Ready => asked.ready().is_ok(),
+            Probe::Ready => asked.not_ready().is_none(),
             Probe::Lives => true,
         };
         let terms = Terms {
@@ -252,33 +257,20 @@ struct Terms {
     folder: Arc<Folder>,
     state: StateLocation,
     metrics: Arc<Metrics>,
-    serving: Arc<Serving>,
+    serving: Arc<NetworkServing>,
     joined: Option<JoinedMaster>,
 }
 
 impl Terms {
     /// Drives a directory, and makes its changes durable. Ends when that fails.
-    async fn serve(&self, runner: &Arc<Runner>, store: StateStore) -> Error {
+    async fn serve(&self, runner: &Arc<NetworkRunner>, store: StateStore) -> Error {
         let candidate = self.serving.candidate().map(|it| &**it);
         let oracle = match OracleClient::connect(&self.address.to_string()) {
             Ok(oracle) => oracle,
             Err(error) => return Error::Itself(error),
         };
-        let collecting = async {
-            drive(&oracle, |time| {
-                let mut pause = Duration::ZERO;
-                let stepped = runner.step_unshown(|directory, now| {
-                    directory.collect(now, time);
-                    pause = directory.collection_pause();
-                });
-                stepped.ok().map(|()| pause)
-            })
-            .await;
-            std::future::pending::<Infallible>().await
-        };
         tokio::select! {
-            error = runner.persist(store, &self.folder, candidate) => error.into(),
-            never = collecting => match never {},
+            error = runner.serve(store, candidate, &oracle) => error.into(),
             never = watch_manifest(self.options.manifest.clone(), runner) => match never {},
             error = self.finds_state(runner) => error.into(),
         }
@@ -286,9 +278,9 @@ impl Terms {
 
     /// One of several masters that leads without a state finds one in the register: somebody has restored it, or what an earlier leader
     /// rebuilt came late. It is begun with by the next leader.
-    async fn finds_state(&self, runner: &Runner) -> PersistError {
+    async fn finds_state(&self, runner: &NetworkRunner) -> PersistError {
         let has_none = || {
-            let state = runner.look_for_metrics(|directory, _| directory.state().is_err());
+            let state = runner.read_for_metrics(|directory, _| directory.state().is_err());
             state.unwrap_or_default()
         };
         while self.joined.is_some() && has_none() {
@@ -419,9 +411,9 @@ impl Terms {
 async fn open_runner(
     opened: Opened,
     term: u64,
-    folder: &Folder,
+    folder: &Arc<Folder>,
     metrics: Arc<Metrics>,
-) -> Result<(Arc<Runner>, StateStore, bool), Error> {
+) -> Result<(Arc<NetworkRunner>, StateStore, bool), Error> {
     let Opened {
         directory,
         mut store,
@@ -430,14 +422,15 @@ async fn open_runner(
     if let Err(waiting) = directory.state() {
         tracing::warn!("{waiting}");
     }
-    let (runner, is_stored) = Runner::open(directory, &mut store, term, folder, metrics).await?;
+    let opened = runner_host::open_runner(directory, &mut store, term, folder, metrics);
+    let (runner, is_stored) = opened.await?;
     Ok((runner, store, is_stored))
 }
 
 /// What the master shows of itself.
 fn pages(
     metrics: &Arc<Metrics>,
-    serving: &Arc<Serving>,
+    serving: &Arc<NetworkServing>,
     folder: PathBuf,
     state: Option<PathBuf>,
 ) -> Pages {
@@ -456,18 +449,20 @@ fn pages(
             }
             // One that doesn't lead has nothing more to tell.
             let runner = serving.and_then(|serving| serving.current());
-            if let Some(Ok(facts)) = runner.map(|it| it.look_for_metrics(Directory::facts)) {
+            if let Some(Ok(facts)) = runner.map(|it| it.read_for_metrics(Directory::facts)) {
                 shown.show(&facts);
             }
         }),
         ready: Box::new(move || {
             let serving = asked.upgrade().ok_or("the master is stopping")?;
-            serving.ready()?;
+            if let Some(why) = serving.not_ready() {
+                return Err(Status::from(why).message().to_owned());
+            }
             let waits = |directory: &Directory, _| directory.state().map(drop);
-            match serving.current().map(|it| it.look_for_metrics(waits)) {
+            match serving.current().map(|it| it.read_for_metrics(waits)) {
                 None | Some(Ok(Ok(()))) => writable(state.as_deref(), &folder),
                 Some(Ok(Err(waits))) => Err(waits.to_string()),
-                Some(Err(stopping)) => Err(stopping.message().to_owned()),
+                Some(Err(closed)) => Err(Status::from(closed).message().to_owned()),
             }
         }),
         healthy: Box::new(|| Ok(())),
@@ -484,7 +479,7 @@ fn writable(state: Option<&Path>, folder: &Path) -> Result<(), String> {
 
 /// Reads the file again and again: administrators change it without a restart. What it said last counts
 /// as long as it can't be read.
-async fn watch_manifest(path: Option<PathBuf>, runner: &Arc<Runner>) -> Infallible {
+async fn watch_manifest(path: Option<PathBuf>, runner: &Arc<NetworkRunner>) -> Infallible {
     let Some(path) = path else {
         return std::future::pending().await;
     };

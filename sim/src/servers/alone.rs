@@ -7,9 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use percolator_gc_master::{
-    Candidate, PersistError, Start, StateStore, StoreClock, StoreWaits, persist,
-};
+use percolator_gc_master::{Candidate, PersistError, Start, StateStore, StoreClock, StoreWaits};
 use percolator_register::{
     BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedFile, VersionedValue,
     WriteId,
@@ -21,7 +19,7 @@ use crate::rng::Rng;
 use crate::servers::RESTART;
 use crate::servers::elected_master::MasterHost;
 use crate::servers::master::Master;
-use crate::servers::served::Shared;
+use crate::servers::runner_host::SimRunner;
 use crate::servers::under_way::UnderWay;
 use crate::world::{NodeId, World};
 
@@ -130,8 +128,8 @@ impl Master {
         let handler = {
             let (master, serving) = (self.clone(), serving.clone());
             Arc::new(move |world: &Arc<World>, caller, ask| {
-                if let Some(running) = serving.get() {
-                    master.handle(world, running, caller, ask);
+                if let Some(runner) = serving.get() {
+                    master.handle(world, runner, caller, ask);
                 }
             })
         };
@@ -147,11 +145,17 @@ impl Master {
         world.spawn(self.node, serve.boxed());
     }
 
-    fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
-        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+    fn handle(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        runner: &Arc<SimRunner>,
+        caller: Caller,
+        ask: Ask,
+    ) {
+        let (master, world2, runner) = (self.clone(), world.clone(), runner.clone());
         let answer = async move {
             // Otherwise the process has died over it.
-            if let Some(answer) = master.answer(&world2, &running, ask, false).await {
+            if let Some(answer) = master.answer(runner, ask).await {
                 world2.reply(master.node, caller, answer);
             }
         };
@@ -163,30 +167,28 @@ impl Master {
         world: Arc<World>,
         mut store: StateStore,
         start: Start,
-        serving: Arc<OnceLock<Shared>>,
+        serving: Arc<OnceLock<Arc<SimRunner>>>,
     ) {
         let is_lost = matches!(start, Start::NoState { .. });
-        let Some((running, begun)) = self.begin_directory(&world, start) else {
+        let Some(directory) = self.begin_directory(&world, start) else {
             return;
         };
-        let stored = match begun {
-            Some(bytes) => store.store(0, &bytes).await,
-            None => Ok(()),
-        };
-        let error = match stored {
-            Ok(()) => {
+        let host = self.runner_host(&world);
+        let error = match SimRunner::open(directory, &mut store, 0, host).await {
+            Ok((runner, _)) => {
                 self.begun.store(true, Ordering::Relaxed);
-                running.served.look(|directory| {
-                    if let Ok(truth) = directory.state() {
-                        *self.cluster_id.lock() = Some(truth.cluster_id.clone());
+                runner.read_unshown(|directory, _| {
+                    if let Ok(state) = directory.state() {
+                        *self.cluster_id.lock() = Some(state.cluster_id.clone());
                     }
                 });
                 if is_lost {
-                    self.rebuild(&world, &running);
+                    self.rebuild(&world, &runner);
                 }
-                self.collect(&world, &running);
-                let _ = serving.set(running.clone());
-                persist(&*running, store, None::<&Candidate<MasterHost>>).await
+                let oracle = self.oracle_client(&world);
+                let _ = serving.set(runner.clone());
+                let candidate = None::<&Candidate<MasterHost>>;
+                runner.serve(store, candidate, &oracle).await
             }
             Err(error) => error,
         };

@@ -13,7 +13,8 @@ use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Candidate, Host as _, NotLeading, PersistError, Start, StateStore, StoreWaits, persist,
+    Candidate, Host as _, NotLeading, PersistError, Serving, Start, StateStore, StoreWaits,
+    WaitingRequest,
 };
 use percolator_protocol::election::{Member, NamedLeader, StateNumber, StateSource};
 use percolator_register::Register;
@@ -31,7 +32,7 @@ use crate::servers::master::{Master, address};
 use crate::servers::promises::{PromiseFile, PromisePlace};
 use crate::servers::register::{MASTERS, STATE};
 use crate::servers::replica::Replicated;
-use crate::servers::served::{SeenDirectory, Shared};
+use crate::servers::runner_host::{SimRunner, SimRunnerHost};
 use crate::world::World;
 use tokio::sync::Notify;
 
@@ -42,8 +43,7 @@ pub struct ElectedMaster {
     candidate: Arc<Candidate<MasterHost>>,
     state: Arc<dyn Register>,
     replicated: Replicated,
-    /// The directory of this master's term.
-    current: Mutex<Option<(u64, Shared)>>,
+    serving: Serving<MasterHost, SimRunnerHost>,
     /// The state of the register that was read last, and how far it is.
     read: Mutex<Option<(Vec<u8>, ShownState)>>,
     stop: Notify,
@@ -100,13 +100,14 @@ impl ElectedMaster {
         };
         let leadership = (register(MASTERS), replicated.timing);
         let candidate = Candidate::new(host, (member, dead), leadership, record);
+        let candidate = Arc::new(candidate);
         Ok(Self {
-            candidate: Arc::new(candidate),
+            serving: Serving::elected(candidate.clone()),
+            candidate,
             state: register(STATE),
             master: master.clone(),
             world: world.clone(),
             replicated: replicated.clone(),
-            current: Mutex::default(),
             read: Mutex::default(),
             stop: Notify::new(),
             down: Mutex::default(),
@@ -127,9 +128,7 @@ impl ElectedMaster {
 
     /// Whether this master answers now.
     pub(super) fn serves(&self) -> bool {
-        let term = self.candidate.leading_term().ok();
-        let current = self.current.lock();
-        term.is_some() && current.as_ref().map(|(term, _)| *term) == term
+        self.serving.runner().is_ok()
     }
 
     /// The term in which this master serves, if it could go on now without its register.
@@ -151,24 +150,34 @@ impl ElectedMaster {
         self.candidate.host().copies.killed();
     }
 
-    /// The directory to ask, for a request that was read.
+    /// The directory that answers a request. `waits`: the request may wait for tablet servers.
     ///
     /// # Errors
     /// The master that leads, if it is known.
-    pub(super) fn directory(&self) -> Result<(u64, Shared), Option<NamedLeader>> {
-        let term = self.candidate.leading_term();
-        let current = self.current.lock().clone();
-        match (term, current) {
-            (Ok(term), Some((of, shared))) if term == of => {
-                self.see_led(term);
-                Ok((term, shared))
+    pub(super) fn admit(
+        &self,
+        waits: bool,
+    ) -> Result<(Arc<SimRunner>, Option<WaitingRequest<'_>>), Option<NamedLeader>> {
+        let admitted = if waits {
+            let admitted = self.serving.runner_to_wait();
+            admitted.map(|(runner, waiting)| (runner, Some(waiting)))
+        } else {
+            self.serving.runner().map(|runner| (runner, None))
+        };
+        let answers_anyway = |_: &NotLeading| {
+            self.has(Mutation::StandbyAnswers) && self.candidate.leading_term().is_err()
+        };
+        let admitted = match (admitted, self.serving.current()) {
+            (Err(why), Some(runner)) if answers_anyway(&why) => Ok((runner, None)),
+            (admitted, _) => admitted,
+        };
+        match admitted {
+            Ok(admitted) => {
+                self.see_led(admitted.0.term());
+                Ok(admitted)
             }
-            (Err(_), Some((of, shared))) if self.has(Mutation::StandbyAnswers) => {
-                self.see_led(of);
-                Ok((of, shared))
-            }
-            (Ok(_) | Err(NotLeading::RightEnded), _) => Err(None),
-            (Err(NotLeading::Standby(leader)), _) => Err(leader),
+            Err(NotLeading::Standby(leader)) => Err(leader),
+            Err(NotLeading::RightEnded | NotLeading::Stopping) => Err(None),
         }
     }
 
@@ -194,11 +203,14 @@ impl ElectedMaster {
             let mut part = select(electing, promising);
             {
                 let leading = pin!(self.lead_again_and_again());
-                let stop = pin!(self.stop.notified());
-                select(&mut part, select(leading, stop)).await;
+                let stop = async {
+                    self.stop.notified().await;
+                    self.serving.drain().await;
+                };
+                select(&mut part, select(leading, pin!(stop))).await;
             }
-            self.set(None);
-            beside(part, self.candidate.hand_over()).await;
+            self.serving.set(None);
+            beside(part, self.serving.hand_over()).await;
         }
         take_leave(&self.candidate, self.promises()).await;
         let down = *self.down.lock();
@@ -216,7 +228,7 @@ impl ElectedMaster {
                 matches!(select(leads_no_more, lead).await, Either::Right(_))
             };
             if !self.has(Mutation::StandbyAnswers) {
-                self.set(None);
+                self.serving.set(None);
             }
             if failed {
                 let name = self.name();
@@ -227,31 +239,20 @@ impl ElectedMaster {
         }
     }
 
-    fn set(&self, next: Option<(u64, Shared)>) {
-        let before = std::mem::replace(&mut *self.current.lock(), next);
-        if let Some((_, before)) = before {
-            before.served.durability().close();
-        }
-    }
-
     /// Serves in one term. Ends when it can't.
     async fn lead(self: &Arc<Self>, term: u64) {
-        let Some((store, shared)) = self.open(term).await else {
+        let Some((store, runner)) = self.open(term).await else {
             return;
         };
         self.candidate.stored(StateNumber { term, number: 0 });
-        self.set(Some((term, shared.clone())));
-        self.master.collect(&self.world, &shared);
-        let directory = SeenDirectory {
-            world: &self.world,
-            shared: &shared,
-        };
-        persist(&directory, store, Some(&*self.candidate)).await;
+        self.serving.set(Some(runner.clone()));
+        let oracle = self.master.oracle_client(&self.world);
+        runner.serve(store, Some(&*self.candidate), &oracle).await;
     }
 
     /// Begins a directory with the stored state, or with the copy in its folder if that is later, and makes that this term's:
     /// from then on each late write of an earlier leader is a conflict. None: the register can't be asked.
-    async fn open(&self, term: u64) -> Option<(StateStore, Shared)> {
+    async fn open(&self, term: u64) -> Option<(StateStore, Arc<SimRunner>)> {
         loop {
             let copy = self.candidate.own_copy().await.ok()?;
             let (state, waits) = (self.state.clone(), self.waits());
@@ -265,24 +266,31 @@ impl ElectedMaster {
             self.candidate.may_store_state(term, number.term).await;
             let opened = shown::state_of(&stored.state);
             let start = Start::State(stored.state);
-            let (shared, begun) = self.master.begin_directory(&self.world, start)?;
-            if let Some(bytes) = begun
-                && !self.has(Mutation::StateNotSwapped)
-            {
-                match store.store(0, &bytes).await {
-                    Ok(()) => {}
-                    // The last write of the leader before: it counts.
-                    Err(PersistError::Superseded) => continue,
-                    Err(_) => return None,
-                }
+            let mut directory = self.master.begin_directory(&self.world, start)?;
+            let host = self.master.runner_host(&self.world);
+            if self.has(Mutation::StateNotSwapped) {
+                directory.take_effects();
+                self.see_opened(term, number, opened?);
+                return Some((store, SimRunner::new(directory, term, host)));
             }
-            self.world.see(&Seen::OpenedState {
-                term,
-                number,
-                state: opened?,
-            });
-            return Some((store, shared));
+            match SimRunner::open(directory, &mut store, term, host).await {
+                Ok((runner, _)) => {
+                    self.see_opened(term, number, opened?);
+                    return Some((store, runner));
+                }
+                // The last write of the leader before: it counts.
+                Err(PersistError::Superseded) => {}
+                Err(_) => return None,
+            }
         }
+    }
+
+    fn see_opened(&self, term: u64, number: StateNumber, state: ShownState) {
+        self.world.see(&Seen::OpenedState {
+            term,
+            number,
+            state,
+        });
     }
 
     fn waits(&self) -> StoreWaits {
@@ -297,11 +305,9 @@ impl ElectedMaster {
             match loaded {
                 Ok((_, Some(_))) => return,
                 Ok((mut store, None)) => {
-                    let begun = self
-                        .master
-                        .begin_directory(&self.world, Start::NewCluster)
-                        .and_then(|(_, begun)| begun);
-                    if let Some(bytes) = begun {
+                    let begun = self.master.begin_directory(&self.world, Start::NewCluster);
+                    let begun = begun.map(|mut directory| directory.take_effects());
+                    if let Some(bytes) = begun.and_then(|effects| effects.persist) {
                         let _ = store.store(0, &bytes).await;
                     }
                 }
@@ -335,11 +341,6 @@ impl ElectedMaster {
     /// Another master asks for a promise or for a copy, or introduces itself. False: it asks something else.
     pub(super) fn answer_peer(&self, caller: Caller, ask: &Ask) -> bool {
         self.promises().answer(&self.candidate, caller, ask)
-    }
-
-    /// Whether it may show what isn't durable: for a mutation.
-    pub(super) fn shows_early(&self) -> bool {
-        self.has(Mutation::ShownBeforeDurable)
     }
 
     /// Begins.

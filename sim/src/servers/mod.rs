@@ -17,7 +17,7 @@ mod rebuild;
 pub mod register;
 pub mod replica;
 mod resolved;
-mod served;
+mod runner_host;
 mod several;
 mod stall;
 pub mod tablet;

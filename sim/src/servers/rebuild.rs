@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use percolator_gc_master::RebuildCommand;
+use percolator_wire::v1;
 
 use crate::servers::master::Master;
-use crate::servers::served::Shared;
+use crate::servers::runner_host::SimRunner;
 use crate::world::World;
 
 /// A lost state is tried to be rebuilt so often.
@@ -15,22 +15,19 @@ const REBUILD_PAUSE: Duration = Duration::from_secs(1);
 
 impl Master {
     /// As a person does it: `percolator master rebuild` with the names of all tablet servers, until it is done.
-    pub(super) fn rebuild(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
-        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+    pub(super) fn rebuild(self: &Arc<Self>, world: &Arc<World>, runner: &Arc<SimRunner>) {
+        let (master, world2, runner) = (self.clone(), world.clone(), runner.clone());
         let asking = async move {
             loop {
                 world2.sleep(REBUILD_PAUSE).await;
-                let request = RebuildCommand {
+                let request = v1::RebuildRequest {
                     tablet_servers: master.tablet_servers.lock().clone(),
                     write: true,
                     // Of a table whose creation was begun, the tablets that nobody has made.
                     give_up_lost: true,
                 };
-                let rebuilt = master.step(&world2, &running, false, |directory, now| {
-                    directory.rebuild(now, &request)
-                });
-                match rebuilt.await {
-                    Some(Ok(answer)) if !answer.written => {
+                match runner.clone().rebuild(request).await {
+                    Ok(answer) if !answer.written => {
                         world2.note(|| format!("not rebuilt yet: {:?}", answer.problems));
                     }
                     _ => return,

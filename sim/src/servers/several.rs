@@ -7,7 +7,7 @@ use super::cant_read;
 use super::elected_master::ElectedMaster;
 use super::master::Master;
 use super::replica::Replicated;
-use crate::messages::Answer;
+use crate::messages::{Answer, Ask};
 use crate::world::World;
 
 impl Master {
@@ -22,24 +22,30 @@ impl Master {
         };
         let handler = {
             let (master, elected) = (self.clone(), elected.clone());
-            Arc::new(move |world: &Arc<World>, caller, ask| {
+            Arc::new(move |_: &Arc<World>, caller, ask| {
                 if elected.answer_peer(caller, &ask) {
                     return;
                 }
-                match elected.directory() {
-                    Ok((term, running)) => {
-                        let early = elected.shows_early();
-                        let (master, world2) = (master.clone(), world.clone());
-                        let (elected2, caller) = (elected.clone(), caller);
-                        let work = async move {
-                            let answer = master.answer(&world2, &running, ask, early).await?;
-                            elected2.check_shown(term, &answer);
+                let (master, elected) = (master.clone(), elected.clone());
+                elected.clone().answer_later(caller, async move {
+                    let waits = matches!(
+                        ask,
+                        Ask::CreateTable(_)
+                            | Ask::DeleteTable(_)
+                            | Ask::SplitTable(_)
+                            | Ask::MergeTable(_)
+                            | Ask::MoveTablet(_)
+                    );
+                    match elected.admit(waits) {
+                        Ok((runner, _waiting)) => {
+                            let term = runner.term();
+                            let answer = master.answer(runner, ask).await?;
+                            elected.check_shown(term, &answer);
                             Some(answer)
-                        };
-                        elected.answer_later(caller, work);
+                        }
+                        Err(leader) => Some(Answer::NotLeader(leader)),
                     }
-                    Err(leader) => world.reply(master.node, caller, Answer::NotLeader(leader)),
-                }
+                });
             })
         };
         let at_kill = {
