@@ -153,7 +153,7 @@ impl Core {
     /// The master has answered what was sent at `sent_ms` on the monotonic clock: the lease lasts for so long from then
     /// on. At the first answer the oracle goes on `above` what others have seen. At each, it goes on above what nobody may commit at or
     /// below: a master whose state was rebuilt may take it for another one than that which has granted all along.
-    pub fn heard(&mut self, sent_ms: u64, lease_ms: u64, bounds: Bounds) {
+    pub fn accepted(&mut self, sent_ms: u64, lease_ms: u64, bounds: Bounds) {
         let until = sent_ms.saturating_add(lease_ms);
         self.oracle.raise(bounds.commits_above);
         self.lease = match self.lease {
@@ -345,7 +345,7 @@ mod tests {
         assert!(core.not_leased(NOW).unwrap().contains("not accepted"));
         // Of what was sent at the start: that the answer took long doesn't lengthen it.
         let seen = Timestamp::from_millis(NOW.unix_ms + 20_000);
-        core.heard(NOW.mono_ms, 10_000, seen_up_to(seen));
+        core.accepted(NOW.mono_ms, 10_000, seen_up_to(seen));
         let Ok(Answer::Granted(granted)) = extended(&mut core, 4_000) else {
             panic!("nothing granted");
         };
@@ -360,8 +360,8 @@ mod tests {
         // An answer that is late shortens nothing.
         // What is seen later raises nothing.
         let later = Timestamp::from_millis(NOW.unix_ms + 90_000);
-        core.heard(NOW.mono_ms + 9_000, 10_000, seen_up_to(later));
-        core.heard(NOW.mono_ms + 1_000, 10_000, Bounds::default());
+        core.accepted(NOW.mono_ms + 9_000, 10_000, seen_up_to(later));
+        core.accepted(NOW.mono_ms + 1_000, 10_000, Bounds::default());
         let Ok(Answer::Granted(granted)) = extended(&mut core, 18_999) else {
             panic!("nothing granted");
         };
@@ -381,7 +381,7 @@ mod tests {
                 commits_above: above,
                 ..Bounds::default()
             };
-            core.heard(NOW.mono_ms, 10_000, bounds);
+            core.accepted(NOW.mono_ms, 10_000, bounds);
             core.store(NOW)
                 .map(|store| core.stored(NOW, store))
                 .unwrap();

@@ -101,10 +101,10 @@ impl Granting {
         }
     }
 
-    /// The master has answered a heartbeat that was sent then; see [`Core::heard`].
-    pub fn heard(&mut self, sent_ms: u64, lease_ms: u64, bounds: Bounds) {
+    /// The master has accepted a heartbeat that was sent then: see [`Core::accepted`].
+    pub(crate) fn accepted(&mut self, sent_ms: u64, lease_ms: u64, bounds: Bounds) {
         match self {
-            Self::Alone(core) => core.heard(sent_ms, lease_ms, bounds),
+            Self::Alone(core) => core.accepted(sent_ms, lease_ms, bounds),
             Self::Replica(replica) => replica.raise(bounds.above),
         }
     }
@@ -215,7 +215,7 @@ mod tests {
             above: Timestamp::from_millis(50_000),
             commits_above: Timestamp::from_millis(20_000),
         };
-        granting.heard(0, 1_000, bounds);
+        granting.accepted(0, 1_000, bounds);
         let now = Now {
             unix_ms: 10_000,
             mono_ms: 500,

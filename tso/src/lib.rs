@@ -4,6 +4,7 @@
 //! requests where it reads them, from memory, and makes limits durable in the background, well
 //! ahead of use. With a register it is one of several oracles, of which one leads: `protocol::election` decides.
 
+mod beats;
 pub mod clock;
 pub mod core;
 mod elected;
@@ -20,4 +21,5 @@ mod service;
 
 pub use elected::{Elected, Host};
 pub use error::Error;
+pub use keeper::{Keeper, LimitHost};
 pub use server::{Options, Server};

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use percolator_protocol::oracle::Settings;
-use percolator_protocol::types::Timestamp;
 use percolator_server::promises::{PromiseFolder, PromiseService, PromiseTask};
 use percolator_server::{
     Beside, DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, advertised,
@@ -26,10 +25,10 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::clock::{Clock, SystemClock};
-use crate::core::{Bounds, Core, StartError};
+use crate::core::{Core, StartError};
 use crate::granting::Granting;
 use crate::joining::JoinedReplica;
-use crate::keeper::Keeper;
+use crate::keeper::{FolderLimit, Keeper};
 use crate::leadership::{LeadershipTask, Replica};
 use crate::metrics::Metrics;
 use crate::service::{Service, Shared};
@@ -116,7 +115,7 @@ pub struct Server {
 #[derive(Debug)]
 enum Background {
     /// In the folder, for an oracle that is alone.
-    Keeper(Keeper),
+    Keeper(Keeper<FolderLimit>),
     /// In the register, and in the folders of all oracles.
     Leadership(LeadershipTask, PromiseTask<Replica>),
 }
@@ -128,7 +127,7 @@ impl Background {
     /// As [`LeadershipTask::run`].
     async fn run(&self) -> Result<Infallible, Error> {
         match self {
-            Self::Keeper(keeper) => keeper.run().await,
+            Self::Keeper(keeper) => Ok(keeper.run().await),
             Self::Leadership(leadership, promises) => {
                 tokio::select! {
                     result = leadership.run() => result,
@@ -189,8 +188,13 @@ impl Server {
                 let (core, waits) = recover(&options, &folder, &life, &*truth, &path, &*clock)?;
                 let core = Granting::Alone(core);
                 let shared = Arc::new(Shared::new(core, clock, counters, tracer));
-                let keeper = Keeper::new(shared.clone(), truth, folder.clone(), window_ms);
-                // The first limit is durable before the master, who names the cluster, hears of us.
+                let limit = FolderLimit {
+                    shared: shared.clone(),
+                    file: truth,
+                    folder: folder.clone(),
+                };
+                let keeper = Keeper::new(limit, window_ms);
+                // The first limit is durable before the first heartbeat: the master names the cluster in its response.
                 keeper.extend().await?;
                 (Background::Keeper(keeper), shared, waits)
             }
@@ -306,11 +310,11 @@ impl Server {
                 return std::future::pending().await;
             };
             let adopt = |id: &str| folder.adopt_cluster(id);
-            let heard = |heard: &HeartbeatResponse| {
-                beating.heard(heard);
+            let learn = |response: &HeartbeatResponse| {
+                beating.take_response(response);
                 let _ = adopted.send(true);
             };
-            heartbeat::run(beat, &report, adopt, heard, std::future::pending()).await
+            heartbeat::run(beat, &report, adopt, learn, std::future::pending()).await
         };
         let mut beats = pin!(beats);
         let mut shutdown = pin!(shutdown);
@@ -351,7 +355,7 @@ impl Server {
     }
 }
 
-/// What an oracle says in its heartbeats, and hears.
+/// What an oracle reports in its heartbeats.
 struct Beating {
     shared: Arc<Shared>,
     register_id: u64,
@@ -361,26 +365,18 @@ struct Beating {
 
 impl Beating {
     fn report(&self) -> HeartbeatRequest {
-        let (reached, now_ms) = self.shared.reached();
+        let (report, now_ms) = self.shared.report(self.register_id);
         self.sent_ms.store(now_ms, Ordering::Relaxed);
         HeartbeatRequest {
-            high_ts: reached.limit.as_u64(),
-            time: reached.time.as_u64(),
             disk_stalled_ms: self.shared.stall.stalled_ms(),
-            oracle_register: self.register_id,
-            leads_term: self.shared.leads_term(),
             takeover_ms: self.shared.takeover_ms(),
-            ..HeartbeatRequest::default()
+            ..report
         }
     }
 
-    fn heard(&self, heard: &HeartbeatResponse) {
-        let bounds = Bounds {
-            above: Timestamp::from_u64(heard.timestamps_above),
-            commits_above: Timestamp::from_u64(heard.commits_above),
-        };
-        let (sent_ms, lease_ms) = (self.sent_ms.load(Ordering::Relaxed), heard.lease_ms);
-        self.shared.heard(sent_ms, u64::from(lease_ms), bounds);
+    fn take_response(&self, response: &HeartbeatResponse) {
+        let sent_ms = self.sent_ms.load(Ordering::Relaxed);
+        self.shared.take_response(sent_ms, response);
     }
 }
 

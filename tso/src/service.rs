@@ -15,12 +15,14 @@ use percolator_server::leadership::RegisterOutage;
 use percolator_server::{Folder, StallWatch};
 use percolator_telemetry::trace::{Remote, Span, Tracer, key};
 use percolator_wire::v1::oracle_server::Oracle;
-use percolator_wire::v1::{TimestampsRequest, TimestampsResponse, TraceContext};
+use percolator_wire::v1::{
+    HeartbeatRequest, HeartbeatResponse, TimestampsRequest, TimestampsResponse, TraceContext,
+};
 use tokio::sync::Notify;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock::Clock;
-use crate::core::{Bounds, CountRefused, OracleProgress, Store};
+use crate::core::{CountRefused, Store};
 use crate::granting::{Granting, Reply, Right};
 use crate::leadership::LoggedState;
 use crate::metrics::{Metrics, RequestCounters};
@@ -102,7 +104,7 @@ impl Shared {
         let now = self.clock.now();
         let mut locked = self.locked();
         let store = locked.core.store(now);
-        self.tell(&mut locked.core);
+        self.report_clock(&mut locked.core);
         store
     }
 
@@ -123,10 +125,13 @@ impl Shared {
         locked.failing = Some(why);
     }
 
-    /// How far the oracle is, and when that was asked, on the monotonic clock.
-    pub(crate) fn reached(&self) -> (OracleProgress, u64) {
+    /// The progress that a heartbeat reports, and when that was read, on the monotonic clock.
+    pub(crate) fn report(&self, register: u64) -> (HeartbeatRequest, u64) {
         let now = self.clock.now();
-        (self.locked().core.reached(now), now.mono_ms)
+        let mut locked = self.locked();
+        let report = locked.core.report(now, register);
+        self.report_clock(&mut locked.core);
+        (report, now.mono_ms)
     }
 
     /// From now on the master decides whether it hands out timestamps.
@@ -134,9 +139,9 @@ impl Shared {
         self.locked().core.obey_master();
     }
 
-    /// The master has answered: see [`Core::heard`].
-    pub(crate) fn heard(&self, sent_ms: u64, lease_ms: u64, bounds: Bounds) {
-        self.locked().core.heard(sent_ms, lease_ms, bounds);
+    /// Takes in the master's response to a heartbeat that was sent at this time.
+    pub(crate) fn take_response(&self, sent_ms: u64, response: &HeartbeatResponse) {
+        self.locked().core.take_response(sent_ms, response);
         self.extended.notify_waiters();
     }
 
@@ -166,7 +171,7 @@ impl Shared {
         let now = self.clock.now();
         let mut locked = self.locked();
         let result = locked.core.replica().map(|replica| act(replica, now));
-        self.tell(&mut locked.core);
+        self.report_clock(&mut locked.core);
         result
     }
 
@@ -174,12 +179,6 @@ impl Shared {
     pub(crate) fn right(&self) -> Right {
         let now = self.clock.now();
         self.locked().core.right(now)
-    }
-
-    /// The term in which this oracle leads; 0: it doesn't, or is alone.
-    pub(crate) fn leads_term(&self) -> u64 {
-        let term = self.replica(|replica, now| replica.leads(now).then(|| replica.term()));
-        term.flatten().unwrap_or(0)
     }
 
     /// How long this oracle's last takeover from another one took, in milliseconds.
@@ -235,7 +234,7 @@ impl Shared {
         let mut locked = self.locked();
         let facts = locked.core.facts(now);
         let right = locked.core.right(now);
-        self.tell(&mut locked.core);
+        self.report_clock(&mut locked.core);
         locked.counted.flush();
         drop(locked);
         self.metrics.show(facts, folder);
@@ -248,7 +247,7 @@ impl Shared {
         let now = self.clock.now();
         let mut locked = self.locked();
         let answer = locked.core.request(now, count);
-        self.tell(&mut locked.core);
+        self.report_clock(&mut locked.core);
         if let Ok(Reply::Granted(granted)) = &answer {
             let waited = since.map(|since| since.elapsed()).unwrap_or_default();
             locked.counted.granted(granted.count, waited);
@@ -263,8 +262,8 @@ impl Shared {
             .unwrap_or_else(|_: PoisonError<_>| panic!("the oracle's rule was broken before"))
     }
 
-    /// Tells the operator what happened to the clock.
-    fn tell(&self, core: &mut Granting) {
+    /// Logs and counts what happened to the clock.
+    fn report_clock(&self, core: &mut Granting) {
         match core.take_event() {
             Some(ClockEvent::JumpedAhead {
                 unix_ms,

@@ -1,5 +1,5 @@
-//! An oracle's process: `tso::granting`, and around it what `tso/src/keeper.rs`, `leadership.rs` and `service.rs` do. One
-//! that is alone has its limit in its folder. One of several takes part in an election (`elected_oracle`).
+//! An oracle's process around `tso::granting`. One that is alone has its limit in its folder, which the shipped keeper extends. One
+//! of several takes part in an election (`elected_oracle`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use percolator_protocol::election::mutants::{self, ElectionMutant};
 use percolator_protocol::election::{Member, OracleReplica, PromiseRecord, RoleKind};
 use percolator_protocol::oracle::{Now, Settings};
-use percolator_protocol::types::Timestamp;
 use percolator_server::{DurableValue, SmallFile};
-use percolator_tso::core::{Bounds, Core, Store};
+use percolator_tso::core::{Core, Store};
 use percolator_tso::granting::{Granting, Reply};
+use percolator_tso::{Keeper, LimitHost};
 use percolator_wire::v1;
 use tokio::sync::Notify;
 
@@ -235,24 +235,26 @@ impl Oracle {
         *self.running.lock() = Some(running.clone());
         match part {
             None => {
-                self.keep(world, running.clone());
-                self.beat(world, running, incarnation);
+                let keeping = self.clone().keep(world.clone(), running, incarnation);
+                world.spawn(self.node, keeping.boxed());
             }
             Some(part) => world.spawn(self.node, part.run(incarnation).boxed()),
         }
     }
 
-    /// Stores limits in the folder before they are reached.
-    fn keep(self: &Arc<Self>, world: &Arc<World>, running: Arc<Running>) {
-        let (oracle, world2) = (self.clone(), world.clone());
-        let keeper = async move {
-            let interval = Duration::from_millis((oracle.settings.window_ms / 8).max(1));
-            loop {
-                oracle.extend(&world2, &running).await;
-                world2.sleep_on(oracle.node, interval).await;
-            }
+    /// Stores limits of one that is alone before they are reached. The first one is durable before the first heartbeat.
+    async fn keep(self: Arc<Self>, world: Arc<World>, running: Arc<Running>, incarnation: u64) {
+        let limit = SimLimit {
+            oracle: self.clone(),
+            world: world.clone(),
+            running: running.clone(),
         };
-        world.spawn(self.node, keeper.boxed());
+        let keeper = Keeper::new(limit, self.settings.window_ms);
+        if let Err(error) = keeper.extend().await {
+            return self.exit(&world, &error.to_string());
+        }
+        self.beat(&world, running, incarnation);
+        keeper.run().await;
     }
 
     /// Sends heartbeats, and takes in what the master answers.
@@ -270,37 +272,26 @@ impl Oracle {
                 let now = oracle.now(&world);
                 *sent_ms.lock() = now.mono_ms;
                 let mut state = running.state.lock();
-                let reached = state.granting.reached(now);
-                let replica = state.granting.replica();
-                let leads = replica.filter(|it| it.leads(now)).map(|it| it.term());
+                let register = state.register_id;
                 v1::HeartbeatRequest {
                     cluster_id: oracle.cluster_id.lock().clone().unwrap_or_default(),
                     role: v1::Role::Oracle.into(),
                     server: oracle.name.clone(),
                     address: address(&oracle.name),
                     incarnation,
-                    high_ts: reached.limit.as_u64(),
-                    time: reached.time.as_u64(),
-                    oracle_register: state.register_id,
-                    leads_term: leads.unwrap_or(0),
-                    ..v1::HeartbeatRequest::default()
+                    ..state.granting.report(now, register)
                 }
             }
         };
         let learn = {
             let (oracle, world) = (self.clone(), world.clone());
-            move |told: &v1::HeartbeatResponse| {
-                let bounds = Bounds {
-                    above: Timestamp::from_u64(told.timestamps_above),
-                    commits_above: Timestamp::from_u64(told.commits_above),
-                };
+            move |response: &v1::HeartbeatResponse| {
                 let sent_ms = *sent_ms.lock();
-                {
+                let bounds = {
                     let mut state = running.state.lock();
-                    let lease_ms = told.lease_ms.into();
-                    state.granting.heard(sent_ms, lease_ms, bounds);
                     state.is_accepted = true;
-                }
+                    state.granting.take_response(sent_ms, response)
+                };
                 if oracle.replicated.is_none() {
                     world.see(&Seen::Bounded(bounds.commits_above));
                 }
@@ -386,15 +377,8 @@ impl Oracle {
         caller: Caller,
         count: u32,
     ) {
-        if !self.answer(world, running, caller, count) {
-            return;
-        }
-        if self.replicated.is_some() {
+        if self.answer(world, running, caller, count) {
             running.exhausted.notify_one();
-        } else {
-            let (oracle, world2, running) = (self.clone(), world.clone(), running.clone());
-            let extend = async move { oracle.extend(&world2, &running).await };
-            world.spawn(self.node, extend.boxed());
         }
     }
 
@@ -486,36 +470,6 @@ impl Oracle {
         }
     }
 
-    /// Makes a limit durable in the folder, if one is due, and answers those who waited for it.
-    async fn extend(self: &Arc<Self>, world: &Arc<World>, running: &Arc<Running>) {
-        let store = {
-            let mut state = running.state.lock();
-            let Some(store) = state.granting.store(self.now(world)) else {
-                return;
-            };
-            state.writing = Some(store);
-            store
-        };
-        let takes = {
-            let write = *self.write.lock();
-            self.dice.of("writes", |rng| rng.about(write))
-        };
-        world.sleep(takes).await;
-        running.state.lock().writing = None;
-        match self.limit().store(&store.value()) {
-            Ok(()) => {
-                let now = self.now(world);
-                running.state.lock().granting.stored(now, store);
-            }
-            Err(_) => {
-                running.state.lock().granting.not_stored();
-                // Anyone who waits is answered with the next look.
-                return;
-            }
-        }
-        self.answer_waiting(world, running);
-    }
-
     /// The process is told to end in order: SIGTERM. It hands over, ends, and is started again after this time. One that is
     /// alone has nothing to hand over.
     pub fn hand_over(&self, world: &Arc<World>, down: Duration) {
@@ -543,5 +497,48 @@ impl Oracle {
     pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
         let oracle = self.clone();
         exit(world, self.node, why, move |world| oracle.boot(world));
+    }
+}
+
+/// The limit of one that is alone, in its folder.
+struct SimLimit {
+    oracle: Arc<Oracle>,
+    world: Arc<World>,
+    running: Arc<Running>,
+}
+
+impl LimitHost for SimLimit {
+    fn store(&self) -> Option<Store> {
+        let now = self.oracle.now(&self.world);
+        self.running.state.lock().granting.store(now)
+    }
+
+    async fn write(&self, store: Store) -> Result<(), percolator_server::Error> {
+        self.running.state.lock().writing = Some(store);
+        let takes = {
+            let write = *self.oracle.write.lock();
+            self.oracle.dice.of("writes", |rng| rng.about(write))
+        };
+        self.world.sleep(takes).await;
+        self.running.state.lock().writing = None;
+        self.oracle.limit().store(&store.value())
+    }
+
+    fn stored(&self, store: Store) {
+        let now = self.oracle.now(&self.world);
+        self.running.state.lock().granting.stored(now, store);
+        self.oracle.answer_waiting(&self.world, &self.running);
+    }
+
+    fn not_stored(&self, _: String) {
+        self.running.state.lock().granting.not_stored();
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.world.sleep_on(self.oracle.node, duration).await;
+    }
+
+    async fn exhausted(&self) {
+        self.running.exhausted.notified().await;
     }
 }

@@ -110,7 +110,7 @@ const EDGES: [(&str, &[&str]); 2] = [
             "standbys.rs",
         ],
     ),
-    ("tso/src", &["server.rs", "service.rs"]),
+    ("tso/src", &["beats.rs", "server.rs", "service.rs"]),
 ];
 
 pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
