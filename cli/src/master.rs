@@ -231,7 +231,7 @@ mod tests {
             hold_max: None,
             paused: true,
             next_table_id: 65_537,
-            problems: vec!["not heard in the last 10 s: tablet-1".into()],
+            problems: vec!["no heartbeat in the last 10 s: tablet-1".into()],
             losses: vec!["no server has the rows [\"m\"..) of table half (9)".into()],
             written: false,
         };
@@ -247,7 +247,7 @@ old        8    2         deleting
 half       9    2         1 range(s) of rows lost
 barrier 30, safe point 20, resolved 10; retention 2h, paused; new tables from 65537 on
 lost: no server has the rows [\"m\"..) of table half (9)
-problem: not heard in the last 10 s: tablet-1";
+problem: no heartbeat in the last 10 s: tablet-1";
         assert_eq!(text(&rebuilt), shown);
         assert_eq!(json(&rebuilt)["barrier"], "30");
     }

@@ -1,4 +1,4 @@
-//! What a server says of its tablets: of each how large it is, or how much it is used.
+//! The amount that a server reports of each of its tablets: its size, or its load.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ pub(crate) struct Amounts {
 }
 
 impl Amounts {
-    /// Takes in what a heartbeat says; `None`: as before.
-    pub(crate) fn heard(&mut self, said: Option<Vec<Amount>>) {
-        let Some(said) = said else { return };
+    /// Takes in a heartbeat's list. `None`: the amounts are unchanged.
+    pub(crate) fn update(&mut self, reported: Option<Vec<Amount>>) {
+        let Some(reported) = reported else { return };
         *self = Self::default();
         for Amount {
             tablet,
             amount,
             split_at,
-        } in said
+        } in reported
         {
             self.of.insert(tablet, amount);
             self.total = self.total.saturating_add(amount);

@@ -14,7 +14,7 @@ pub(crate) const TABLET_WEIGHT: u64 = 4 << 20;
 const MOVES_MAX: usize = 2;
 /// The same while servers are drained.
 const DRAIN_MOVES_MAX: usize = 4;
-/// Servers whose tablets are looked at in one step, unless they are drained.
+/// The most servers whose tablets one step considers, beside those that are drained.
 const SOURCES_MAX: usize = 16;
 /// Servers whose weights differ by less than one in so many of the mean are left as they are.
 const TOLERANCE: u64 = 10;

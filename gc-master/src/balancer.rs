@@ -1,6 +1,6 @@
 //! What the master does with tablets by itself: it moves them off servers that are drained and to servers with less
 //! ([`crate::balance`]), splits those that have become too large or are used too much, and merges those that have become small
-//! ([`crate::merges`]). All of it is soft: a master that starts looks again.
+//! ([`crate::merges`]). All of it is soft state: a master that starts plans anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,13 +24,13 @@ pub const SPLIT_BYTES: u64 = 256 << 20;
 /// A tablet of which more cells a second are read or written may be split, unless the manifest says otherwise.
 pub const SPLIT_LOAD: u64 = 1_000;
 
-/// How long between two looks at all servers, at least.
+/// The shortest time between two plans over all servers.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A tablet that was moved is not moved for balance within this.
 const MOVED_REST: Duration = Duration::from_secs(600);
 /// A move that a server has refused is tried there again after this, and so is a split.
 const REFUSED_REST: Duration = Duration::from_secs(3);
-/// That nobody has room for the tablets of a server that is drained is noted again after this.
+/// That no server has room for the tablets of a drained one is noted again after this.
 const NOTED_REST: Duration = Duration::from_secs(600);
 /// After a move, servers report new sizes within this.
 const SIZES_LAG: Duration = Duration::from_secs(2);
@@ -55,7 +55,7 @@ pub(crate) struct Balancer {
     without_room: BTreeSet<String>,
     /// When that may be noted of them again.
     without_room_noted: BTreeMap<String, Duration>,
-    /// When servers are looked at again.
+    /// When the next plan over all servers is due.
     next: Duration,
     /// Neighbours that are small.
     pub(crate) merges: Merges,
@@ -82,7 +82,7 @@ impl Balancer {
         self.rests.insert(tablet, now + MOVED_REST);
     }
 
-    /// Which servers are to have no tablets has changed: they are looked at again now.
+    /// Plans anew at once: the set of drained servers has changed.
     pub(crate) fn look_again(&mut self, now: Duration) {
         self.next = now;
     }
@@ -122,19 +122,19 @@ impl Directory {
         self.tablets.count_of_owner(server).max(listed) as u64
     }
 
-    /// Bytes of the server's tablets, as it says.
+    /// Bytes of the server's tablets, as it has reported.
     pub(crate) fn bytes_of(&self, server: &str) -> u64 {
         self.live.get(server).map_or(0, |live| live.sizes.total())
     }
 
-    /// How large the server says that this tablet is, in bytes.
+    /// The size of this tablet in bytes, as the server has reported.
     pub(crate) fn tablet_bytes(&self, server: &str, id: u64) -> u64 {
         let live = self.live.get(server);
         let bytes = live.and_then(|live| live.sizes.of_tablet(id));
         bytes.unwrap_or_default()
     }
 
-    /// Cells that are read or written a second of the server's tablets, as it says.
+    /// Cells of the server's tablets that are read or written a second, as it has reported.
     pub(crate) fn load_of(&self, server: &str) -> u64 {
         self.live.get(server).map_or(0, |live| live.loads.total())
     }
@@ -159,7 +159,7 @@ impl Directory {
         if now < self.balancer.next {
             return;
         }
-        // Also where it ends here: whether all were heard is asked of all servers.
+        // Also when it ends here: whether all have reported is a question about all servers.
         self.balancer.next = now + PAUSE;
         if self.check_settled(now).is_err() {
             return;
@@ -216,18 +216,18 @@ impl Directory {
     /// For heartbeats: a tablet of more bytes is to be split. Zero: none is.
     pub(crate) fn split_bytes(&self) -> u64 {
         if self.balances() {
-            let said = self.manifest.split_bytes;
-            said.unwrap_or(self.settings.split_bytes)
+            let set = self.manifest.split_bytes;
+            set.unwrap_or(self.settings.split_bytes)
         } else {
             0
         }
     }
 
-    /// Tablets may be split for their load above so many cells a second, as servers hear. Zero: never, and no load counts.
+    /// The load, in cells a second, above which servers may split a tablet. Zero: they never do, and no load counts.
     pub(crate) fn split_load(&self) -> u64 {
         if self.balances() {
-            let said = self.manifest.split_load;
-            said.unwrap_or(self.settings.split_load)
+            let set = self.manifest.split_load;
+            set.unwrap_or(self.settings.split_load)
         } else {
             0
         }
@@ -398,9 +398,9 @@ impl Directory {
         for (tablet, (before, _)) in &self.balancer.loads_before {
             let owner = self.tablets.get(*tablet).map(|it| &*it.owner);
             let live = owner.and_then(|owner| self.live.get(owner));
-            let said = live.and_then(|live| live.loads.of_tablet(*tablet));
+            let reported = live.and_then(|live| live.loads.of_tablet(*tablet));
             if let Some(load) = owner.and_then(|owner| loads.get_mut(owner)) {
-                *load += before.saturating_sub(said.unwrap_or_default());
+                *load += before.saturating_sub(reported.unwrap_or_default());
             }
         }
         let weight = servers.values().map(|server| server.weight).sum();

@@ -6,7 +6,7 @@ use percolator_protocol::types::{TableId, Tablet, Timestamp};
 use percolator_wire::{Malformed, v1};
 
 use crate::convert::{millis_u32, tablet_ref};
-use crate::events::{Departed, Heartbeat, HeartbeatAnswer};
+use crate::events::{Departed, Heartbeat, HeartbeatReply};
 use crate::refusal::Refusal;
 use crate::reported::{Amount, Arrival, Collected, Obstacle, TabletCollected, Whereabouts};
 use crate::settings::StoredSettings;
@@ -66,8 +66,8 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             resolved_ts: Timestamp::from_u64(request.resolved_ts),
             obstacle: request.obstacle.map(Obstacle::from),
             progress: request.progress.map(Collected::from),
-            sizes: request.sizes.map(|said| all(said.tablets)),
-            loads: request.loads.map(|said| all(said.tablets)),
+            sizes: request.sizes.map(|sizes| all(sizes.tablets)),
+            loads: request.loads.map(|loads| all(loads.tablets)),
             draining: request.draining,
             stopping: request.stopping,
             settings: request.gc.unwrap_or_default().into(),
@@ -92,28 +92,28 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
     }
 }
 
-impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
-    fn from(heard: HeartbeatAnswer) -> Self {
+impl From<HeartbeatReply> for v1::HeartbeatResponse {
+    fn from(reply: HeartbeatReply) -> Self {
         Self {
-            cluster_id: heard.cluster_id,
-            interval_ms: millis_u32(heard.interval),
-            lists_version: heard.lists_version,
-            barrier: heard.points.barrier.as_u64(),
-            safe_point: heard.points.safe_point.as_u64(),
-            resolved_ts: heard.points.resolved.as_u64(),
-            gc: Some(heard.settings.into()),
-            missing_tablets: heard.missing,
-            settled_moves: heard.settled_moves,
-            owners: all(heard.owners),
-            settled_arrivals: heard.settled_arrivals.into_iter().map(tablet_ref).collect(),
-            split_bytes: heard.split_bytes,
-            split_load: heard.split_load,
-            draining: heard.draining,
-            may_stop: heard.may_stop,
-            lease: heard.leased.until.as_u64(),
-            commits_above: heard.leased.commits_above.as_u64(),
-            timestamps_above: heard.leased.timestamps_above.as_u64(),
-            lease_ms: millis_u32(heard.leased.lasts),
+            cluster_id: reply.cluster_id,
+            interval_ms: millis_u32(reply.interval),
+            lists_version: reply.lists_version,
+            barrier: reply.points.barrier.as_u64(),
+            safe_point: reply.points.safe_point.as_u64(),
+            resolved_ts: reply.points.resolved.as_u64(),
+            gc: Some(reply.settings.into()),
+            missing_tablets: reply.missing,
+            settled_moves: reply.settled_moves,
+            owners: all(reply.owners),
+            settled_arrivals: reply.settled_arrivals.into_iter().map(tablet_ref).collect(),
+            split_bytes: reply.split_bytes,
+            split_load: reply.split_load,
+            draining: reply.draining,
+            may_stop: reply.may_stop,
+            lease: reply.leased.until.as_u64(),
+            commits_above: reply.leased.commits_above.as_u64(),
+            timestamps_above: reply.leased.timestamps_above.as_u64(),
+            lease_ms: millis_u32(reply.leased.lasts),
         }
     }
 }

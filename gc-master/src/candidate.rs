@@ -145,7 +145,7 @@ impl<H: Host> Candidate<H> {
         self.timing
     }
 
-    /// How often it looks whether a command is due.
+    /// How often it checks whether a command is due.
     fn poll(&self) -> Duration {
         Duration::from_millis(self.timing.poll_ms)
     }
@@ -300,7 +300,7 @@ impl<H: Host> Candidate<H> {
     /// Waits until this leader may swap the state of its term, after a state of another term.
     pub async fn may_store_state(&self, term: u64, stored_term: u64) {
         if stored_term > term {
-            // A later leader has written since, so that this one is about to hear that it leads no more. If it doesn't, the
+            // A later leader has written since, so that this one will soon read that it leads no more. If it doesn't, the
             // register of the leadership was begun anew.
             let takeover = Duration::from_millis(self.timing.takeover_ms);
             self.host.sleep(takeover + self.hand_over_max()).await;
@@ -414,8 +414,8 @@ impl<H: Host> Promiser for Candidate<H> {
         self.replica().promise(self.host.now_ms(), request)
     }
 
-    fn election<T>(&self, look: impl FnOnce(&Election) -> T) -> Option<T> {
-        Some(look(self.replica().election()))
+    fn election<T>(&self, read: impl FnOnce(&Election) -> T) -> Option<T> {
+        Some(read(self.replica().election()))
     }
 
     fn introduced(&self, other: &IntroducedReplica) {

@@ -11,15 +11,15 @@ use percolator_protocol::types::Timestamp;
 use crate::core::Directory;
 use crate::state::{DirectoryState, Drain, Role, Server, Table, TableState};
 
-/// The longest lease of a session; shorter where the retention is. A program that stands still for longer, as one
-/// whose output nobody reads, may find its transactions too old.
+/// The longest lease of a session; the retention if that is shorter. A program that stands still for longer, for example because
+/// its output is not read, may find its transactions too old.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(60);
 /// The longest pause between two steps; shorter where the retention is short. Each step is written down by the
 /// master and by every tablet server.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The longest that collection waits for locks to be resolved; shorter where the retention is.
-const STUCK_AFTER_MAX: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// How the oracle is called where it is in the way.
 pub(crate) const ORACLE: &str = "the oracle";
@@ -67,8 +67,8 @@ impl Directory {
 
     /// For how long collection waits for locks to be resolved. After that it keeps fates: a server that restarts is back
     /// sooner, and keeping them costs more than to wait a little.
-    fn stuck_after(&self) -> Duration {
-        self.retention().min(STUCK_AFTER_MAX)
+    fn stall_timeout(&self) -> Duration {
+        self.retention().min(STALL_TIMEOUT_MAX)
     }
 
     /// Moves the points forward, as far as that is possible. `oracle`: a timestamp that was taken since the last call, or why
@@ -173,8 +173,8 @@ impl Directory {
         Duration::from_millis(kept)
     }
 
-    /// A lease is granted. It is durable before that is told: should the retention be shortened, then a master that
-    /// starts doesn't know by it how long leases were.
+    /// Grants a lease. It is durable before the client learns of it: a master that starts after the retention was shortened could not
+    /// derive from it how long leases were.
     pub(crate) fn grant_lease(&mut self) -> Duration {
         let lease = self.lease();
         if self.collection.shorter.is_some_and(|(now, _)| now != lease) {
@@ -237,7 +237,7 @@ impl Directory {
 
     /// Whether resolved has not moved for so long that the safe point goes on without it.
     fn is_stuck(&mut self, now: Duration, covered: Option<Timestamp>) -> bool {
-        let stuck_after = self.stuck_after();
+        let stall_timeout = self.stall_timeout();
         let Some(state) = &self.state else {
             return false;
         };
@@ -248,7 +248,7 @@ impl Directory {
             return false;
         }
         let since = *self.collection.stuck_since.get_or_insert(now);
-        now.saturating_sub(since) >= stuck_after && !mutants::on(Mutant::StuckForEver)
+        now.saturating_sub(since) >= stall_timeout && !mutants::on(Mutant::StuckForEver)
     }
 
     /// Up to where the locks in all tablets are resolved that may serve, by what their owners report. `None`: nothing is
@@ -256,7 +256,7 @@ impl Directory {
     /// with its folder, and then ask for what would have been collected.
     fn covered(&self) -> Option<Timestamp> {
         let state = self.state.as_ref()?;
-        // All tablets of a table that was timed were frozen then, also those that were not heard of since.
+        // All tablets of a table that was timed were frozen then, also those that were not reported since.
         let is_known = |(id, table): (&u32, &Table)| match table.state {
             TableState::Creating => false,
             TableState::Deleting if table.drop_at.is_some() => true,
@@ -266,11 +266,11 @@ impl Directory {
             return None;
         }
         // A tablet that isn't frozen serves reads, also one of a table that is being deleted: its server may be away, and not
-        // have heard of that.
+        // know of the deletion.
         let mut in_use = self.tablets.in_use().peekable();
         let barrier = state.gc.points().barrier;
         if in_use.peek().is_none() {
-            // There is no row, and nobody to collect anything before the first tablet server comes.
+            // Before the first tablet server comes there is no row, and no server that could collect.
             return (state.servers.tablet_servers_len() > 0).then_some(barrier);
         }
         let reported = in_use.map(|tablets| {
@@ -280,12 +280,12 @@ impl Directory {
         Some(safe_point::covered(reported)?.min(barrier))
     }
 
-    /// Whether every tablet server that is known of has been heard since this start.
-    pub(crate) fn are_heard(&self, state: &DirectoryState) -> bool {
+    /// Whether every known tablet server has reported since this start.
+    pub(crate) fn have_all_reported(&self, state: &DirectoryState) -> bool {
         self.unheard_of(state).next().is_none()
     }
 
-    /// The tablet servers that are known of and have not been heard since this start. One that is drained has nothing, and may be gone
+    /// The known tablet servers that have not reported since this start. One that is drained has no tablets, and may be gone
     /// for good.
     pub(crate) fn unheard_of<'a>(
         &self,
@@ -298,7 +298,7 @@ impl Directory {
         names.filter(|name| self.reported(name).is_none())
     }
 
-    /// The barrier that a tablet server has durably; none where it has not been heard.
+    /// The barrier that a tablet server has durably; none if it has not reported.
     pub(crate) fn reported(&self, server: &str) -> Option<Timestamp> {
         let live = self.live.get(server)?;
         (live.lists_version != 0).then_some(live.points.barrier)

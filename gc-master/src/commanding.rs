@@ -112,14 +112,14 @@ impl Directory {
                 if asked.epoch == tablet.epoch {
                     now = now.max(asked.state);
                 }
-                self.tablets.hear(tablet_id, true, now);
-                // What its list says of locks holds for this one too, which was made to refuse what is below the barrier.
+                self.tablets.update(tablet_id, true, now);
+                // The locks in its list include those of this one, which was made to refuse what is below the barrier.
                 if is_same_start && self.reported(&command.server).is_some() {
                     self.tablets.set_listed(tablet_id, true);
                 }
             }
             Action::Drop { .. } => self.forget_tablet(tablet_id),
-            // Of another start its heartbeats tell.
+            // The heartbeats of another incarnation report it.
             Action::Split { .. } | Action::Merge { .. } if is_same_start => {
                 self.take_in(&command.server, changed);
             }
@@ -147,7 +147,7 @@ impl Directory {
         }
     }
 
-    /// Asks the server for whatever it should do and has not been asked, if it is up.
+    /// Commands the server, if it is up, to do what is due and was not commanded yet.
     pub(crate) fn command(&mut self, now: Duration, server: &str) {
         self.find_unsettled();
         let (Some(state), Some(unsettled)) = (&self.state, &self.commands.unsettled) else {

@@ -45,7 +45,7 @@ impl Channels {
     }
 }
 
-/// What the server says when it is done, or why it was not.
+/// Sends a command, and returns the server's response or why it was not carried out.
 pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<Done, String> {
     let Command {
         cluster_id,
@@ -148,7 +148,7 @@ async fn ask(
     }
 }
 
-/// Tablets of no form are left out: the next heartbeat tells of them.
+/// Leaves out malformed tablets: the next heartbeat reports them.
 fn done_with(groups: u64, tablets: Vec<v1::TabletInfo>) -> Done {
     let tablets = tablets.into_iter().map(TryFrom::try_from);
     Done {

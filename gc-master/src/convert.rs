@@ -159,7 +159,7 @@ fn server_info(
         address: server.address.clone(),
         alive: directory.is_alive(name, now),
         incarnation: directory.incarnation(name),
-        silent_ms: directory.silence(name, now).map(millis),
+        silent_ms: directory.time_since_heartbeat(name, now).map(millis),
         lost_tablets: lost,
         disk_stalled_ms: directory.disk_stalled_ms(name),
         metrics_address: text(directory.metrics_address(name)),
@@ -264,7 +264,7 @@ pub(crate) fn tablet_info(state: &DirectoryState, id: u64, tablet: &Placement) -
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match refusal {
-            // A server stops when it hears FAILED_PRECONDITION to its heartbeat: so that is kept
+            // A server stops when its heartbeat is refused with FAILED_PRECONDITION: so that code is kept
             // for what does not change by itself.
             Refusal::OtherCluster { .. }
             | Refusal::SecondOracle { .. }
@@ -272,7 +272,7 @@ impl From<Refusal> for Status {
             | Refusal::OtherRegister { .. }
             | Refusal::OtherRole { .. }
             | Refusal::OfManifest { .. }
-            // Not ALREADY_EXISTS: anyone who asks again takes that for the outcome of asking first.
+            // Not ALREADY_EXISTS: a caller that retries takes that for the outcome of its first attempt.
             | Refusal::OtherCuts { .. }
             | Refusal::HasState { .. }
             | Refusal::NowhereToDrain { .. }

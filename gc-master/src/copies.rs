@@ -25,7 +25,7 @@ struct CopyHeader {
 /// The file of the copy in a master's folder.
 pub(crate) struct CopyFile {
     file: SmallFile,
-    /// Who writes or reads holds this until it has ended, also if nobody waits for it any more.
+    /// A read or write holds this until it has ended, also when its caller has gone away.
     durable: Arc<Mutex<Option<CopyHeader>>>,
     /// It stays locked as long.
     folder: Arc<Folder>,
@@ -90,7 +90,7 @@ impl CopyFile {
             return Ok(None);
         }
         let file = self.file.clone();
-        // A disk that hangs holds up nobody else. Until it has ended, nothing else is read or written.
+        // A disk that hangs blocks only this file. Until the operation has ended, nothing else is read or written.
         let read = tokio::task::spawn_blocking(move || {
             let found = load(&file);
             drop(durable);

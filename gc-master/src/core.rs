@@ -1,8 +1,8 @@
 //! The directory as a state machine: heartbeats and requests in, effects out. It does no I/O and
 //! reads no clock; time comes in as what has passed since this start of the master.
 //!
-//! Anyone who runs it calls one of its functions, then takes the [`Effects`] and carries them out in
-//! their order: what is to be durable first, then the commands; and only then answers.
+//! A caller calls one of its functions, then takes the [`Effects`] and carries them out in
+//! their order: first it makes the state durable, then it sends the commands, and only then it responds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use percolator_protocol::types::Timestamp;
 use crate::balancer::{Balancer, SPLIT_BYTES, SPLIT_LOAD};
 use crate::collection::Collection;
 use crate::commanding::Commands;
-use crate::events::{Effects, Heartbeat, HeartbeatAnswer, Start};
-use crate::fencing::{LEASE, Leased, has_said_more};
+use crate::events::{Effects, Heartbeat, HeartbeatReply, Start};
+use crate::fencing::{LEASE, Leased, has_reported_more};
 use crate::lost::Lost;
 use crate::members::Live;
 use crate::merges::MERGE_AFTER;
@@ -28,12 +28,12 @@ use crate::tables::STATE_BYTES_MAX;
 
 /// How often servers are to send a heartbeat, unless there are many.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
-/// Of a tablet server that was told to end, and waits until others have its tablets.
+/// Of a tablet server that is stopping, and waits until others have its tablets.
 const STOPPING_INTERVAL: Duration = Duration::from_millis(100);
 /// The same of all, while a master is about to end.
 const ENDING_INTERVAL: Duration = Duration::from_millis(50);
-/// A server that was not heard for this long counts as down, or for three intervals.
-pub const SILENCE_MAX: Duration = Duration::from_millis(1_500);
+/// A server counts as down when its last heartbeat is older than this, or than three intervals.
+pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// The most heartbeats a second, of all servers.
 const HEARTBEATS_A_SECOND: u32 = 2_000;
@@ -45,12 +45,12 @@ pub struct Directory {
     pub(crate) state: Option<DirectoryState>,
     /// Where tablets are, by what owners have reported since the start, and what the state says of those they can't report.
     pub(crate) tablets: Placements,
-    /// The servers that were heard since the start.
+    /// The servers that have sent a heartbeat since the start.
     pub(crate) live: BTreeMap<String, Live>,
     pub(crate) commands: Commands,
     /// Since when this master knows its cluster.
     pub(crate) known_since: Duration,
-    /// Servers that are up may not have been heard for a while. Of a cluster that this master began nobody knows yet.
+    /// Until when servers that are up may not have reported. A cluster that this master began has none yet.
     awaits_others: bool,
     /// What is known while there is no state.
     pub(crate) lost: Lost,
@@ -69,7 +69,7 @@ pub struct Directory {
     pub(crate) state_bytes_max: usize,
     /// This master is about to end, and another one to lead.
     ends_soon: bool,
-    /// When a server had a table last that the state lacks, and what it was answered.
+    /// When a server last reported a table that is not in the state, and what it was answered.
     pub(crate) newer_server: Option<(Duration, Refusal)>,
 }
 
@@ -78,7 +78,7 @@ pub struct Directory {
 pub struct Settings {
     /// How long a server may answer without hearing from the master. Default: 10 seconds.
     pub lease: Duration,
-    /// How long versions are kept, where neither the manifest nor anybody has said it. Default: 10 minutes.
+    /// How long versions are kept if neither the manifest nor a command sets it. Default: 10 minutes.
     pub retention: Duration,
     /// Whether the master moves and splits tablets by itself, where the manifest doesn't say it. Default: yes.
     pub balance: bool,
@@ -109,8 +109,8 @@ impl Default for Settings {
 pub struct DirectoryStats {
     /// Causes of commands that were not carried out.
     pub failures: usize,
-    /// Servers that were heard.
-    pub heard: usize,
+    /// Servers that were reply.
+    pub live_servers: usize,
     /// Tablets that are known.
     pub tablets: usize,
     /// Servers in the state.
@@ -179,13 +179,13 @@ impl Directory {
         let state = self.state.as_ref();
         DirectoryStats {
             failures: self.commands.failures_len(),
-            heard: self.live.len(),
+            live_servers: self.live.len(),
             tablets: self.tablets.len(),
             servers: state.map_or(0, |state| state.servers.len()),
         }
     }
 
-    /// What is to be done since this was last asked.
+    /// The effects since the last call.
     pub fn take_effects(&mut self) -> Effects {
         let mut effects = self.take_effects_unencoded();
         if effects.has_changed {
@@ -194,7 +194,7 @@ impl Directory {
         effects
     }
 
-    /// The same without the state's bytes, for anyone who encodes it when it is written: changes that come meanwhile share that.
+    /// The same without the state's bytes, for a caller that encodes it when it is written: changes that come meanwhile share that.
     pub(crate) fn take_effects_unencoded(&mut self) -> Effects {
         if std::mem::take(&mut self.dirty) {
             self.commands.state_has_changed();
@@ -224,7 +224,7 @@ impl Directory {
         &mut self,
         now: Duration,
         mut beat: Heartbeat,
-    ) -> Result<HeartbeatAnswer, Refusal> {
+    ) -> Result<HeartbeatReply, Refusal> {
         beat.check_form()?;
         let Some(state) = &self.state else {
             return Err(self.report_without_state(now, beat));
@@ -238,12 +238,12 @@ impl Directory {
             }
             return Err(refusal);
         }
-        if has_said_more(state, &beat) {
+        if has_reported_more(state, &beat) {
             let server = beat.server.clone();
             return Err(Refusal::LateHeartbeat { server });
         }
         self.accept(now, &beat)?;
-        let mut heard = self.enter(&beat)?;
+        let mut reply = self.enter(&beat)?;
         let live = self.live.entry(beat.server.clone());
         let live = live.or_insert_with(|| Live::new(beat.incarnation, now));
         if live.incarnation != beat.incarnation {
@@ -253,7 +253,7 @@ impl Directory {
         }
         // Somebody may wait for tablets to arrive, or to be given up.
         self.effects.wakes |= live.arriving != beat.arriving;
-        live.hear(now, &beat);
+        live.record_heartbeat(now, &beat);
         let (server, role) = (beat.server.clone(), beat.role);
         self.learn_time(&beat);
         if role == Role::Oracle {
@@ -261,21 +261,21 @@ impl Directory {
         }
         if beat.leaving {
             self.leave(&beat);
-            return Ok(heard);
+            return Ok(reply);
         }
         let Some(live) = self.live.get_mut(&server) else {
-            return Ok(heard);
+            return Ok(reply);
         };
-        live.behind_since = if beat.points.barrier >= live.told {
+        live.behind_since = if beat.points.barrier >= live.sent_barrier {
             None
         } else {
             live.behind_since.or(Some(now))
         };
-        live.told = heard.points.barrier;
+        live.sent_barrier = reply.points.barrier;
         live.knows_end = self.ends_soon;
-        live.progress.heard(now, beat.progress.take());
-        live.sizes.heard(beat.sizes.take());
-        live.loads.heard(beat.loads.take());
+        live.progress.update(now, beat.progress.take());
+        live.sizes.update(beat.sizes.take());
+        live.loads.update(beat.loads.take());
         let (knows_drain, stopping) = (beat.draining, beat.stopping);
         if role == Role::Tablet {
             self.learn_points(beat.points);
@@ -289,10 +289,10 @@ impl Directory {
             self.command(now, &server);
             self.balance(now);
             self.note_drained(&server, knows_drain);
-            self.say_what_is_missing(&server, &mut heard);
-            heard.may_stop = self.may_stop(now, &server, knows_drain);
+            self.add_missing(&server, &mut reply);
+            reply.may_stop = self.may_stop(now, &server, knows_drain);
         }
-        heard.interval = match role {
+        reply.interval = match role {
             // It waits for what others have of its tablets.
             Role::Tablet if stopping => STOPPING_INTERVAL,
             _ if self.ends_soon => self.interval_of(ENDING_INTERVAL),
@@ -300,8 +300,8 @@ impl Directory {
             // Leases of tablet servers count from its time.
             Role::Oracle => HEARTBEAT_INTERVAL,
         };
-        heard.leased = self.grant(now, &server, role);
-        Ok(heard)
+        reply.leased = self.grant(now, &server, role);
+        Ok(reply)
     }
 
     /// Takes in the lists of a tablet server.
@@ -322,7 +322,7 @@ impl Directory {
         self.merge(now, &beat.server, beat.tablets);
     }
 
-    /// A heartbeat without lists says that they are as this master has them, or this master doesn't have them.
+    /// A heartbeat without lists confirms the lists that this master has, or this master doesn't have them.
     fn watch_known(&mut self, now: Duration, server: &str, lists_version: u64) {
         let Some(live) = self.live.get_mut(server) else {
             return;
@@ -336,37 +336,37 @@ impl Directory {
     }
 
     /// Which tablets the server was to have, and which of its lists are known here.
-    fn say_what_is_missing(&self, server: &str, heard: &mut HeartbeatAnswer) {
+    fn add_missing(&self, server: &str, reply: &mut HeartbeatReply) {
         let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
             return;
         };
-        heard.missing = live.missing.keys().copied().collect();
+        reply.missing = live.missing.keys().copied().collect();
         if !live.looked_at_again {
-            heard.lists_version = live.lists_version;
+            reply.lists_version = live.lists_version;
         }
-        heard.settings.clone_from(&state.gc.set);
-        heard.settled_moves = self.settled_moves(server);
-        heard.settled_arrivals = self.settled_arrivals(server);
-        heard.split_bytes = self.split_bytes();
-        heard.split_load = self.split_load();
-        heard.draining = self.drains(server);
+        reply.settings.clone_from(&state.gc.set);
+        reply.settled_moves = self.settled_moves(server);
+        reply.settled_arrivals = self.settled_arrivals(server);
+        reply.split_bytes = self.split_bytes();
+        reply.split_load = self.split_load();
+        reply.draining = self.drains(server);
         let owners = live.arriving.iter().filter(|it| it.failure.is_none());
         let owners: BTreeSet<&str> = owners.map(|it| it.from.as_str()).collect();
-        heard.owners = owners
+        reply.owners = owners
             .into_iter()
             .map(|owner| self.whereabouts(owner))
             .collect();
     }
 
-    /// Enters into the state what a heartbeat says of its server, and says what to answer.
-    fn enter(&mut self, beat: &Heartbeat) -> Result<HeartbeatAnswer, Refusal> {
+    /// Enters a heartbeat's facts about its server into the state, and begins the reply.
+    fn enter(&mut self, beat: &Heartbeat) -> Result<HeartbeatReply, Refusal> {
         let Some(state) = &mut self.state else {
             return Err(Refusal::NoState);
         };
 
         let known = state.servers.get(&beat.server);
         let was_adopted = known.is_some_and(|known| known.adopted);
-        let heard = Server {
+        let known = Server {
             role: beat.role,
             address: beat.address.clone(),
             emptied: known.is_some_and(|known| known.emptied),
@@ -379,12 +379,12 @@ impl Directory {
             oracle_register: beat.oracle_register,
             drain: known.map_or(Drain::Off, |known| known.drain),
         };
-        if state.servers.get(&beat.server) != Some(&heard) {
-            state.servers.insert(beat.server.clone(), heard);
+        if state.servers.get(&beat.server) != Some(&known) {
+            state.servers.insert(beat.server.clone(), known);
             self.dirty = true;
         }
         let state = self.state()?;
-        Ok(HeartbeatAnswer {
+        Ok(HeartbeatReply {
             leased: Leased::default(),
             missing: Vec::new(),
             settled_moves: Vec::new(),
@@ -408,7 +408,7 @@ impl Directory {
         self.forget_about(id);
     }
 
-    /// This tablet is not among the placements any more: nobody asks what became of its commands.
+    /// Forgets the commands of a tablet that is not among the placements any more.
     pub(crate) fn forget_about(&mut self, id: u64) {
         self.commands.forget_failures_of_tablet(id);
         self.forget_unreported(id);
@@ -421,20 +421,20 @@ impl Directory {
         }
     }
 
-    /// When tablets may be placed: by then, every server that is up was heard.
+    /// When tablets may be placed: by then, every server that is up was reply.
     pub(crate) fn check_settled(&self, now: Duration) -> Result<(), Refusal> {
         let state = self.state()?;
         let until = self.settled_at();
-        if now < until && !self.are_heard(state) {
+        if now < until && !self.have_all_reported(state) {
             return Err(Refusal::Settling { until });
         }
         Ok(())
     }
 
-    /// Until then, servers that are up may not have been heard.
+    /// Until then, servers that are up may not have been reply.
     pub(crate) fn settled_at(&self) -> Duration {
         if self.awaits_others {
-            self.known_since + self.silence_max()
+            self.known_since + self.heartbeat_timeout()
         } else {
             Duration::ZERO
         }
@@ -453,8 +453,8 @@ impl Directory {
         interval.min(self.settings.lease / 4).max(least)
     }
 
-    /// From now on servers are to send heartbeats often, as another master is about to lead: it needs one of each tablet server
-    /// before it makes a table. Whether all that are up have heard so. It is not worth waiting for where there are many.
+    /// Demands frequent heartbeats from now on, as another master is about to lead: it needs one of each tablet server before it makes
+    /// a table. Returns whether all servers that are up know this. In a large cluster it is not worth waiting for.
     pub fn announce_end(&mut self, now: Duration) -> bool {
         self.ends_soon = true;
         let are_many = self.heartbeat_interval() > HEARTBEAT_INTERVAL;
@@ -462,9 +462,9 @@ impl Directory {
         are_many || live.all(|(server, live)| live.knows_end || !self.is_alive(server, now))
     }
 
-    /// A server that was not heard for this long counts as down.
-    pub(crate) fn silence_max(&self) -> Duration {
-        SILENCE_MAX.max(3 * self.heartbeat_interval())
+    /// A server whose last heartbeat is older than this counts as down.
+    pub(crate) fn heartbeat_timeout(&self) -> Duration {
+        HEARTBEAT_TIMEOUT.max(3 * self.heartbeat_interval())
     }
 
     /// After a table's tablets changed: whether it is ready, or gone.
@@ -482,7 +482,7 @@ impl Directory {
                 }
                 return;
             }
-            // It stays so while its owners were not heard.
+            // It stays so while its owners were not reply.
             TableState::Ready => return,
             TableState::Creating => self.tablets.is_complete(id),
         };

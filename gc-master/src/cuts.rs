@@ -16,7 +16,7 @@ use crate::pending::{Pending, WAIT_MAX};
 use crate::refusal::Refusal;
 use crate::state::{Placement, TableState};
 
-/// Tablets that are cut for somebody.
+/// A request to split tablets.
 #[derive(Debug)]
 pub struct Splitting {
     table: String,
@@ -24,7 +24,7 @@ pub struct Splitting {
     asked: Asked,
 }
 
-/// Two tablets that become one for somebody.
+/// A request to merge two tablets.
 #[derive(Debug)]
 pub struct Merging {
     table: String,
@@ -39,7 +39,7 @@ pub struct Merging {
 struct Asked {
     /// By tablet: its epoch then. At another one it is asked again.
     at: BTreeMap<u64, u64>,
-    /// When the answer says what it waits for.
+    /// When the request is refused as pending.
     until: Option<Duration>,
 }
 
@@ -54,7 +54,7 @@ impl Asked {
     ) -> Result<(), Refusal> {
         let owner = || tablet.owner.clone();
         let is_asked = self.at.get(&id) == Some(&tablet.epoch);
-        // Also for somebody else: this goes on when that is finished.
+        // Another request may split it now: this one goes on after that.
         if is_asked || directory.commands.is_in_flight(&tablet.owner, id) {
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl Splitting {
         }
     }
 
-    /// Begins it, or looks how far it is. The table, when it is done.
+    /// Begins the split, or checks how far it is. Returns the table when it is done.
     ///
     /// # Errors
     /// [`Refusal::NoSuchTable`], [`Refusal::NotReady`], [`Refusal::Cut`], [`Refusal::Unplaced`], [`Refusal::OwnerAway`],
@@ -156,7 +156,7 @@ impl Merging {
         }
     }
 
-    /// Begins it, or looks how far it is. The table, when it is done.
+    /// Begins the merge, or checks how far it is. Returns the table when it is done.
     ///
     /// # Errors
     /// As [`Splitting::go_on`] and [`Moving::go_on`].

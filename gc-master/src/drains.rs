@@ -12,7 +12,7 @@ use crate::reported::Arrival;
 use crate::state::{Drain, Placement, Role, TableState};
 
 impl Directory {
-    /// Says whether tablet servers are to have no tablets, durably: of all of them, or of none.
+    /// Sets durably whether tablet servers are drained: all of these, or none.
     ///
     /// # Errors
     /// [`Refusal::NoSuchServer`], [`Refusal::NowhereToDrain`], [`Refusal::NoRoomToDrain`], [`Refusal::Settling`],
@@ -76,8 +76,8 @@ impl Directory {
         }
     }
 
-    /// After a heartbeat: whether a server that is to have no tablets has none. Durable, as it may be gone when a later master is
-    /// asked. `knows_drain`: the server has said that it gets none any more. A list of before that may lack a tablet that it
+    /// After a heartbeat: whether a server that is drained has no tablets left. Durable, as it may be gone when a later master is
+    /// asked. `knows_drain`: the server has confirmed that it gets none any more. An earlier list may omit a tablet that it
     /// has got since.
     pub(crate) fn note_drained(&mut self, server: &str, knows_drain: bool) {
         let drains = self.state.as_ref().map(|state| state.is_draining(server));
@@ -92,12 +92,12 @@ impl Directory {
         }
     }
 
-    /// What keeps a server that is to have no tablets from being drained, though it owns none, for as long as another one is down: a
-    /// complete copy of a tablet. It may be the tablet, and the owner of before alone knows that.
+    /// What keeps a drained server from being empty though it owns no tablet, for as long as another server is down: a
+    /// complete copy of a tablet. It may be the tablet itself, and only the earlier owner knows.
     pub(crate) fn drain_waits_for(&self, now: Duration, server: &str) -> Option<String> {
         let state = self.state.as_ref()?;
         let live = self.live.get(server)?;
-        // Who has not been heard yet may be up.
+        // A server that has not reported yet may be up.
         let is_early = now < self.settled_at();
         if is_early || !state.is_draining(server) || self.tablets_at(server) > 0 {
             return None;
@@ -131,13 +131,13 @@ impl Directory {
         state.is_some_and(|state| state.is_draining(server)) || self.empties(server)
     }
 
-    /// Whether others get the tablets of this server because it is about to end. Without balance nobody would give it some later.
+    /// Whether others get the tablets of this server because it is about to end. Without balance it would get none back later.
     pub(crate) fn empties(&self, server: &str) -> bool {
         let live = self.live.get(server);
         live.is_some_and(|live| live.stopping) && self.balances()
     }
 
-    /// Whether nothing keeps a server that was told to end: others have its tablets and have reported them, or what it has left
+    /// Whether nothing keeps a stopping server: others have its tablets and have reported them, or what it has left
     /// stays where it is. `knows_drain`: as of [`Self::note_drained`]; a command to get a tablet may be on its way to one that
     /// doesn't know it.
     pub(crate) fn may_stop(&self, now: Duration, server: &str, knows_drain: bool) -> bool {
@@ -201,7 +201,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether the server has room for a tablet of another one, as far as it says: also for one that is on its way there, with all
+    /// Whether the server has room for a tablet of another one by its last report: also for one that is on its way there, with all
     /// that has come of it.
     pub(crate) fn has_room(&self, to: &str, id: u64, tablet: &Placement) -> bool {
         let Some(live) = self.live.get(to) else {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use percolator_client::OracleClient;
 use percolator_protocol::types::Timestamp;
 
-/// Goes on until `step` is told to stop by its master. `step` takes the directory's step
+/// Takes a step again and again until `step` returns `None`. `step` takes the directory's step
 /// ([`Directory::collect`](crate::Directory::collect)) with a timestamp that was taken since its last call, or why there is
-/// none, makes it durable, and returns how long to wait before the next one; `None` ends it.
+/// none, and returns how long to wait before the next one.
 pub(crate) async fn drive(
     oracle: &OracleClient,
     mut step: impl FnMut(Result<Timestamp, String>) -> Option<Duration>,

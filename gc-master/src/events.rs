@@ -20,7 +20,7 @@ use crate::state::{DirectoryState, Role};
 pub enum Start {
     /// The state that an earlier start made durable.
     State(Vec<u8>),
-    /// Nothing, and it was told to begin a new cluster.
+    /// Nothing, and this master may begin a new cluster.
     NewCluster,
     /// Nothing. Servers that belong to a cluster are refused, until the state is rebuilt by a command
     /// ([`Directory::rebuild`](crate::Directory::rebuild)).
@@ -30,7 +30,7 @@ pub enum Start {
     },
 }
 
-/// A server's sign of life.
+/// A server's heartbeat.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heartbeat {
     /// The cluster that it belongs to; none yet.
@@ -59,15 +59,15 @@ pub struct Heartbeat {
     pub resolved_ts: Timestamp,
     /// What keeps that below its barrier.
     pub obstacle: Option<Obstacle>,
-    /// What it has to collect, and has collected. `None`: as it said before.
+    /// What it has to collect, and has collected. `None`: unchanged.
     pub progress: Option<Collected>,
-    /// How large its tablets are. `None`: as it said before.
+    /// The sizes of its tablets. `None`: unchanged.
     pub sizes: Option<Vec<Amount>>,
-    /// How much they are used. `None`: as it said before.
+    /// The loads of its tablets. `None`: unchanged.
     pub loads: Option<Vec<Amount>>,
-    /// It has heard that it is to have no tablets, and gets none since then.
+    /// It knows that it is drained, and gets no tablet since then.
     pub draining: bool,
-    /// It was told to end, and waits until others have its tablets.
+    /// It is stopping, and waits until others have its tablets.
     pub stopping: bool,
     /// The settings of garbage collection that it keeps.
     pub settings: StoredSettings,
@@ -108,7 +108,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Of a server that has nothing to tell yet.
+    /// Of a server that has nothing to report yet.
     pub fn first(role: Role, server: impl Into<String>, address: impl Into<String>) -> Self {
         Self {
             cluster_id: None,
@@ -182,9 +182,9 @@ impl<'a> Deletion<'a> {
     }
 }
 
-/// What a server hears of the master.
+/// The master's reply to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeartbeatAnswer {
+pub struct HeartbeatReply {
     /// The cluster's id.
     pub cluster_id: String,
     /// The version of the server's lists that the master has; zero: none.
@@ -211,7 +211,7 @@ pub struct HeartbeatAnswer {
     pub draining: bool,
     /// It is stopping, and nothing keeps it.
     pub may_stop: bool,
-    /// What it may do until it is heard again.
+    /// What it may do until the next reply.
     pub leased: Leased,
 }
 
@@ -253,7 +253,7 @@ pub enum Action {
     Create {
         /// The tablet.
         tablet: Tablet,
-        /// The server has said that it has it: it must not make an empty one in its place.
+        /// The server has reported it: it must not make an empty one in its place.
         made: bool,
         /// It refuses what is below, from before it serves the tablet.
         barrier: Timestamp,
@@ -294,7 +294,7 @@ pub enum Action {
     },
 }
 
-/// What a tablet server says of a command that it has carried out.
+/// A tablet server's report of a command that it has carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// How many groups of changes it has made durable.
@@ -314,7 +314,7 @@ impl Done {
 }
 
 impl Action {
-    /// Whether somebody may wait for it.
+    /// Whether a request may wait for it.
     pub(crate) fn is_awaited(&self) -> bool {
         matches!(
             self,
@@ -370,7 +370,9 @@ pub enum Note {
         tablet: u64,
         table: String,
     },
-    #[error("{server} was not heard for long, and the other oracles are enough: it is forgotten")]
+    #[error(
+        "{server} has sent no heartbeat for long, and the other oracles are enough: it is forgotten"
+    )]
     Departed { server: String },
     #[error("tablet {tablet} is moved from {from} to {to}")]
     MoveBegan {
@@ -453,7 +455,7 @@ impl Heartbeat {
         }
         let has_tablets = !self.tablets.is_empty() || !self.departed.is_empty();
         if !self.has_lists && has_tablets {
-            return malformed("it says that its lists are left out, and has tablets".into());
+            return malformed("its lists are left out, and it has tablets".into());
         }
         let is_table = |id: &u32| (1..u32::MAX).contains(id);
         if let Some(id) = self.deleted_tables.iter().find(|id| !is_table(id)) {
@@ -474,11 +476,11 @@ impl Heartbeat {
         }
     }
 
-    /// Whether the state has what the server has. It is older than the server otherwise, or was rebuilt without it: what
-    /// else it lacks nobody knows.
+    /// Whether the state has all that the server has. Otherwise the state is older than the server, or was rebuilt without it, and
+    /// may miss more than that.
     ///
-    /// `has_joined`: this start of it was accepted by this master, and had nothing then that the state lacks. What it has now
-    /// was made by a late command.
+    /// `has_joined`: this master accepted this incarnation of the server when it had nothing that the state doesn't have. What it has
+    /// now was made by a late command.
     pub(crate) fn check_known(
         &self,
         state: &DirectoryState,

@@ -1,4 +1,4 @@
-//! How the master is, for anyone who watches it.
+//! The facts about a master for its metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use percolator_protocol::types::{TabletState, Timestamp};
 use crate::core::Directory;
 use crate::state::{Drain, Placement, Role, TableState};
 
-/// Of something, by what it is told apart.
+/// Counts by a distinguishing label.
 pub(crate) type Counts<K> = BTreeMap<K, i64>;
 
 /// How the master is now.
@@ -24,11 +24,11 @@ pub(crate) struct Facts {
     pub(crate) tables: Counts<&'static str>,
     /// Tablets, by state.
     pub(crate) tablets: Counts<&'static str>,
-    /// Tablets that nobody serves because a tablet server is down, by the server.
+    /// Tablets that are not served because a tablet server is down, by the server.
     pub(crate) down_by_owner: Counts<String>,
     /// Tablets that servers are getting from others.
     pub(crate) tablets_moving: i64,
-    /// Tablets of servers that are to have none.
+    /// Tablets of servers that are drained.
     pub(crate) tablets_to_drain: i64,
     /// Tablets, by their table's name.
     pub(crate) by_table: Counts<String>,
@@ -136,8 +136,8 @@ impl Directory {
         facts
     }
 
-    /// Gives the states in which tablets are, each with the server without which nobody serves these and with how many they are. Looks
-    /// at no tablet that its owner's present list has.
+    /// Gives the states in which tablets are, each with the server whose absence keeps them from being served and with their number.
+    /// Visits no tablet that its owner's present list has.
     fn count_tablets(&self, now: Duration, mut count: impl FnMut(&'static str, &str, usize)) {
         for (owner, listed) in self.tablets.listed() {
             let is_alive = self.is_alive(owner, now);

@@ -11,7 +11,7 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 
-use crate::core::{Directory, SILENCE_MAX};
+use crate::core::{Directory, HEARTBEAT_TIMEOUT};
 use crate::events::Heartbeat;
 use crate::refusal::Refusal;
 use crate::state::{DirectoryState, Role};
@@ -28,7 +28,7 @@ pub(crate) const JUMP_MAX: Duration = Duration::from_secs(10);
 /// Above the oracle's time by more than this, a tablet server's timestamps are not believed.
 pub(crate) const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What a server may do until it is heard again.
+/// What a server may do until the next reply to its heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leased {
     /// A tablet server answers nothing that depends on a timestamp above this; zero: nothing.
@@ -155,7 +155,7 @@ impl Directory {
         }
     }
 
-    /// Takes in how many groups this start of a server has made durable, as it has said with an answer.
+    /// Takes in how many groups this incarnation of a server has made durable, by its response to a command.
     pub(crate) fn learn_groups(&mut self, server: &str, incarnation: u64, groups: u64) {
         let Some(state) = &mut self.state else { return };
         if let Some(server) = state.servers.get_mut(server)
@@ -168,7 +168,7 @@ impl Directory {
     /// Takes in what the oracle has answered this master.
     pub(crate) fn learn_oracle_time(&mut self, time: Timestamp) {
         self.collection.now = self.collection.now.max(time);
-        // A heartbeat says less: it may have been long on its way, and be older than leases that were granted since.
+        // A heartbeat is weaker: it may have been long on its way, and be older than leases that were granted since.
         if let Some(state) = &mut self.state
             && state.leases_unknown
             && time != Timestamp::ZERO
@@ -244,7 +244,7 @@ impl Directory {
         if self.is_proven(beat) {
             return Ok(Before::Over);
         }
-        if self.is_heard_beside(beat) {
+        if self.is_alive_beside(beat) {
             return Err(Refusal::Duplicate {
                 server: beat.server.clone(),
                 first: known.address.clone(),
@@ -258,7 +258,7 @@ impl Directory {
         })
     }
 
-    /// Takes note of another incarnation than the accepted one, when it is first heard.
+    /// Records the first heartbeat of an incarnation other than the accepted one.
     fn note_rival(&mut self, now: Duration, beat: &Heartbeat) {
         if let Some(live) = self.live.get_mut(&beat.server)
             && live.incarnation != beat.incarnation
@@ -270,12 +270,12 @@ impl Directory {
         }
     }
 
-    /// Whether the accepted incarnation was heard since this other one began: so it lives. Before that it may have died
+    /// Whether the accepted incarnation has sent a heartbeat since this other one began: so it is alive. Before that it may have died
     /// just now.
-    fn is_heard_beside(&self, beat: &Heartbeat) -> bool {
+    fn is_alive_beside(&self, beat: &Heartbeat) -> bool {
         self.live.get(&beat.server).is_some_and(|live| {
             let since = live.rival.filter(|(rival, _)| *rival == beat.incarnation);
-            since.is_some_and(|(_, since)| live.heard_at > since)
+            since.is_some_and(|(_, since)| live.last_heartbeat > since)
         })
     }
 
@@ -304,7 +304,7 @@ impl Directory {
     pub(crate) fn oracle_lease_ends(&self, server: &str) -> Duration {
         let granted_before = self.known_since + self.oracle_lease_before();
         let granted = self.live.get(server);
-        let granted = granted.map(|live| live.heard_at + self.settings.lease);
+        let granted = granted.map(|live| live.last_heartbeat + self.settings.lease);
         granted.map_or(granted_before, |granted| granted.max(granted_before))
     }
 
@@ -334,8 +334,8 @@ impl Directory {
         }
     }
 
-    /// Whether the folder of another incarnation has what the server has reported. Tablets that an empty one lacks are
-    /// missing, which is told otherwise.
+    /// Whether the folder of another incarnation has what the server has reported. Tablets that an empty folder doesn't have are
+    /// missing, which is reported elsewhere.
     fn check_folder(&self, beat: &Heartbeat) -> Result<(), Refusal> {
         // Behind one that has lost tablets, any that has them is better.
         let lost = self.losers().contains_key(&*beat.server);
@@ -386,12 +386,12 @@ impl Directory {
     }
 }
 
-/// Whether this start of the server has said more since it sent this heartbeat, which was long on its way. What it didn't
-/// have yet would be taken for lost.
-pub(crate) fn has_said_more(state: &DirectoryState, beat: &Heartbeat) -> bool {
+/// Whether this incarnation of the server has reported more since it sent this heartbeat, which was long on its way. What it
+/// didn't have yet would be taken for lost.
+pub(crate) fn has_reported_more(state: &DirectoryState, beat: &Heartbeat) -> bool {
     let known = state.servers.get(&beat.server);
     known.is_some_and(|known| known.incarnation == beat.incarnation && beat.groups < known.groups)
 }
 
-/// Servers that are not heard for this long can be taken for silent.
-const _: () = assert!(SILENCE_MAX.as_millis() < LEASE.as_millis());
+/// A server is down before its lease has ended.
+const _: () = assert!(HEARTBEAT_TIMEOUT.as_millis() < LEASE.as_millis());

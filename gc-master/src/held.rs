@@ -1,4 +1,4 @@
-//! What holds the points of collection back: decided here, for people, who are told of it, and for metrics.
+//! What holds the read barrier and the safe point back, for people and for metrics.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::core::Directory;
 use crate::sessions::Owner;
 use crate::state::{DirectoryState, Table, TableState};
 
-/// A tablet server that is alive may take so long over a barrier that it was told of.
+/// How long a tablet server that is alive may take to make a barrier durable before that is reported.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
-/// Locks are resolved for so long before that is told of.
+/// How long the resolution of locks may take before that is reported.
 const RESOLVING_MAX: Duration = Duration::from_secs(10);
 
 /// Something that is in the way.
@@ -22,9 +22,9 @@ pub(crate) struct Hold {
     pub(crate) by: &'static str,
     /// The server; empty: none alone.
     pub(crate) server: String,
-    /// In words, where [`Self::by`] says too little.
+    /// In words, if [`Self::by`] is not enough.
     pub(crate) what: String,
-    /// Whose lock it is; zero: nobody's.
+    /// Whose lock it is; zero: no one's.
     pub(crate) start_ts: Timestamp,
     /// For how long.
     pub(crate) since: Duration,
@@ -99,7 +99,7 @@ impl Directory {
     /// Tablet servers that keep resolved back, and the safe point for a while.
     fn servers_in_the_way(&self, state: &DirectoryState, now: Duration) -> Vec<Hold> {
         let points = state.gc.points();
-        // Just after the master's start nobody can have been heard.
+        // Just after the master's start no server can have reported.
         if points.resolved >= points.barrier || now < self.settled_at() {
             return Vec::new();
         }
@@ -112,7 +112,7 @@ impl Directory {
     fn waited_for<'a>(&'a self, state: &'a DirectoryState) -> BTreeSet<&'a str> {
         let in_use = self.tablets.in_use().map(|tablets| tablets.owner);
         let mut servers: BTreeSet<&str> = in_use.collect();
-        // Rows that nobody has reported may be at any that was not heard.
+        // Rows that no server has reported may be at any that has sent no heartbeat.
         let is_waited_for = |(_, table): (u32, &Table)| table.drop_at.is_none();
         if self.tables_with_gaps(state).any(is_waited_for) {
             servers.extend(self.unheard_of(state));
@@ -155,11 +155,11 @@ impl Directory {
         let reported = self.reported(server);
         let behind = reported.is_none_or(|barrier| barrier < points.barrier);
         if behind && !self.is_alive(server, now) {
-            let heard_at = self.live.get(server).map(|live| live.heard_at);
+            let last_heartbeat = self.live.get(server).map(|live| live.last_heartbeat);
             return Some(Hold {
                 by: "server_down",
                 what: "the tablet server does not answer".into(),
-                since: now.saturating_sub(heard_at.unwrap_or_default()),
+                since: now.saturating_sub(last_heartbeat.unwrap_or_default()),
                 ..hold
             });
         }
@@ -169,7 +169,7 @@ impl Directory {
                 by: "locks",
                 what: obstacle.what.clone(),
                 start_ts: obstacle.start_ts,
-                since: obstacle.since + now.saturating_sub(live.heard_at),
+                since: obstacle.since + now.saturating_sub(live.last_heartbeat),
                 ..hold
             });
         }
@@ -180,7 +180,7 @@ impl Directory {
         if let Some(since) = for_long(live.behind_since, BEHIND_MAX) {
             return Some(Hold {
                 by: "server_behind",
-                what: "the tablet server answers, and does not take the barrier: its log says why"
+                what: "the tablet server answers, and does not take the barrier: its log has the reason"
                     .into(),
                 since,
                 ..hold
@@ -198,28 +198,28 @@ impl Directory {
     /// Tablet servers whose folder is another one now.
     fn lost_tables(&self, state: &DirectoryState, now: Duration) -> Vec<Hold> {
         // Not for the moment in which a tablet was made and a heartbeat was under way.
-        let is_told = |(server, _): &(&str, BTreeSet<u32>)| !self.lost_tablets(server).is_empty();
+        let has_lost = |(server, _): &(&str, BTreeSet<u32>)| !self.lost_tablets(server).is_empty();
         let lost = |(server, tables): (&str, BTreeSet<u32>)| {
             let names = tables.iter().map(|id| &*state.tables[id].name);
             Hold {
                 by: "tablets_lost",
                 server: server.to_owned(),
                 what: format!(
-                    "the tablet server lacks tablets that it had, of {}: locks of any transaction may be there",
+                    "the tablet server has lost tablets of {}: locks of any transaction may be there",
                     names.collect::<Vec<_>>().join(", ")
                 ),
                 ..Hold::default()
             }
         };
-        let losers = self.losers().into_iter().filter(is_told).map(lost);
+        let losers = self.losers().into_iter().filter(has_lost).map(lost);
         let mut holds: Vec<Hold> = losers.collect();
-        if now >= self.settled_at() && self.are_heard(state) {
+        if now >= self.settled_at() && self.have_all_reported(state) {
             let waited_for = |(_, table): &(u32, &Table)| table.drop_at.is_none();
             let with_gaps = self.tables_with_gaps(state).filter(waited_for);
             let nowhere = with_gaps.map(|(_, table)| Hold {
                 by: "tablets_lost",
                 what: format!(
-                    "no tablet server has all rows of table {}, though all were heard: locks of any transaction may be there",
+                    "no tablet server has all rows of table {}, though all have reported: locks of any transaction may be there",
                     table.name
                 ),
                 ..Hold::default()
@@ -229,7 +229,7 @@ impl Directory {
         holds
     }
 
-    /// Who has named this transaction.
+    /// The clients that have named this transaction.
     pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<Owner> {
         match start_ts {
             Timestamp::ZERO => None,

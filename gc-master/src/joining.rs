@@ -17,10 +17,10 @@ use crate::startup::{self, StateLocation};
 /// One of several masters that is ready to take part.
 pub(crate) struct JoinedMaster {
     /// This start of it.
-    pub(crate) life: Incarnation,
+    pub(crate) process: Incarnation,
     /// What its folder keeps of promises.
     pub(crate) promises: Arc<PromiseFolder>,
-    /// The register of the state is still to be looked at.
+    /// The register of the state is still to be read.
     pub(crate) begins_late: bool,
 }
 
@@ -43,17 +43,17 @@ impl JoinedMaster {
         if !begins_late {
             startup::begin_shared_state(&state, options, folder).await?;
         }
-        let life = Incarnation::begin(folder.path(), folder::LOCK);
+        let process = Incarnation::begin(folder.path(), folder::LOCK);
         let start = (
-            member(options, address, &life, record.replica)?,
-            life.replaces.clone(),
+            member(options, address, &process, record.replica)?,
+            process.replaces.clone(),
         );
         let leadership = register.open(startup::LEADERSHIP, !begins_late)?;
         let leadership = (leadership, register.timing());
         let host = NetworkHost::new(&options.server, CopyFile::open(folder)?, metrics);
         let candidate = Arc::new(Replica::new(host, start, leadership, record));
         let joined = Self {
-            life,
+            process,
             promises: Arc::new(promises),
             begins_late,
         };
@@ -65,7 +65,7 @@ impl JoinedMaster {
 fn member(
     options: &Options,
     address: SocketAddr,
-    life: &Incarnation,
+    process: &Incarnation,
     replica: u64,
 ) -> Result<Member, Error> {
     if options.advertise.is_none() && address.ip().is_unspecified() {
@@ -75,7 +75,7 @@ fn member(
     let member = Member {
         name: options.server.clone(),
         address,
-        incarnation: life.incarnation,
+        incarnation: process.incarnation,
         replica,
     };
     member.fits().then_some(member).ok_or(Error::NameTooLong)

@@ -66,7 +66,7 @@ pub(crate) struct NetworkHost {
     copies: CopyFile,
     outage: RegisterOutage,
     logged: Mutex<Option<LoggedElection>>,
-    /// The other masters, as far as this one has heard of them.
+    /// The other masters, as far as this one knows them.
     standbys: Standbys,
     /// The addresses of all, for clients.
     masters: RwLock<Option<HeaderValue>>,

@@ -65,7 +65,7 @@ mod stored;
 mod tables;
 mod tables_by_id;
 
-pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
+pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, Settings};
 pub use balancer::{SPLIT_BYTES, SPLIT_LOAD};
 pub use candidate::{Candidate, Host, NotLeading};
 pub use commands::COMMAND_TIMEOUT;
@@ -74,7 +74,7 @@ pub use cuts::{Merging, Splitting};
 pub use durability::Closed;
 pub use error::Error;
 pub use events::{
-    Action, Command, Deletion, Departed, Done, Effects, Heartbeat, HeartbeatAnswer, Note, Start,
+    Action, Command, Deletion, Departed, Done, Effects, Heartbeat, HeartbeatReply, Note, Start,
 };
 pub use fencing::{LEASE, Leased};
 pub use locate::locate;

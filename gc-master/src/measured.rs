@@ -19,7 +19,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// What a request is told of that says in which trace it is.
+    /// The span of a request that names its trace.
     fn span<T>(&self, method: &'static str, request: &Request<T>) -> Option<Span> {
         let tracer = self.tracer.as_ref()?;
         let header = request.metadata().get(TraceContext::HEADER)?;

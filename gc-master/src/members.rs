@@ -1,4 +1,4 @@
-//! The cluster's servers, as far as this start of the master has heard of them.
+//! The cluster's servers, by their heartbeats since this start of the master.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ const FAILURE_CHARS_MAX: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) incarnation: u64,
-    pub(crate) heard_at: Duration,
+    pub(crate) last_heartbeat: Duration,
     /// The version of its lists that is known here: of its tablets, and more; zero: none.
     pub(crate) lists_version: u64,
-    /// Something in its lists is to be looked at again with the next heartbeat: it has to drop a tablet, or has lost a
+    /// Its lists are reconciled again with the next heartbeat: it has to drop a tablet, or has lost a
     /// conflict.
     pub(crate) looked_at_again: bool,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
@@ -44,12 +44,12 @@ pub(crate) struct Live {
     pub(crate) unresolved_since: Option<Duration>,
     /// The lock that is in the way.
     pub(crate) obstacle: Option<Obstacle>,
-    /// The barrier that it was told with its last heartbeat; since when it says that it has not taken one that it was
-    /// told.
-    pub(crate) told: Timestamp,
-    /// Another incarnation that was heard, and since when.
+    /// The barrier in the reply to its last heartbeat; and since when it reports that it has not made such a barrier
+    /// durable.
+    pub(crate) sent_barrier: Timestamp,
+    /// Another incarnation that has sent a heartbeat, and since when.
     pub(crate) rival: Option<(u64, Duration)>,
-    /// As far as it may answer, by what it was told.
+    /// How far it may answer, by the replies that it was sent.
     pub(crate) leased_to: Timestamp,
     pub(crate) behind_since: Option<Duration>,
     /// What it has to collect, and has collected.
@@ -66,9 +66,9 @@ pub(crate) struct Live {
     pub(crate) leads_term: u64,
     /// How long its last takeover took, in milliseconds.
     pub(crate) takeover_ms: Option<u64>,
-    /// It was told to end, and waits until others have its tablets.
+    /// It is stopping, and waits until others have its tablets.
     pub(crate) stopping: bool,
-    /// It has said that it ends.
+    /// It has reported that it ends.
     pub(crate) has_left: bool,
     /// It was answered that this master is about to end.
     pub(crate) knows_end: bool,
@@ -78,7 +78,7 @@ pub(crate) struct Live {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) times: u32,
-    /// What the last one said.
+    /// The last report.
     pub(crate) why: String,
     pub(crate) at: Duration,
 }
@@ -91,14 +91,16 @@ impl Live {
 
     /// Whether the server, which is there, has had this tablet and doesn't have it any more.
     pub(crate) fn has_lost(&self, id: u64) -> bool {
-        self.missing.get(&id).is_some_and(|(_, told)| *told)
+        self.missing
+            .get(&id)
+            .is_some_and(|(_, is_reported)| *is_reported)
     }
 
-    /// Of a server that is heard for the first time.
+    /// Of a server that sends its first heartbeat.
     pub(crate) fn new(incarnation: u64, now: Duration) -> Self {
         Self {
             incarnation,
-            heard_at: now,
+            last_heartbeat: now,
             lists_version: 0,
             looked_at_again: false,
             missing: BTreeMap::new(),
@@ -110,7 +112,7 @@ impl Live {
             resolved_ts: Timestamp::ZERO,
             unresolved_since: None,
             obstacle: None,
-            told: Timestamp::ZERO,
+            sent_barrier: Timestamp::ZERO,
             rival: None,
             leased_to: Timestamp::ZERO,
             behind_since: None,
@@ -134,20 +136,20 @@ impl Live {
         self.lists_version = 0;
     }
 
-    /// Whether its list is known here, and it gets no tablets, as far as it says.
+    /// Whether its list is known here, and it reports that it gets no tablets.
     pub(crate) fn gets_none(&self) -> bool {
         self.lists_version != 0 && self.arriving.iter().all(|it| it.failure.is_some())
     }
 
-    /// What it says of a tablet that it gets.
+    /// Its report of a tablet that it gets.
     pub(crate) fn arrival(&self, tablet: u64) -> Option<&Arrival> {
         self.arriving.iter().find(|it| it.tablet == tablet)
     }
 
-    /// Takes in what a heartbeat says of the server itself.
-    pub(crate) fn hear(&mut self, now: Duration, beat: &Heartbeat) {
+    /// Takes in a heartbeat's facts about the server itself.
+    pub(crate) fn record_heartbeat(&mut self, now: Duration, beat: &Heartbeat) {
         self.incarnation = beat.incarnation;
-        self.heard_at = now;
+        self.last_heartbeat = now;
         self.leads_term = beat.leads_term;
         self.takeover_ms = beat.takeover_ms;
         self.stopping = beat.stopping;
@@ -176,7 +178,7 @@ impl Live {
 }
 
 impl Directory {
-    /// Which start of the server was heard of last; zero: none since the master's own start.
+    /// The incarnation of the server that sent the last heartbeat; zero: none since the master's own start.
     pub fn incarnation(&self, server: &str) -> u64 {
         self.live.get(server).map_or(0, |live| live.incarnation)
     }
@@ -184,10 +186,10 @@ impl Directory {
     /// Whether a heartbeat came within three intervals, which did not say that the server ends.
     pub fn is_alive(&self, server: &str, now: Duration) -> bool {
         let live = self.live.get(server).filter(|live| !live.has_left);
-        live.is_some_and(|live| now.saturating_sub(live.heard_at) < self.silence_max())
+        live.is_some_and(|live| now.saturating_sub(live.last_heartbeat) < self.heartbeat_timeout())
     }
 
-    /// Whether the server was told to end, and has not ended yet.
+    /// Whether the server is stopping, and has not ended yet.
     pub(crate) fn is_stopping(&self, server: &str, now: Duration) -> bool {
         let live = self.live.get(server);
         self.is_alive(server, now) && live.is_some_and(|live| live.stopping)
@@ -205,7 +207,7 @@ impl Directory {
         !tablet.listed && self.reported(&tablet.owner).is_some()
     }
 
-    /// Tablets of tables that are being deleted, that the server had and lacks. They have to be given up.
+    /// Tablets of tables that are being deleted that the server had and has no more. They have to be given up.
     pub(crate) fn lost_in_deletion(&self, server: &str) -> Vec<u64> {
         let Some(state) = &self.state else {
             return Vec::new();
@@ -219,8 +221,8 @@ impl Directory {
         lost.map(|(id, _)| id).collect()
     }
 
-    /// The tablet servers that don't have tablets which they had, and the tables of these; but tables that are being
-    /// deleted, whose rows nobody asks for any more.
+    /// The tablet servers that don't have tablets which they had, and the tables of these; but not tables that are being
+    /// deleted, whose rows are not needed any more.
     pub(crate) fn losers(&self) -> BTreeMap<&str, BTreeSet<u32>> {
         let Some(state) = &self.state else {
             return BTreeMap::new();
@@ -240,13 +242,13 @@ impl Directory {
             .collect()
     }
 
-    /// How long ago the server was heard; none: not since this start.
-    pub(crate) fn silence(&self, server: &str, now: Duration) -> Option<Duration> {
+    /// The time since the server's last heartbeat; none: it has sent none since this start.
+    pub(crate) fn time_since_heartbeat(&self, server: &str, now: Duration) -> Option<Duration> {
         let live = self.live.get(server)?;
-        Some(now.saturating_sub(live.heard_at))
+        Some(now.saturating_sub(live.last_heartbeat))
     }
 
-    /// How long the server's disk stalls, as it said last.
+    /// How long the server's disk stalls, by its last report.
     pub(crate) fn disk_stalled_ms(&self, server: &str) -> u32 {
         self.live.get(server).map_or(0, |live| live.disk_stalled_ms)
     }
@@ -262,7 +264,7 @@ impl Directory {
         failed.map(|failed| u64::from(failed.times)).sum()
     }
 
-    /// Where the server shows metrics, as it said last.
+    /// Where the server shows metrics, by its last report.
     pub(crate) fn metrics_address(&self, server: &str) -> Option<SocketAddr> {
         self.live.get(server)?.metrics_address
     }

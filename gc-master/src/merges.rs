@@ -16,7 +16,7 @@ use crate::state::{Placement, TableState};
 pub(crate) const MERGE_AFTER: Duration = Duration::from_secs(3600);
 /// They are small when both together have at most one in so many of the bytes above which a tablet is split.
 const SMALL_PART: u64 = 4;
-/// Tablets that one look looks at.
+/// The number of tablets that one step considers.
 const LOOKED: usize = 64;
 /// Neighbours that are remembered.
 const REMEMBERED: usize = 10_000;
@@ -26,7 +26,7 @@ const MOVES_MAX: usize = 2;
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(crate) struct Merges {
-    /// The table, and the row in it, where the next look begins.
+    /// The table, and the row in it, where the next step begins.
     next: (u32, Bytes),
     /// Neighbours that are small, by the second one.
     small: BTreeMap<u64, Small>,

@@ -1,5 +1,5 @@
-//! Handing tablets over from server to server: the server that gets one is told where its owner is, and does the rest. The
-//! owners' word counts: a tablet is where it is reported at its highest epoch, or where its owner says that it has gone.
+//! Handing tablets over from server to server: the new owner gets the address of the old one, and does the rest. The
+//! owners' reports count: a tablet is where it is reported at its highest epoch, or where its owner reports that it has gone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::reported::{Arrival, Whereabouts};
 use crate::state::{Placement, TableState};
 
-/// A tablet that is handed over, for a person or for the master itself. The servers go on with it when nobody waits any more.
+/// A tablet that is handed over, for a person or for the master itself. The servers go on with it when no request waits any more.
 #[derive(Debug)]
 pub struct Moving {
     tablet: u64,
@@ -22,10 +22,10 @@ pub struct Moving {
     to: String,
     /// What the server that gets it was asked. It is asked again when something of that has changed.
     attempt: Option<Attempt>,
-    /// When that was answered: what the server says of the tablet later is about this attempt.
+    /// When the server responded to the command: later reports of the tablet are about this attempt.
     since: Option<Duration>,
     until: Option<Duration>,
-    /// It was looked whether the server may get the tablet, or the master itself has.
+    /// The server may get the tablet: that was checked, or the master itself decided it.
     is_checked: bool,
 }
 
@@ -51,7 +51,7 @@ impl Moving {
         }
     }
 
-    /// The same for somebody who waits until then at the most.
+    /// The same for a request that waits until then at the most.
     pub(crate) fn within(tablet: u64, to: &str, until: Duration) -> Self {
         Self {
             until: Some(until),
@@ -64,7 +64,7 @@ impl Moving {
         self.tablet == tablet && self.to == server
     }
 
-    /// As the master itself wants it: it goes on until it is done or refused.
+    /// A move that the master itself decided: it goes on until it is done or refused.
     pub(crate) fn of_master(tablet: u64, to: &str) -> Self {
         Self {
             until: Some(Duration::MAX),
@@ -73,7 +73,7 @@ impl Moving {
         }
     }
 
-    /// Begins it, or looks how far it is.
+    /// Begins it, or checks how far it is.
     ///
     /// # Errors
     /// [`Refusal::NoSuchTablet`], [`Refusal::NoSuchServer`], [`Refusal::NotReady`], [`Refusal::OwnerAway`],
@@ -126,7 +126,7 @@ impl Moving {
 }
 
 impl Directory {
-    /// What the server is told that gets a tablet.
+    /// The command to the server that gets a tablet.
     fn import(
         &self,
         now: Duration,
@@ -181,14 +181,16 @@ impl Directory {
     fn check_arrival(&self, to: &str, id: u64, epoch: u64, since: Duration) -> Result<(), Refusal> {
         let refused = self.commands.failure(id, to).cloned();
         let live = self.live.get(to);
-        let heard = live.filter(|live| live.heard_at > since);
-        let said = heard.and_then(|live| live.arrival(id));
-        let said = said.filter(|it| it.epoch == epoch);
+        let reported = live.filter(|live| live.last_heartbeat > since);
+        let arrival = reported.and_then(|live| live.arrival(id));
+        let arrival = arrival.filter(|it| it.epoch == epoch);
         // It remembers some failures only. That it serves the tablet it would report together with the end of the arrival.
         let forgotten = live
-            .filter(|live| said.is_none() && live.heard_at > since + self.silence_max())
+            .filter(|live| {
+                arrival.is_none() && live.last_heartbeat > since + self.heartbeat_timeout()
+            })
             .map(|_| "it doesn't know of it any more".to_owned());
-        let failed = said.and_then(|it| it.failure.clone());
+        let failed = arrival.and_then(|it| it.failure.clone());
         match refused.or(failed).or(forgotten) {
             Some(cause) => Err(Refusal::NotMoved {
                 tablet: id,
@@ -210,7 +212,7 @@ impl Directory {
         }
     }
 
-    /// Takes in what an owner says of tablets that it has handed over: they are where they have gone, until that server reports
+    /// Takes in an owner's report of tablets that it has handed over: they are at the named server until that server reports
     /// them itself.
     pub(crate) fn take_departed(&mut self, server: &str, departed: Vec<Departed>) {
         for Departed { tablet, to } in &departed {
@@ -251,7 +253,7 @@ impl Directory {
         }
     }
 
-    /// Of the tablets that a server has handed over, those whose rows others report: nobody asks for them there any more.
+    /// The tablets that a server has handed over whose rows others report: it may forget them.
     pub(crate) fn settled_moves(&self, server: &str) -> Vec<u64> {
         let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
             return Vec::new();
@@ -302,10 +304,10 @@ impl Directory {
         settled.map(|it| (it.tablet, it.epoch)).collect()
     }
 
-    /// The server without which nobody serves a tablet: its owner; or the one that has handed it over, before the owner has heard so. That
-    /// one has the only proof of it, and the owner's copy is complete.
+    /// The server without which a tablet is not served: its owner; or, until the owner knows of the hand-over, the one that has handed
+    /// it over. That one has the only proof of it, and the owner's copy is complete.
     pub(crate) fn holder<'a>(&'a self, id: u64, tablet: &'a Placement) -> &'a str {
-        // Nearly all are: nothing is looked up for them.
+        // Nearly all are: nothing is searched for them.
         if tablet.listed {
             return &tablet.owner;
         }
@@ -317,7 +319,7 @@ impl Directory {
         }
     }
 
-    /// Tablets that are under way: the server that gets each, and what it has said of that. One that is down gets none.
+    /// Tablets that are under way: the server that gets each, and its report of that. One that is down gets none.
     pub(crate) fn arrivals(&self, now: Duration) -> BTreeMap<u64, (&str, &Arrival)> {
         let live = self.live.iter();
         let up = live.filter(|(server, _)| self.is_alive(server, now));

@@ -50,11 +50,11 @@ impl Heartbeat {
 
 /// A server that is not needed any more is forgotten after this.
 const DEPARTED_AFTER: Duration = Duration::from_secs(60);
-/// The same if it isn't known how many servers there are to be.
+/// The same if the expected number of servers isn't known.
 const DEPARTED_AFTER_AT_MOST: Duration = Duration::from_secs(600);
 
-/// Whether one of several servers that was silent for so long is not missed: `alive` are there, and `expected` are to be; 0: that
-/// isn't known. `has_left`: it has said that it ends.
+/// Whether one of several servers that has sent nothing for so long is not missed: `alive` are there of the `expected`; 0: that
+/// isn't known. `has_left`: it has reported that it ends.
 pub(crate) fn has_departed(silence: Duration, has_left: bool, alive: usize, expected: u32) -> bool {
     match expected as usize {
         0 if !has_left => silence >= DEPARTED_AFTER_AT_MOST,
@@ -63,8 +63,8 @@ pub(crate) fn has_departed(silence: Duration, has_left: bool, alive: usize, expe
 }
 
 impl Directory {
-    /// Forgets oracles that were taken away from the register: that others of it are there, of which one leads, and as many as
-    /// there are to be. One that is forgotten and comes back is accepted as a new one.
+    /// Forgets oracles that were taken away from the register, if the others of it are there as expected, and one of them leads. One
+    /// that is forgotten and comes back is accepted as a new one.
     pub(crate) fn forget_gone_oracles(&mut self, now: Duration) {
         let Some(state) = &self.state else { return };
         let oracles: Vec<&String> = state.servers.oracles().map(|(name, _)| name).collect();
@@ -79,8 +79,8 @@ impl Directory {
         let expected = self.manifest.oracles_expected();
         let is_gone = |name: &str| {
             let live = self.live.get(name);
-            let heard_at = live.map_or(self.known_since, |live| live.heard_at);
-            let silence = now.saturating_sub(heard_at);
+            let last_heartbeat = live.map_or(self.known_since, |live| live.last_heartbeat);
+            let silence = now.saturating_sub(last_heartbeat);
             let has_left = live.is_some_and(|live| live.has_left);
             let is_leased = now < self.oracle_lease_ends(name);
             !is_leased && has_departed(silence, has_left, alive.len(), expected)
@@ -102,12 +102,12 @@ impl Directory {
         self.effects.notes.push(Note::Departed { server: name });
     }
 
-    /// The term in which an oracle leads, as it said last; 0: it doesn't, or is alone.
+    /// The term in which an oracle leads, by its last report; 0: it doesn't, or is alone.
     pub(crate) fn leads_term(&self, server: &str) -> u64 {
         self.live.get(server).map_or(0, |live| live.leads_term)
     }
 
-    /// How long the last takeover of an oracle took, in milliseconds, as it said last.
+    /// How long the last takeover of an oracle took, in milliseconds, by its last report.
     pub(crate) fn takeover_ms(&self, server: &str) -> Option<u64> {
         self.live.get(server)?.takeover_ms
     }

@@ -8,7 +8,7 @@ use crate::events::Deletion;
 use crate::refusal::Refusal;
 use crate::state::TableState;
 
-/// A request waits this long for tablet servers: less than clients wait for an answer, so that they hear whom it waits
+/// A request waits this long for tablet servers: less than the clients' request timeout, so that they learn which servers it waits
 /// for. What it began goes on after that.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(4);
 
@@ -37,7 +37,7 @@ impl<R> Pending<R> {
     }
 }
 
-/// A table that is being created for somebody.
+/// A request to create a table.
 #[derive(Debug)]
 pub struct Creation {
     name: String,
@@ -45,7 +45,7 @@ pub struct Creation {
     begun: Option<Begun>,
 }
 
-/// A table that is being deleted for somebody.
+/// A request to delete a table.
 #[derive(Debug)]
 pub struct Removal {
     name: String,
@@ -57,7 +57,7 @@ pub struct Removal {
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     table: u32,
-    /// When the caller is told what it waits for.
+    /// When the request is refused as pending.
     until: Duration,
 }
 
@@ -96,7 +96,7 @@ impl Creation {
         }
     }
 
-    /// Begins it, or looks how far it is. The table, when it is done.
+    /// Begins the creation, or checks how far it is. Returns the table when it is done.
     ///
     /// # Errors
     /// Those of [`Directory::create_table`]; [`Refusal::Pending`] when it takes long, and
@@ -138,8 +138,8 @@ impl Removal {
         }
     }
 
-    /// Begins it, or looks how far it is. The table, when it is done: nobody can use it any more, and its owners know that, also for a
-    /// master that loses its state.
+    /// Begins the deletion, or checks how far it is. Returns the table when it is done: no client can use it any more, and its owners
+    /// know that, also for a master that loses its state.
     ///
     /// # Errors
     /// Those of [`Directory::delete_table`]; [`Refusal::Pending`] if a server doesn't freeze its tablets in time.

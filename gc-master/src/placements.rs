@@ -1,5 +1,5 @@
-//! Where tablets are, as their owners have reported it to this start of the master: soft state. Found by id, by owner and by
-//! rows, and counted, so that nothing that happens often looks at all of them.
+//! Where tablets are, by their owners' reports to this start of the master: soft state. Found by id, by owner and by
+//! rows, and counted, so that frequent operations don't visit all of them.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ pub struct Placements {
     by_id: BTreeMap<u64, Placement>,
     by_owner: BTreeMap<String, OwnerTablets>,
     by_table: BTreeMap<u32, TableTablets>,
-    /// How many placements were looked at one by one, for tests.
+    /// How many placements were visited one by one, for tests.
     visited: Cell<u64>,
 }
 
@@ -325,8 +325,8 @@ impl Placements {
         Some(placement)
     }
 
-    /// Sets what was last heard of a tablet. Whether that is news.
-    pub fn hear(&mut self, id: u64, made: bool, state: TabletState) -> bool {
+    /// Records the last report of a tablet. Returns whether it changes anything.
+    pub fn update(&mut self, id: u64, made: bool, state: TabletState) -> bool {
         self.change(id, |placement| {
             placement.made = made;
             placement.state = state;
@@ -347,7 +347,7 @@ impl Placements {
         }
     }
 
-    /// How many placements were looked at one by one, for tests.
+    /// How many placements were visited one by one, for tests.
     pub fn visited(&self) -> u64 {
         self.visited.get()
     }

@@ -141,7 +141,7 @@ impl Flags {
     }
 }
 
-/// A lease that servers can renew in time, and that somebody can wait for.
+/// A lease that servers can renew in time, and that people can wait for.
 fn lease(text: &str) -> Result<Duration, String> {
     let lease = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if (Duration::from_secs(2)..=Duration::from_secs(300)).contains(&lease) {

@@ -7,7 +7,7 @@ use crate::reported::Collected;
 /// A rate is that of about this long.
 const RATE_OVER: Duration = Duration::from_secs(10);
 
-/// What a tablet server has said of its collection.
+/// A tablet server's report of its collection.
 #[derive(Debug, Default)]
 pub(crate) struct Progressed {
     /// The last time.
@@ -22,7 +22,7 @@ pub(crate) struct Progressed {
 
 impl Progressed {
     /// `None`: it is as it was.
-    pub(crate) fn heard(&mut self, now: Duration, progress: Option<Collected>) {
+    pub(crate) fn update(&mut self, now: Duration, progress: Option<Collected>) {
         if let Some(progress) = progress {
             let tablets = || progress.tablets.iter();
             self.waiting = tablets().map(|tablet| tablet.waiting).sum();

@@ -13,14 +13,14 @@ use crate::refusal::Refusal;
 /// Of which one knows at a time.
 pub(crate) const PROXIES_MAX: usize = 1_000;
 /// A proxy that was silent for longer counts as down: three introductions are missing.
-const SILENCE_MAX: Duration = Duration::from_secs(6);
+const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(6);
 /// One that was silent for so long is forgotten: proxies come and go with the load, and one that ends by force can't say so.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// A pod's name has at most so many bytes, and so has a host's, with 6 for a port.
 const NAME_BYTES_MAX: usize = 253;
 const ADDRESS_BYTES_MAX: usize = NAME_BYTES_MAX + 6;
 
-/// What a proxy says of itself.
+/// A proxy's report of itself.
 #[derive(Clone, Debug)]
 pub struct ProxyIntroduction {
     /// Its name.
@@ -56,7 +56,7 @@ struct KnownProxy {
     /// When it introduced itself first, since the master's start.
     since: Duration,
     /// When it did so last.
-    heard: Duration,
+    introduced_at: Duration,
 }
 
 impl Proxies {
@@ -96,7 +96,7 @@ impl Proxies {
         let known = KnownProxy {
             metrics_address,
             since: before.map_or(now, |before| before.since),
-            heard: now,
+            introduced_at: now,
         };
         self.0.insert(place, known);
         Ok(())
@@ -104,12 +104,12 @@ impl Proxies {
 
     fn forget(&mut self, now: Duration) {
         self.0
-            .retain(|_, known| now.saturating_sub(known.heard) < FORGOTTEN_AFTER);
+            .retain(|_, known| now.saturating_sub(known.introduced_at) < FORGOTTEN_AFTER);
     }
 
-    /// Those that were heard lately, by name and address.
+    /// The proxies that have introduced themselves lately, by name and address.
     pub(crate) fn list(&self, now: Duration) -> impl Iterator<Item = ListedProxy<'_>> {
-        let silence = move |known: &KnownProxy| now.saturating_sub(known.heard);
+        let silence = move |known: &KnownProxy| now.saturating_sub(known.introduced_at);
         let known = self.0.iter();
         known
             .filter(move |(_, known)| silence(known) < FORGOTTEN_AFTER)
@@ -117,7 +117,7 @@ impl Proxies {
                 server,
                 address,
                 metrics_address: known.metrics_address,
-                is_alive: silence(known) < SILENCE_MAX,
+                is_alive: silence(known) < INTRODUCTION_TIMEOUT,
                 silent: silence(known),
                 known: now.saturating_sub(known.since),
             })
@@ -125,7 +125,7 @@ impl Proxies {
 }
 
 impl Directory {
-    /// A proxy says that it serves, or that it ends.
+    /// Registers a proxy that serves, or records that it ends.
     ///
     /// # Errors
     /// [`Refusal::Proxy`].
@@ -201,7 +201,7 @@ mod tests {
         let mut proxies = Proxies::default();
         let mut metrics = proxy("a", "h:1");
         metrics.metrics_address = "host:9090".to_owned();
-        for (wrong, says) in [
+        for (wrong, reason) in [
             (proxy("", "h:1"), "name"),
             (proxy("a\u{1b}[2J", "h:1"), "name"),
             (proxy(&"a".repeat(254), "h:1"), "253"),
@@ -216,7 +216,7 @@ mod tests {
             (metrics, "IP:PORT"),
         ] {
             let error = proxies.introduced(Duration::ZERO, wrong).unwrap_err();
-            assert!(error.contains(says) && error.len() < 400, "{error}");
+            assert!(error.contains(reason) && error.len() < 400, "{error}");
         }
         for number in 1..=PROXIES_MAX {
             let one = proxy("a", &format!("h:{number}"));

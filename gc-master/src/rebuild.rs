@@ -1,9 +1,9 @@
 //! Rebuilds a lost state, once: at a person's command, from what the tablet servers report that the person names
 //! (`docs/design/rebuild.md`).
 //!
-//! A master without a state keeps what servers report, and refuses them. The list of names is the authority: nothing else says
-//! which servers there are, so rows that none of the named ones has are gone. What owners can't report is chosen so that it is
-//! safe: ids from a later block, leases and starts of servers that are unknown.
+//! A master without a state keeps what servers report, and refuses them. The list of names is the authority on which servers
+//! there are: rows that none of the named ones has are gone. What owners can't report is chosen so that it is
+//! safe: ids from a later block, and unknown leases and incarnations of servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -174,7 +174,7 @@ impl<'a> Plan<'a> {
         }
         if !silent.is_empty() && !mutants::on(Mutant::RebuildWithoutAll) {
             self.problems.push(format!(
-                "not heard in the last {} s: {}. Start them; or don't name those that are gone for good, with their rows",
+                "no heartbeat in the last {} s: {}. Start them; or don't name those that are gone for good, with their rows",
                 FRESH.as_secs(),
                 list(silent)
             ));
@@ -315,8 +315,8 @@ impl<'a> Plan<'a> {
         placements
     }
 
-    /// Complete copies of tablets whose owners, which alone can hand them over, are not there. They go if rows that nobody has
-    /// are given up.
+    /// Complete copies of tablets whose owners, which alone can hand them over, are not there. They are dropped if rows that no server
+    /// has are given up.
     fn lose_copies(&mut self, placements: &Placements) {
         for (name, beat) in &self.members {
             let complete = beat.arriving.iter();
@@ -476,7 +476,7 @@ impl<'a> Plan<'a> {
         copies.map(|it| it.epoch + 2).max().unwrap_or(1)
     }
 
-    /// Enters the servers. Which start of each was accepted nobody knows, unless it says so.
+    /// Enters the servers. Which incarnation of each was accepted is unknown, unless it reports it.
     fn enter_servers(&self, state: &mut DirectoryState) {
         state.leases_unknown = true;
         let beats = self.members.values().chain(self.oracles.values());

@@ -1,4 +1,4 @@
-//! What a person asks who has a lost state rebuilt, and hears: see [`Directory::rebuild`](crate::Directory::rebuild).
+//! The command to rebuild a lost state, and its result: see [`Directory::rebuild`](crate::Directory::rebuild).
 
 use percolator_protocol::safe_point::Points;
 

@@ -15,13 +15,13 @@ const DAY: u64 = 24 * 3600;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // The fields are the facts of the messages.
 pub enum Refusal {
-    /// The master has no state, and was not told to begin a cluster.
+    /// The master has no state, and may not begin a cluster.
     #[error(
         "this master has no state. If it was lost, bring the master's folder or register back, or rebuild the state with \
          `percolator master rebuild`. If the cluster is new, start the master once with --new-cluster"
     )]
     NoState,
-    /// The same, and somebody knows that it was lost.
+    /// The same, and it is known that the state was lost.
     #[error(
         "this master has no state, and {server} belongs to cluster {theirs}: the state was lost. Nothing is begun over it. Bring \
          the master's folder or register back; or start all tablet servers, and name them to `percolator master rebuild`"
@@ -51,8 +51,8 @@ pub enum Refusal {
          cluster's, stop the master, move its folder or register away, and start it again without --new-cluster"
     )]
     HasState { cluster: String },
-    /// The servers that hold tablets had no time yet to tell of themselves.
-    #[error("the master has just started and waits to hear from its tablet servers")]
+    /// The servers that hold tablets had no time yet to report.
+    #[error("the master has just started and waits for heartbeats of its tablet servers")]
     Settling { until: Duration },
 
     /// A heartbeat of another cluster's server.
@@ -77,7 +77,7 @@ pub enum Refusal {
     },
     /// The one that beats was accepted before, and another one is now.
     #[error(
-        "another {server} has taken the place of this one, which was silent for too long: it must answer nobody any more"
+        "another {server} has taken the place of this one, which sent no heartbeat for too long: it must not answer any more"
     )]
     Replaced { server: String },
     /// It has to wait, as the one before may still answer.
@@ -87,7 +87,7 @@ pub enum Refusal {
     )]
     StillLeased { server: String, left_ms: u128 },
     /// Nobody waits for the answer to it.
-    #[error("this start of {server} has said more since it sent this heartbeat")]
+    #[error("this incarnation of {server} has reported more since it sent this heartbeat")]
     LateHeartbeat { server: String },
     /// What was answered would be lost.
     #[error(
@@ -149,7 +149,7 @@ pub enum Refusal {
     HoldMax { asked: Duration },
     /// What the manifest says wins.
     #[error(
-        "the cluster's manifest says it, in spec.gc.{field}, and wins: change it there, or leave it out there"
+        "the cluster's manifest sets it, in spec.gc.{field}, and wins: change it there, or leave it out there"
     )]
     OfManifest { field: &'static str },
 
@@ -178,14 +178,16 @@ pub enum Refusal {
     #[error("the table {name} is being created with other cuts: delete it to begin again")]
     OtherCuts { name: String },
     /// Its name is free when it is frozen.
-    #[error("a table {name} is being deleted: the name is free when {waits_for} has heard of it")]
+    #[error(
+        "a table {name} is being deleted: the name is free when {waits_for} has frozen its tablets"
+    )]
     BeingDeleted { name: String, waits_for: String },
     #[error("the table {name} was deleted while it was being created")]
     DeletedMeanwhile { name: String },
     #[error("the table {name} is being created: its tablets can be split when it is ready")]
     NotReady { name: String },
     #[error(
-        "the table {table} has rows there that no tablet server has reported, or has lost: `percolator table list` says \
+        "the table {table} has rows there that no tablet server has reported, or has lost: `percolator table list` shows \
          what it waits for"
     )]
     Unplaced { table: String },

@@ -51,7 +51,7 @@ pub struct Collected {
 pub struct TabletCollected {
     /// The tablet; zero: rows of tablets that aren't there any more.
     pub tablet: u64,
-    /// Places that are to be looked at once the safe point has passed them.
+    /// Places that are collected once the safe point has passed them.
     pub waiting: u64,
     /// Records that were removed since the server's start.
     pub records: u64,
@@ -66,7 +66,7 @@ pub struct Amount {
     pub tablet: u64,
     /// So much.
     pub amount: u64,
-    /// It is to be split: about half of it lies before this row.
+    /// The tablet is to be split: about half of it lies before this row.
     pub split_at: Option<Bytes>,
 }
 

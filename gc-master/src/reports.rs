@@ -45,8 +45,8 @@ impl Directory {
                 Ok(false) => {}
                 Err(winner) => {
                     conflicts.insert(id);
-                    let is_told = |live: &Live| live.conflicts.contains(&id);
-                    if !self.live.get(server).is_some_and(is_told) {
+                    let is_reported = |live: &Live| live.conflicts.contains(&id);
+                    if !self.live.get(server).is_some_and(is_reported) {
                         self.effects.notes.push(Note::Conflict {
                             server: server.to_owned(),
                             tablet: id,
@@ -92,7 +92,7 @@ impl Directory {
                 self.ask_to_drop(server, &report);
                 return Ok(false);
             }
-            // Before that, anyone who has the newest epoch may know of commits. What this directory gave and doesn't know any
+            // Before that, the holder of the newest epoch may know of commits. What this directory gave and doesn't know any
             // more was dropped: the report is older than that, and late.
             Some(TableState::Deleting)
                 if may_drop
@@ -159,7 +159,7 @@ impl Directory {
                 self.dirty |= state.next_tablet_id != next;
             }
         } else {
-            self.tablets.hear(report.id, true, claimed.state);
+            self.tablets.update(report.id, true, claimed.state);
         }
         self.forget_lost(report.id);
         Ok(is_news || !was_made)
@@ -191,7 +191,7 @@ impl Directory {
                 table.drop_at = Some(0);
                 self.dirty = true;
             }
-            // What it doesn't have any more was reported before it was dropped, and heard of later.
+            // What it doesn't have any more was reported before it was dropped, in a heartbeat that came late.
             let gone = self.tablets.of_table(*id).filter(|(tablet_id, tablet)| {
                 tablet.owner == server && reports.iter().all(|report| report.id != *tablet_id)
             });
@@ -213,7 +213,7 @@ impl Directory {
     /// A tablet that its owner had and no longer reports is lost, or its creation crossed this
     /// heartbeat on the way: noted when it stays away, and never replaced by an empty one.
     pub(crate) fn watch_missing(&mut self, now: Duration, server: &str) {
-        let silence_max = self.silence_max();
+        let heartbeat_timeout = self.heartbeat_timeout();
         let (Some(state), Some(live)) = (&mut self.state, self.live.get_mut(server)) else {
             return;
         };
@@ -237,26 +237,26 @@ impl Directory {
             if table.state == TableState::Deleting {
                 continue;
             }
-            let (since, told) = live.missing.get(&id).copied().unwrap_or((now, false));
-            let overdue = now.saturating_sub(since) >= silence_max;
+            let (since, is_reported) = live.missing.get(&id).copied().unwrap_or((now, false));
+            let overdue = now.saturating_sub(since) >= heartbeat_timeout;
             if overdue && !state.unreported.contains_key(&id) {
                 lost.push((id, tablet.clone()));
             }
-            if overdue && !told {
+            if overdue && !is_reported {
                 self.effects.notes.push(Note::Missing {
                     server: server.to_owned(),
                     tablet: id,
                     table: table.name.clone(),
                 });
             }
-            missing.insert(id, (since, told || overdue));
+            missing.insert(id, (since, is_reported || overdue));
         }
         live.missing = missing;
         // Its owner can't report it any more, so a start after this one would not know of it.
         if !lost.is_empty() && !mutants::on(Mutant::LossForgotten) {
             let mut next = state.clone();
             next.unreported.extend(lost);
-            // A state that no register takes ends each master that leads. A start after this one finds that nobody has these rows.
+            // A state that no register takes ends each master that leads. A start after this one finds that no server has these rows.
             if next.encode().len() <= self.state_bytes_max / 6 * 7 {
                 *state = next;
                 self.dirty = true;
@@ -279,14 +279,14 @@ impl Directory {
         }
     }
 
-    /// Rows that no tablet server has, though all were heard: they are lost since a time at which this master did not run. They
+    /// Rows that no tablet server has, though all have reported: they were lost while this master did not run. They
     /// count as a tablet of the server that came back with an empty folder.
     pub(crate) fn watch_gaps(&mut self, now: Duration) {
         let Some(state) = &self.state else { return };
         if mutants::on(Mutant::LossForgotten) {
             return;
         }
-        if now < self.settled_at() || !self.are_heard(state) {
+        if now < self.settled_at() || !self.have_all_reported(state) {
             return;
         }
         let with_gaps: Vec<(u32, bool, bool)> = self
@@ -308,8 +308,8 @@ impl Directory {
         let mut owners = BTreeSet::new();
         for (table, given_up, was_frozen) in with_gaps {
             let least = || self.loads(now).pop_first();
-            let anyone = || least().map(|(_, name)| name).filter(|_| given_up);
-            let Some(owner) = emptied.clone().or_else(anyone) else {
+            let any_server = || least().map(|(_, name)| name).filter(|_| given_up);
+            let Some(owner) = emptied.clone().or_else(any_server) else {
                 continue;
             };
             for rows in self.tablets.gaps(table) {
@@ -319,7 +319,7 @@ impl Directory {
                 let tablet = Placement {
                     table,
                     rows,
-                    // Less than that of any tablet that somebody has: should one come back, it is the one.
+                    // Less than that of any tablet that a server has: should one come back, it is the one.
                     epoch: u64::from(given_up),
                     owner: owner.clone(),
                     made: !given_up,
@@ -342,7 +342,7 @@ impl Directory {
         }
     }
 
-    /// The tables of which not all rows are known to lie in a tablet, though somebody needs them.
+    /// The tables some of whose rows are in no known tablet, though they are needed.
     pub(crate) fn tables_with_gaps<'a>(
         &'a self,
         state: &'a DirectoryState,

@@ -397,7 +397,7 @@ fn introduce_proxy(
     Ok(v1::IntroduceProxyResponse {})
 }
 
-/// Rebuilds a lost state, or says what it would have.
+/// Rebuilds a lost state, or returns what it would hold.
 ///
 /// # Errors
 /// Those of [`Directory::rebuild`].
@@ -438,7 +438,7 @@ fn rebuild(
     })
 }
 
-/// Changes settings of garbage collection, as somebody asks for it: those that count then.
+/// Changes settings of garbage collection, and returns those in effect.
 ///
 /// # Errors
 /// Those of [`Directory::set_collection`].
@@ -458,7 +458,7 @@ fn set_gc(
     })
 }
 
-/// Drains tablet servers, or ends that, as somebody asks for it.
+/// Drains tablet servers, or ends that.
 ///
 /// # Errors
 /// Those of [`Directory::drain_servers`].
@@ -469,7 +469,7 @@ pub fn drain_servers(
 ) -> Result<v1::DrainServersResponse, Refusal> {
     match directory.drain_servers(now, &request.servers, request.drain) {
         Ok(()) => {}
-        // The operator tells it from other refusals.
+        // The operator distinguishes it from other refusals.
         Err(refusal @ Refusal::NoRoomToDrain { .. }) => {
             return Ok(v1::DrainServersResponse {
                 servers: Vec::new(),

@@ -57,14 +57,14 @@ pub struct Options {
     pub new_cluster: bool,
     /// What may be set.
     pub settings: Settings,
-    /// The file with what the manifest says of garbage collection ([`Manifest::decode`]), looked at every second.
+    /// The manifest's part about garbage collection as a file ([`Manifest::decode`]), read every second.
     pub manifest: Option<PathBuf>,
 }
 
-/// How often a master that leads without a state looks whether there is one.
-const LOOK_FOR_STATE: Duration = Duration::from_secs(2);
-/// How often the file with what the manifest says is read.
-const MANIFEST_EVERY: Duration = Duration::from_secs(1);
+/// How often a master that leads without a state checks whether there is one.
+const STATE_POLL: Duration = Duration::from_secs(2);
+/// How often the manifest's file is read.
+const MANIFEST_POLL: Duration = Duration::from_secs(1);
 
 /// A master that listens.
 pub struct Server {
@@ -88,7 +88,7 @@ const ROLE: &str = "master";
 /// Room for what may come to the state with its next change. It is written beside the last one, before that goes.
 const ROOM_BYTES: u64 = 256 << 10;
 /// How long requests may go on after the master was asked to stop.
-const GRACE: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest heartbeat: a hundred thousand tablets with short rows, and then some.
 const REQUEST_BYTES_MAX: usize = 64 << 20;
 
@@ -217,7 +217,8 @@ impl Server {
                         _ = failed => {}
                     }
                 };
-                let served = percolator_server::serve_when(listener, service, passes, GRACE, stop);
+                let served =
+                    percolator_server::serve_when(listener, service, passes, STOP_TIMEOUT, stop);
                 let mut serving = pin!(served);
                 // What is asked while it stops is still made durable.
                 tokio::select! {
@@ -238,12 +239,13 @@ impl Server {
                         error = &mut part => failure = Some(error),
                         error = terms.lead_terms() => failure = Some(error),
                     }
-                    // While connections are open: whoever asks is sent to the next leader.
+                    // While connections are open: clients are sent to the next leader.
                     serving.set(None);
                     leadership::beside(part, serving.hand_over()).await;
                     terms.take_leave().await;
                 };
-                percolator_server::serve_when(listener, service, passes, GRACE, stop).await?;
+                percolator_server::serve_when(listener, service, passes, STOP_TIMEOUT, stop)
+                    .await?;
                 failure.map_or(Ok(()), Err)
             }
         }
@@ -276,15 +278,15 @@ impl Terms {
         }
     }
 
-    /// One of several masters that leads without a state finds one in the register: somebody has restored it, or what an earlier leader
-    /// rebuilt came late. It is begun with by the next leader.
+    /// One of several masters that leads without a state finds one in the register: a person has restored it, or what an earlier leader
+    /// rebuilt came late. The next leader begins with it.
     async fn finds_state(&self, runner: &NetworkRunner) -> PersistError {
         let has_none = || {
             let state = runner.read_for_metrics(|directory, _| directory.state().is_err());
             state.unwrap_or_default()
         };
         while self.joined.is_some() && has_none() {
-            tokio::time::sleep(LOOK_FOR_STATE).await;
+            tokio::time::sleep(STATE_POLL).await;
             // Rebuilt here meanwhile, it is this master's own.
             if self.state.is_stored().await && has_none() {
                 return PersistError::Superseded;
@@ -401,7 +403,7 @@ impl Terms {
         }
         if let Some(joined) = &self.joined {
             // No other start of this folder is in the register.
-            joined.life.accepted();
+            joined.process.accepted();
         }
         self.serving.set(Some(runner.clone()));
         self.serve(&runner, store).await
@@ -447,7 +449,7 @@ fn pages(
             if let Some(candidate) = serving.as_ref().and_then(|it| it.candidate()) {
                 candidate.host().show_right(&candidate.replica());
             }
-            // One that doesn't lead has nothing more to tell.
+            // One that doesn't lead has nothing more to show.
             let runner = serving.and_then(|serving| serving.current());
             if let Some(Ok(facts)) = runner.map(|it| it.read_for_metrics(Directory::facts)) {
                 shown.show(&facts);
@@ -477,19 +479,19 @@ fn writable(state: Option<&Path>, folder: &Path) -> Result<(), String> {
     percolator_telemetry::writable(beside, length + ROOM_BYTES)
 }
 
-/// Reads the file again and again: administrators change it without a restart. What it said last counts
+/// Reads the manifest's file again and again: administrators change it without a restart. Its last content counts
 /// as long as it can't be read.
 async fn watch_manifest(path: Option<PathBuf>, runner: &Arc<NetworkRunner>) -> Infallible {
     let Some(path) = path else {
         return std::future::pending().await;
     };
     let mut last = None;
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         match read_manifest(&path) {
             Ok(manifest) if last.as_ref() != Some(&manifest) => {
                 log_manifest(&manifest);
-                told.clear();
+                logged.clear();
                 last = Some(manifest.clone());
                 let taken = runner.step_unshown(|directory, _| directory.take_manifest(manifest));
                 if taken.is_err() {
@@ -499,13 +501,16 @@ async fn watch_manifest(path: Option<PathBuf>, runner: &Arc<NetworkRunner>) -> I
             Ok(_) => {}
             Err(error) => {
                 let error = error.to_string();
-                if told != error {
-                    tracing::warn!(error, "what the manifest said last goes on to count");
-                    told = error;
+                if logged != error {
+                    tracing::warn!(
+                        error,
+                        "the manifest can't be read: its last content stays in effect"
+                    );
+                    logged = error;
                 }
             }
         }
-        tokio::time::sleep(MANIFEST_EVERY).await;
+        tokio::time::sleep(MANIFEST_POLL).await;
     }
 }
 
@@ -515,6 +520,6 @@ fn log_manifest(manifest: &Manifest) {
         max_hold_ms = manifest.max_hold_ms,
         paused = manifest.paused,
         tablet_servers = manifest.tablet_servers,
-        "what the manifest says"
+        "the manifest is in effect"
     );
 }

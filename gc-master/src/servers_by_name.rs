@@ -1,4 +1,4 @@
-//! The servers of a cluster by name, with an index of the oracles: a heartbeat must not look at all servers one by one.
+//! The servers of a cluster by name, with an index of the oracles: a heartbeat must not visit all servers one by one.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
@@ -8,12 +8,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::state::{Role, Server};
 
-/// The servers that were heard at least once, by name. A server keeps its role.
+/// The servers that have sent at least one heartbeat, by name. A server keeps its role.
 #[derive(Clone, Debug, Default)]
 pub struct ServersByName {
     all: BTreeMap<String, Server>,
     oracles: BTreeSet<String>,
-    /// How many servers were looked at one by one, for tests.
+    /// How many servers were visited one by one, for tests.
     visited: Cell<u64>,
 }
 
@@ -87,7 +87,7 @@ impl ServersByName {
         names.filter_map(|name| self.all.get_key_value(name))
     }
 
-    /// How many servers were looked at one by one, for tests.
+    /// How many servers were visited one by one, for tests.
     pub fn visited(&self) -> u64 {
         self.visited.get()
     }

@@ -1,5 +1,5 @@
-//! Who holds the barrier back: clients with transactions, each for as long as its lease is renewed. Not durable:
-//! a master that starts waits one lease, within which they come back. What was ended by hand is durable.
+//! The clients whose transactions hold the barrier back, each for as long as its lease is renewed. Not durable:
+//! a master that starts waits one lease, within which they come back. What was released by hand is durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) const SESSIONS_MAX: usize = 300_000;
 /// Transactions that one session names.
 pub(crate) const TRANSACTIONS_MAX: usize = 1_000;
 
-/// Who a client is, for people.
+/// A client's identity, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The name of its machine.
@@ -29,12 +29,12 @@ pub struct Owner {
     pub label: String,
 }
 
-/// A client says what it holds, again and again.
+/// A client's report of what it holds, sent again and again.
 #[derive(Clone, Debug, Default)]
 pub struct Renewal {
     /// A random number, of one client.
     pub session: u64,
-    /// Who it is.
+    /// The client.
     pub owner: Owner,
     /// A timestamp below which none of its transactions began, or will begin. Zero: it has none any more, and will not come again.
     pub floor: Timestamp,
@@ -44,7 +44,7 @@ pub struct Renewal {
     pub unnamed: u32,
 }
 
-/// What a client hears whose lease was renewed.
+/// The response to a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewed {
     /// Its floor is held for so long, counted from when it sent the request.
@@ -73,7 +73,7 @@ pub struct GcLock {
     pub start_ts: Timestamp,
     /// The client's session.
     pub session: u64,
-    /// Who that is.
+    /// The client.
     pub owner: Owner,
     /// What is left of its lease.
     pub lease: Duration,
@@ -82,7 +82,7 @@ pub struct GcLock {
 /// A client's lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// Who it is.
+    /// The client.
     pub owner: Owner,
     /// Nothing at or above this is refused.
     pub floor: Timestamp,
@@ -109,7 +109,7 @@ pub(crate) struct Sessions {
 }
 
 impl Session {
-    /// Those that it has named, and that nobody has ended by hand.
+    /// The transactions that it has named, and that were not released by hand.
     pub(crate) fn named(&self) -> impl Iterator<Item = Timestamp> {
         let named = self.transactions.iter().copied();
         named.filter(|ts| *ts > self.released)
@@ -138,7 +138,7 @@ impl Sessions {
         self.by_id.insert(id, session);
     }
 
-    /// The time by which leases end. It stops while the master stands still: nobody could renew then, and what waits to be read
+    /// The time by which leases end. It stops while the master stands still: no client could renew then, and what waits to be read
     /// is renewed first. `lease`: of the time between two calls no more than a third of it passes, which is what lies between two
     /// renewals.
     fn awake(&mut self, now: Duration, lease: Duration) -> Duration {
@@ -194,7 +194,7 @@ impl Sessions {
         sessions.map(|session| u64::from(session.unnamed)).sum()
     }
 
-    /// Who has named this transaction.
+    /// The clients that have named this transaction.
     pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<Owner> {
         let mut sessions = self.by_id.values();
         let named = sessions.find(|it| it.transactions.contains(&start_ts));
@@ -203,7 +203,7 @@ impl Sessions {
 }
 
 impl Directory {
-    /// Renews a session's lease, or ends it. What its client hears.
+    /// Renews a session's lease, or ends it.
     ///
     /// # Errors
     /// [`Refusal::Session`] and [`Refusal::NoState`].

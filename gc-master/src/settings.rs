@@ -1,7 +1,7 @@
-//! The settings of garbage collection. Administrators set them in its manifest (`spec.gc`), or, where the
+//! The settings of garbage collection. Administrators set them in the manifest (`spec.gc`), or, if the
 //! manifest leaves them open, with `percolator gc set`.
 //!
-//! What the manifest says comes in a file, which is read again and again: it wins, and is not kept here, as it is
+//! The manifest comes in a file, which is read again and again: it wins, and is not kept here, as it is
 //! always given. What was set is kept durably, and by every tablet server too, so that a rebuilt state has it: the newest that
 //! any of them keeps. Changes are numbered by the oracle's time.
 
@@ -36,8 +36,8 @@ pub struct StoredSettings {
     pub paused: bool,
 }
 
-/// What the manifest says: of garbage collection, `spec.gc`, where what it leaves open may be set; and how many servers of
-/// each role there are to be.
+/// The manifest: of garbage collection, `spec.gc`, whose open settings may be set otherwise; and the expected number of servers of
+/// each role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Manifest {
@@ -53,11 +53,11 @@ pub struct Manifest {
     pub split_bytes: Option<u64>,
     /// A tablet of which more cells a second are read or written may be split; zero: no load counts.
     pub split_load: Option<u64>,
-    /// How many tablet servers there are to be.
+    /// The expected number of tablet servers.
     pub tablet_servers: Option<u32>,
-    /// How many masters there are to be, for those who watch them.
+    /// The expected number of masters, for those who watch them.
     pub masters: Option<u32>,
-    /// How many oracles there are to be, for those who watch them.
+    /// The expected number of oracles, for those who watch them.
     pub oracles: Option<u32>,
 }
 
@@ -105,20 +105,20 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// How many masters there are to be; 0: that isn't known.
+    /// The expected number of masters; 0: that isn't known.
     pub(crate) fn masters_expected(&self) -> u32 {
         self.of_role(self.masters)
     }
 
-    /// How many oracles there are to be; 0: that isn't known.
+    /// The expected number of oracles; 0: that isn't known.
     pub(crate) fn oracles_expected(&self) -> u32 {
         self.of_role(self.oracles)
     }
 
-    /// A manifest that says how many servers there are to be leaves out roles of which there is one.
-    fn of_role(&self, said: Option<u32>) -> u32 {
+    /// A manifest with expected numbers of servers leaves out roles of which there is one.
+    fn of_role(&self, set: Option<u32>) -> u32 {
         let one = self.tablet_servers.map(|_| 1);
-        said.or(one).unwrap_or(0)
+        set.or(one).unwrap_or(0)
     }
 
     /// The names of the fields of `spec.gc` that it sets.
@@ -153,15 +153,15 @@ impl Directory {
     /// How long versions are kept.
     pub fn retention(&self) -> Duration {
         let set = || self.kept().and_then(|set| set.retention_ms);
-        let said = self.manifest.retention_ms.or_else(set);
-        said.map_or(self.settings.retention, Duration::from_millis)
+        let effective = self.manifest.retention_ms.or_else(set);
+        effective.map_or(self.settings.retention, Duration::from_millis)
     }
 
     /// How long a gc-lock may be held; `None`: as long as it is renewed.
     pub fn hold_max(&self) -> Option<Duration> {
         let set = || self.kept().and_then(|set| set.hold_ms_max);
-        let said = self.manifest.max_hold_ms.or_else(set);
-        said.filter(|ms| *ms != 0).map(Duration::from_millis)
+        let effective = self.manifest.max_hold_ms.or_else(set);
+        effective.filter(|ms| *ms != 0).map(Duration::from_millis)
     }
 
     /// Whether neither point moves.
@@ -177,7 +177,7 @@ impl Directory {
         }
     }
 
-    /// The manifest says this from now on.
+    /// Replaces the manifest.
     pub fn take_manifest(&mut self, manifest: Manifest) {
         self.manifest = manifest;
     }

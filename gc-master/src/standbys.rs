@@ -12,7 +12,7 @@ use percolator_wire::v1;
 use crate::oracles::has_departed;
 
 /// A master that was silent for longer counts as down: three introductions are missing.
-const SILENCE_MAX_MS: u64 = 3_000;
+const INTRODUCTION_TIMEOUT_MS: u64 = 3_000;
 
 /// The other masters.
 pub(crate) struct Standbys {
@@ -52,10 +52,10 @@ impl Standbys {
             incarnation: 0,
             heard_ms: now_ms,
         };
-        self.heard(&standby.server, master);
+        self.insert(&standby.server, master);
     }
 
-    /// A standby ends, and says so.
+    /// Removes a standby that ends.
     pub(crate) fn left(&self, server: &str) {
         self.known.lock().masters.remove(server);
     }
@@ -82,11 +82,11 @@ impl Standbys {
                 incarnation: holder.incarnation,
                 heard_ms: now_ms,
             };
-            self.heard(&holder.name, master);
+            self.insert(&holder.name, master);
         }
     }
 
-    fn heard(&self, server: &str, master: KnownMaster) {
+    fn insert(&self, server: &str, master: KnownMaster) {
         // A name is 0 bytes long in an introduction of another version of this program.
         if server != self.own && !server.is_empty() {
             self.known.lock().masters.insert(server.to_owned(), master);
@@ -98,10 +98,10 @@ impl Standbys {
         response.standby_masters = self.list(now_ms, response.masters_expected);
     }
 
-    /// The masters that are known, by name. `expected`: how many there are to be with this one; 0: it wasn't told.
+    /// The known masters, by name. `expected`: their number including this one; 0: that isn't known.
     fn list(&self, now_ms: u64, expected: u32) -> Vec<v1::StandbyMaster> {
         let silent_ms = |master: &KnownMaster| now_ms.saturating_sub(master.heard_ms);
-        let is_alive = |master: &KnownMaster| silent_ms(master) < SILENCE_MAX_MS;
+        let is_alive = |master: &KnownMaster| silent_ms(master) < INTRODUCTION_TIMEOUT_MS;
         let mut known = self.known.lock();
         let alive = 1 + known.masters.values().filter(|it| is_alive(it)).count();
         known.masters.retain(|_, master| {
@@ -196,7 +196,7 @@ mod tests {
     fn the_leader_before_is_listed_unless_it_has_handed_over() {
         let standbys = Standbys::new("a".to_owned());
         standbys.loaded(1_000, &stored(7, Some("b")));
-        // No sign of life: it has not stored anything since.
+        // It has stored nothing since.
         standbys.loaded(5_000, &stored(7, Some("b")));
         assert_eq!(
             listed(&standbys, 6_000, 2),

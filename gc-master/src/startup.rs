@@ -46,8 +46,8 @@ const SHARED_STATE: RegisterPart = RegisterPart {
     file_bytes_max: FILE_BYTES_MAX,
 };
 
-/// Tablet servers that are drained by the state in a file, of a master that doesn't run: it says so of each that has no tablets and
-/// gets none. `folders`: of all masters. Empty: the file has no state, or a folder has a copy of a later one.
+/// Returns the tablet servers that are drained by the state in a file, of a master that doesn't run: those that have no tablets and
+/// get none. `folders`: of all masters. Empty: the file has no state, or a folder has a copy of a later one.
 ///
 /// # Errors
 /// [`Error::Persist`] and [`Error::State`]: what is in the file can't be read.
@@ -284,7 +284,7 @@ fn check_same_state(
     })
 }
 
-/// What the manifest says of garbage collection.
+/// The manifest's settings of garbage collection.
 pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, Error> {
     let read = std::fs::read(path).map_err(Into::into);
     read.and_then(|bytes| Manifest::decode(&bytes).map_err(Into::into))

@@ -20,7 +20,7 @@ use crate::tables_by_id::TablesById;
 /// The format of the bytes that this program reads and writes.
 const FORMAT: u32 = 2;
 
-/// Some start of a server that nobody knows any more: a rebuilt state takes another one for the server only when a lease is
+/// An incarnation of a server that is known no more: a rebuilt state accepts another one for the server only when a lease is
 /// over.
 pub(crate) const UNKNOWN_INCARNATION: u64 = u64::MAX;
 
@@ -59,7 +59,7 @@ pub struct DirectoryState {
     /// No tablet server was granted a lease above this.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub leased_to: u64,
-    /// `leased_to` is not known: the state was rebuilt, and the oracle's time has not been heard since.
+    /// `leased_to` is not known: the state was rebuilt, and the oracle has not reported its time since.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leases_unknown: bool,
     /// The highest timestamp that tablet servers, or oracles before the one that is accepted, have reported, about: kept
@@ -78,7 +78,7 @@ pub struct DirectoryState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gc {
-    /// Tablet servers are told to refuse what is below.
+    /// Tablet servers refuse what is below.
     pub barrier: u64,
     /// Tablet servers may collect up to here.
     pub safe_point: u64,
@@ -150,7 +150,7 @@ pub enum TableState {
     Deleting,
 }
 
-/// Where a tablet is, and what was last heard of it.
+/// Where a tablet is, and its last report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     /// The id of its table.
@@ -162,10 +162,10 @@ pub struct Placement {
     pub epoch: u64,
     /// The server that holds it.
     pub owner: String,
-    /// The owner has said that it has the tablet. From then on its absence is a loss: the master
+    /// The owner has reported that it has the tablet. From then on its absence is a loss: the master
     /// never again asks for an empty one in its place.
     pub made: bool,
-    /// What the owner has said of it last, at this epoch: it only goes forward.
+    /// The owner's last report at this epoch: it only goes forward.
     #[serde(
         default,
         skip_serializing_if = "is_serving",
@@ -195,18 +195,18 @@ struct StoredRows {
     end: Bytes,
 }
 
-/// A server that was heard at least once.
+/// A server that has sent at least one heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
     /// What it is.
     pub role: Role,
-    /// Where it was last heard: HOST:PORT.
+    /// Its last reported address: HOST:PORT.
     pub address: String,
     /// A tablet server that came back with an empty folder: what is missing of tables may have been there.
     #[serde(default, skip_serializing_if = "is_false")]
     pub emptied: bool,
-    /// An oracle that knew, when it was heard, to which cluster it belongs. Its folder holds that since, beside
+    /// An oracle that knew its cluster when it sent a heartbeat. Its folder holds that since, beside
     /// the limit of its timestamps: an oracle that knows of no cluster has lost both.
     #[serde(default, skip_serializing_if = "is_false")]
     pub adopted: bool,
@@ -230,21 +230,21 @@ pub struct Server {
     /// The register that an oracle shares with others: only they may serve beside it. 0: it is alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub oracle_register: u64,
-    /// Of a tablet server: whether it is to have no tablets.
+    /// Of a tablet server: whether it is drained.
     #[serde(default, skip_serializing_if = "Drain::is_off")]
     pub drain: Drain,
 }
 
-/// Whether a tablet server is to have no tablets.
+/// Whether a tablet server is drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Drain {
     /// It may have tablets.
     #[default]
     Off,
-    /// It is to have none.
+    /// It is being drained.
     Draining,
-    /// It has said since then that it has none, and no rows of any: nobody misses it.
+    /// It has reported since then that it has no tablets, and no rows of any: it may go.
     Drained,
 }
 
@@ -419,13 +419,13 @@ impl DirectoryState {
         servers.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Whether this server is to have no tablets.
+    /// Whether this server is drained.
     pub(crate) fn is_draining(&self, server: &str) -> bool {
         let known = self.servers.get(server);
         known.is_some_and(|known| known.drain != Drain::Off)
     }
 
-    /// The servers that are to have no tablets.
+    /// The servers that are drained.
     pub(crate) fn draining_servers(&self) -> impl Iterator<Item = &str> {
         let servers = self.servers.iter();
         let drained = servers.filter(|(_, known)| known.drain != Drain::Off);

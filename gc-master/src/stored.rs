@@ -151,7 +151,7 @@ pub struct StateStore {
 }
 
 impl StateStore {
-    /// Reads the register. What it holds is nobody's until [`Self::store`] has succeeded once: from then on, late writes of
+    /// Reads the register. This master may rely on its value only when [`Self::store`] has succeeded once: from then on, late writes of
     /// earlier leaders are conflicts.
     ///
     /// # Errors
@@ -228,8 +228,8 @@ impl StateStore {
             };
             match &error {
                 SwapError::Unknown { write, .. } => self.undecided.push((*write, number)),
-                // Another master's state is there; or that of a swap of this one whose answer was lost; or the same state
-                // as before, in an object that somebody has changed beside it.
+                // Another master's state is there; or that of a swap of this one whose response was lost; or the same state
+                // as before, in an object that was changed beside it.
                 SwapError::Conflict { .. } => {}
                 SwapError::Unavailable { .. } if waits.clock.now() < deadline => {
                     waits.clock.sleep(waits.retry).await;
@@ -265,7 +265,7 @@ impl StateStore {
                 Err(damaged @ LoadError::Damaged { .. }) => return Err(damaged.into()),
                 Err(_) if waits.clock.now() >= deadline => {
                     return Err(match error {
-                        // Perhaps another master's: as long as nobody knows, this one doesn't lead.
+                        // Perhaps another master's: as long as that isn't known, this one doesn't lead.
                         SwapError::Conflict { .. } if self.undecided.is_empty() => {
                             PersistError::Superseded
                         }
@@ -295,7 +295,7 @@ impl StateStore {
             if self.held.as_ref() != Some(&found.value) {
                 return Err(PersistError::Superseded);
             }
-            // The value is the same: nobody has stored another state. What expected the version before never happens.
+            // The value is the same: no other state was stored. A swap that expected the version before never happens.
             self.holds(found.version, found.value);
             if waits.clock.now() >= deadline {
                 return Err(error.into());
@@ -488,7 +488,7 @@ mod tests {
         );
     }
 
-    /// It answers each write at once, that nobody knows what became of it, and says what it holds: nothing else than before.
+    /// It answers each write at once with an unknown outcome, and returns the value that it had before.
     #[derive(Debug, Default)]
     struct Failing {
         swaps: AtomicU64,
@@ -516,7 +516,7 @@ mod tests {
         }
     }
 
-    /// Goes on by itself only while somebody waits.
+    /// Goes on by itself only while a caller waits.
     #[derive(Default)]
     struct WaitedFor(AtomicU64);
 

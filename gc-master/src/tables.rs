@@ -14,7 +14,8 @@ use crate::state::{DirectoryState, Placement, Role, Table, TableState};
 /// The most bytes that the state may have with one more table, unless [`Directory::limit_state`] says otherwise.
 pub const STATE_BYTES_MAX: usize = 12 << 20;
 
-/// No table is made, and no tablet split, for so long after a server had one that the state lacks: it asks again all the time.
+/// How long no table is made, and no tablet split, after a server has reported a table that is not in the state: it asks again all
+/// the time.
 const OLDER_REST: Duration = Duration::from_secs(60);
 
 impl Directory {
@@ -127,8 +128,8 @@ impl Directory {
     /// in other tables yet, and the table's tablets alone know that they did: so they are dropped when the safe point has
     /// passed the time at which all were frozen (`protocol::safe_point`). The table is gone once the state no longer has it.
     ///
-    /// `give_up_lost`: what owners don't have of it when they are heard the next time is replaced by empty tablets, frozen at
-    /// once. These say of every transaction that it was rolled back, so that the table can be deleted to the end.
+    /// `give_up_lost`: tablets that their owners don't have when they report the next time are replaced by empty ones, frozen at
+    /// once. These answer for every transaction that it was rolled back, so that the table can be deleted to the end.
     ///
     /// Without an id, a table of this name whose deletion waits for something is meant rather than another one.
     ///
@@ -223,25 +224,25 @@ impl Directory {
         self.dirty = true;
     }
 
-    /// The servers that a table waits for, for messages: "tablet-1 (not heard since this master leads)", and why that
-    /// one does not do what it is asked.
+    /// The servers that a table waits for, for messages: "tablet-1 (no heartbeat since this master leads)", and why that
+    /// one does not carry out its commands.
     pub fn waits_for(&self, id: u32, now: Duration) -> String {
         let Some(state) = &self.state else {
             return "nobody".into();
         };
-        let lacks = |tablet: &Placement| match state.tables.get(&id) {
+        let is_missing = |tablet: &Placement| match state.tables.get(&id) {
             Some(table) if table.state == TableState::Deleting => {
                 tablet.state < TabletState::Frozen
             }
             _ => !tablet.made,
         };
-        let lacking = self.tablets.of_table(id);
-        let lacking: Vec<_> = lacking.filter(|(_, tablet)| lacks(tablet)).collect();
-        let waits_for: BTreeSet<&str> = lacking
+        let missing = self.tablets.of_table(id);
+        let missing: Vec<_> = missing.filter(|(_, tablet)| is_missing(tablet)).collect();
+        let waits_for: BTreeSet<&str> = missing
             .iter()
             .map(|(_, tablet)| tablet.owner.as_str())
             .collect();
-        if waits_for.is_empty() && !self.are_heard(state) {
+        if waits_for.is_empty() && !self.have_all_reported(state) {
             return self.describe(self.unheard_of(state).collect(), now);
         }
         if waits_for.is_empty() {
@@ -255,7 +256,7 @@ impl Directory {
                 tablet.owner
             ))
         };
-        if let Some(cause) = lacking.iter().find_map(failed) {
+        if let Some(cause) = missing.iter().find_map(failed) {
             described.push_str(&cause);
         }
         described
@@ -312,7 +313,7 @@ impl Directory {
     fn describe(&self, servers: BTreeSet<&str>, now: Duration) -> String {
         let described: Vec<String> = servers
             .into_iter()
-            .map(|server| match self.silence(server, now) {
+            .map(|server| match self.time_since_heartbeat(server, now) {
                 Some(_) if self.is_stopping(server, now) => {
                     format!("{server} (up, and about to end)")
                 }
@@ -320,8 +321,8 @@ impl Directory {
                     format!("{server} (up, and drained)")
                 }
                 Some(_) if self.is_alive(server, now) => format!("{server} (up)"),
-                Some(silence) => format!("{server} (last heard {} s ago)", silence.as_secs()),
-                None => format!("{server} (not heard since this master leads)"),
+                Some(since) => format!("{server} (last heartbeat {} s ago)", since.as_secs()),
+                None => format!("{server} (no heartbeat since this master leads)"),
             })
             .collect();
         described.join(", ")

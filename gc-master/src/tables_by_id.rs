@@ -1,5 +1,5 @@
-//! The tables of a cluster by id, with an index of their names: clients locate rows by the name of a table, and must not wait until all
-//! tables are looked at one by one.
+//! The tables of a cluster by id, with an index of their names: clients locate rows by the name of a table, which must not visit
+//! all tables.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::ops::{Index, RangeFrom};

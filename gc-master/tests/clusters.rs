@@ -86,7 +86,7 @@ fn beat(master: String) -> (JoinHandle<()>, Arc<AtomicU64>) {
         address: "127.0.0.1:1".into(),
         metrics_address: None,
         cluster_id: None,
-        life: Incarnation::without_folder(),
+        process: Incarnation::without_folder(),
     };
     let report = || v1::HeartbeatRequest {
         lists_version: 1,

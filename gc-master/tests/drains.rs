@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::world::{CUTS, World, balancing, copy, counts, left, settle};
 use percolator_gc_master::{
-    Action, Arrival, Deletion, Departed, HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Moving,
-    Refusal, SILENCE_MAX,
+    Action, Arrival, Deletion, Departed, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, Heartbeat,
+    HeartbeatReply, Moving, Refusal,
 };
 
 /// Lets the server know that it was told to end, and says whether it may.
@@ -49,7 +49,7 @@ fn a_server_that_is_drained_has_no_tablets_and_gets_none() {
 }
 
 /// Lets the master hear a server, and do nothing yet of what comes of it.
-fn hear(world: &mut World, server: &str) -> HeartbeatAnswer {
+fn hear(world: &mut World, server: &str) -> HeartbeatReply {
     let beat = world.heartbeat_of(server);
     world.directory.heartbeat(world.now, beat).unwrap()
 }
@@ -179,7 +179,7 @@ fn a_server_that_has_a_complete_copy_is_drained_when_its_owner_has_decided() {
     };
     let info = beat(&mut world, vec![arrival.clone()]);
     assert_eq!((info.drained, info.waits_for.as_str()), (false, ""));
-    world.now += 2 * SILENCE_MAX;
+    world.now += 2 * HEARTBEAT_TIMEOUT;
     world.beat(third).unwrap();
     let info = beat(&mut world, vec![arrival.clone()]);
     let waits = "tablet 2, on its way there from tablet-1, which is down";
@@ -225,7 +225,7 @@ fn a_server_that_stops_does_not_wait_for_what_stays() {
     world.create("accounts", &["m"]).unwrap();
     world.beat_all();
     world.servers.get_mut("tablet-1").unwrap().clear();
-    settle(&mut world, 2 * SILENCE_MAX);
+    settle(&mut world, 2 * HEARTBEAT_TIMEOUT);
     assert_eq!(left(&world, "tablet-1").lost_tablets, [2]);
     may_stop(&mut world, "tablet-1");
     assert!(may_stop(&mut world, "tablet-1"));
@@ -344,7 +344,7 @@ fn what_cannot_be_drained_is_refused() {
         "{moving:?}"
     );
     world.down.push("tablet-1".into());
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     world.beat_all();
     let none = world.create("other", &[]).unwrap_err();
     assert!(
@@ -427,7 +427,7 @@ fn a_server_is_drained_though_one_is_gone_that_was_getting_its_tablet() {
     };
     world.hear_copy("tablet-1", copy(id, epoch, "tablet-0"));
     world.down.push("tablet-1".into());
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     world.beat_all();
     world.drain("tablet-0", true).unwrap();
     settle(&mut world, Duration::from_secs(20));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::world::{World, oracle};
-use percolator_gc_master::{Heartbeat, LEASE, Leased, Refusal, SILENCE_MAX};
+use percolator_gc_master::{HEARTBEAT_TIMEOUT, Heartbeat, LEASE, Leased, Refusal};
 use percolator_protocol::types::Timestamp;
 
 const T: u64 = 1_700_000_000_000;
@@ -133,7 +133,7 @@ fn one_that_died_elsewhere_is_replaced_when_its_lease_is_over() {
     let mut cluster = Cluster::new();
     let (first, second) = (cluster.tablet(), cluster.another());
     let leased = cluster.beat(first.clone()).unwrap();
-    cluster.0.now += SILENCE_MAX;
+    cluster.0.now += HEARTBEAT_TIMEOUT;
     cluster.time(lease_ms()).unwrap();
     let refused = cluster.beat(second.clone()).unwrap_err();
     assert!(
@@ -150,7 +150,7 @@ fn one_that_died_elsewhere_is_replaced_when_its_lease_is_over() {
     let refused = cluster.beat(first).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "another tablet-0 has taken the place of this one, which was silent for too long: it must answer nobody any more"
+        "another tablet-0 has taken the place of this one, which sent no heartbeat for too long: it must not answer any more"
     );
     // That stays so for later ones, and for a master that is started again.
     cluster.0.restart();
@@ -411,7 +411,7 @@ fn a_second_oracle_waits_until_the_first_surely_gives_nothing_any_more() {
     };
     let refused = cluster.beat(second.clone()).unwrap_err();
     assert!(matches!(refused, Refusal::StillLeased { .. }), "{refused}");
-    cluster.0.now += SILENCE_MAX;
+    cluster.0.now += HEARTBEAT_TIMEOUT;
     let refused = cluster.beat(second.clone()).unwrap_err();
     assert!(matches!(refused, Refusal::StillLeased { .. }), "{refused}");
     cluster.0.now += LEASE;

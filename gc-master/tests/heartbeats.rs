@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::world::{RANDOM, World, oracle, report};
 use percolator_gc_master::{
-    Directory, HEARTBEAT_INTERVAL, Heartbeat, Refusal, SILENCE_MAX, Settings, Start, TableState,
-    directory_response,
+    Directory, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, Heartbeat, Refusal, Settings, Start,
+    TableState, directory_response,
 };
 
 #[test]
@@ -221,7 +221,7 @@ fn a_state_that_is_older_than_a_server_makes_no_table_and_takes_none_for_another
     world.beat(without).unwrap();
     let refused = world.beat(&with_new).unwrap_err();
     assert!(matches!(refused, Refusal::TableNotInState { .. }));
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     world.beat(without).unwrap();
     assert_eq!(world.create("other", &[]), Err(refused.clone()));
     // The server was stopped for a while.
@@ -323,7 +323,7 @@ fn servers_beat_often_while_a_master_is_about_to_end() {
     assert_eq!(interval(&mut world, "tablet-0"), HEARTBEAT_INTERVAL);
     // One of them is down, and isn't waited for.
     world.down.push("tablet-2".into());
-    world.now += 2 * SILENCE_MAX;
+    world.now += 2 * HEARTBEAT_TIMEOUT;
     world.beat_all();
     assert!(!world.directory.announce_end(world.now));
     assert!(interval(&mut world, "tablet-0") <= HEARTBEAT_INTERVAL / 10);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::world::{World, copy};
-use percolator_gc_master::{Action, Arrival, Moving, Pending, Refusal, SILENCE_MAX, move_tablet};
+use percolator_gc_master::{
+    Action, Arrival, HEARTBEAT_TIMEOUT, Moving, Pending, Refusal, move_tablet,
+};
 use percolator_wire::v1;
 
 fn moving(tablet: u64, server: &str) -> Moving {
@@ -129,14 +131,14 @@ fn what_cannot_be_moved_is_refused() {
     // It is there already.
     let done = moving(1, "tablet-0").go_on(&mut world.directory, world.now);
     assert!(matches!(done, Ok(Pending::Done(_))), "{done:?}");
-    world.now += SILENCE_MAX + Duration::from_secs(1);
+    world.now += HEARTBEAT_TIMEOUT + Duration::from_secs(1);
     world.beat("tablet-1").unwrap();
     let away = refused(&mut world, 1, "tablet-1");
     assert_eq!(
         away,
         "tablet 1 is at tablet-0, which is down: start it, then ask again"
     );
-    world.now += SILENCE_MAX + Duration::from_secs(1);
+    world.now += HEARTBEAT_TIMEOUT + Duration::from_secs(1);
     world.beat("tablet-0").unwrap();
     let away = refused(&mut world, 1, "tablet-1");
     assert_eq!(away, "tablet-1 is down: start it, then ask again");
@@ -187,7 +189,7 @@ fn a_server_that_is_down_gets_no_tablet() {
         all.tablets[0].moving_to.clone()
     };
     assert_eq!(moving_to(&world), "tablet-1");
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     assert_eq!(moving_to(&world), "");
 }
 
@@ -213,7 +215,7 @@ fn a_tablet_waits_for_the_server_that_has_handed_it_over() {
         )
     };
     world.hear_copy("tablet-1", copy(1, 1, "tablet-0"));
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     world.hear_copy("tablet-1", copy(1, 1, "tablet-0"));
     assert_eq!(place(&world), ("tablet-0".into(), "tablet-1".into()));
     // It is there again, and the other one hears it.

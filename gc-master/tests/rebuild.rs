@@ -144,7 +144,7 @@ fn every_named_server_has_to_report_and_every_other_one_to_be_named() {
     assert_eq!(
         problems,
         [
-            "not heard in the last 10 s: tablet-2. Start them; or don't name those that are gone for good, with their rows"
+            "no heartbeat in the last 10 s: tablet-2. Start them; or don't name those that are gone for good, with their rows"
         ]
     );
     assert!(!world.rebuild_from(names(&all), true).written);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::world::{World, balancing, left, settle};
 use percolator_gc_master::{
-    Action, Arrival, Heartbeat, Merging, Moving, Note, Refusal, SILENCE_MAX, drain_servers,
+    Action, Arrival, HEARTBEAT_TIMEOUT, Heartbeat, Merging, Moving, Note, Refusal, drain_servers,
 };
 use percolator_wire::v1;
 
@@ -44,7 +44,7 @@ fn a_server_that_is_down_has_no_room_for_what_is_drained() {
     world.free.insert("tablet-2".into(), 250 << 20);
     world.beat_all();
     world.down.push("tablet-2".into());
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     world.beat_all();
     let why = world.drain("tablet-0", true).unwrap_err().to_string();
     assert!(why.contains("room for 78643200 together"), "{why}");
@@ -153,7 +153,7 @@ fn several_servers_are_drained_together_or_not_at_all() {
         matches!(settling, Err(Refusal::Settling { .. })),
         "{settling:?}"
     );
-    settle(&mut world, 2 * SILENCE_MAX);
+    settle(&mut world, 2 * HEARTBEAT_TIMEOUT);
     let refused = world.drain_all(&["tablet-1", "tablet-2"], true);
     assert!(
         matches!(refused, Err(Refusal::NoRoomToDrain { .. })),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::world::{World, oracle};
-use percolator_gc_master::{Heartbeat, HeartbeatAnswer, Renewal};
+use percolator_gc_master::{Heartbeat, HeartbeatReply, Renewal};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use prost::Message as _;
@@ -144,7 +144,7 @@ fn a_full_list_costs_what_it_has() {
 #[test]
 fn a_master_that_does_not_have_the_lists_asks_for_them_and_counts_nothing_on_them() {
     let mut world = cluster(3);
-    let heard = |world: &mut World, beat: Heartbeat| -> HeartbeatAnswer {
+    let heard = |world: &mut World, beat: Heartbeat| -> HeartbeatReply {
         let heard = world.directory.heartbeat(world.now, beat).unwrap();
         world.carry_out();
         heard

@@ -137,7 +137,7 @@ impl Fake {
             address: self.address.to_string(),
             metrics_address: None,
             cluster_id,
-            life,
+            process: life,
         };
         let owned = self.owned.clone();
         let report = move || v1::HeartbeatRequest {

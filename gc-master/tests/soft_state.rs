@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use crate::world::World;
 use percolator_gc_master::{
-    Heartbeat, Refusal, SILENCE_MAX, TableState, directory_response, gc_status,
+    HEARTBEAT_TIMEOUT, Heartbeat, Refusal, TableState, directory_response, gc_status,
 };
 use percolator_protocol::types::TabletState;
 
 /// Time for those that are up to be heard, and for what is missing to be noted.
 fn settle(world: &mut World) {
     world.beat_all();
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     world.beat_all();
     world.collect();
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     world.beat_all();
 }
 
 /// Both points move up as far as the servers let them.
 fn collect(world: &mut World) {
     for _ in 0..2 {
-        world.now += SILENCE_MAX;
+        world.now += HEARTBEAT_TIMEOUT;
         world.oracle_ms += 3_600_000;
         world.collect();
         let points = world.state().gc.points();
@@ -298,7 +298,7 @@ fn a_deletion_waits_for_tablets_that_were_not_heard_of() {
     world.freeze("a").unwrap();
     world.restart();
     world.beat_all();
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     world.beat_all();
     world.time_deletions();
     assert_eq!(world.state().tables[&1].drop_at, None);
@@ -344,7 +344,7 @@ fn the_name_of_a_table_that_was_timed_stays_free() {
     world.restart();
     world.down.push("tablet-1".into());
     world.beat_all();
-    world.now += SILENCE_MAX;
+    world.now += HEARTBEAT_TIMEOUT;
     world.beat_all();
     assert!(world.directory.is_frozen(1));
     assert_eq!(world.create("a", &[]), Ok(2));

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::world::World;
-use percolator_gc_master::{Action, Heartbeat, Merging, Pending, Refusal, SILENCE_MAX, Splitting};
+use percolator_gc_master::{
+    Action, HEARTBEAT_TIMEOUT, Heartbeat, Merging, Pending, Refusal, Splitting,
+};
 
 fn splitting(rows: &[&str]) -> Splitting {
     let rows = rows.iter().map(|row| row.as_bytes().to_vec());
@@ -182,7 +184,7 @@ fn what_can_t_be_split_or_merged_says_why() {
     let missing = other.go_on(&mut world.directory, world.now);
     assert!(matches!(missing, Err(Refusal::NoSuchTable { .. })));
     world.down.push("tablet-0".into());
-    world.now += 2 * SILENCE_MAX;
+    world.now += 2 * HEARTBEAT_TIMEOUT;
     world.beat_all();
     let away = split(&mut world, &["c"]);
     assert!(

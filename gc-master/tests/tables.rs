@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::world::World;
-use percolator_gc_master::{Refusal, SILENCE_MAX, TableState};
+use percolator_gc_master::{HEARTBEAT_TIMEOUT, Refusal, TableState};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 
@@ -61,7 +61,7 @@ fn a_create_goes_on_when_its_server_comes_back() {
     world.beat_all();
     assert_eq!(
         world.directory.waits_for(1, world.now),
-        "tablet-1 (last heard 61 s ago); the last command to tablet-1 failed: it is down"
+        "tablet-1 (last heartbeat 61 s ago); the last command to tablet-1 failed: it is down"
     );
     world.down.clear();
     world.beat_all();
@@ -251,8 +251,8 @@ fn without_a_tablet_server_the_refusal_says_what_is_known() {
     world.now = Duration::from_secs(10);
     assert_eq!(
         world.create("a", &[]).unwrap_err().to_string(),
-        "no tablet server is up to hold the table: tablet-0 (last heard 10 s ago), \
-         tablet-1 (last heard 10 s ago)"
+        "no tablet server is up to hold the table: tablet-0 (last heartbeat 10 s ago), \
+         tablet-1 (last heartbeat 10 s ago)"
     );
 }
 
@@ -263,7 +263,9 @@ fn after_a_start_tables_wait_for_known_servers() {
     world.beat("tablet-0").unwrap();
     assert_eq!(
         world.create("a", &["m"]),
-        Err(Refusal::Settling { until: SILENCE_MAX })
+        Err(Refusal::Settling {
+            until: HEARTBEAT_TIMEOUT
+        })
     );
     world.beat("tablet-1").unwrap();
     assert_eq!(world.create("a", &["m"]), Ok(1));
@@ -271,7 +273,7 @@ fn after_a_start_tables_wait_for_known_servers() {
 
     // A server that stays away is not waited for longer than it takes to call it down.
     world.restart();
-    world.now = SILENCE_MAX;
+    world.now = HEARTBEAT_TIMEOUT;
     world.beat("tablet-0").unwrap();
     assert_eq!(world.create("b", &["m"]), Ok(2));
     assert_eq!(world.servers["tablet-0"].len(), 3);

@@ -9,23 +9,23 @@ use crate::mvccpb::KeyValue;
 use crate::pb::TxnResponse;
 use crate::pb::response_op::Response;
 
-/// What etcd says of a request that it has not proposed, because it is behind with those before. Its other reason for the same
+/// Etcd's error for a request that it has not proposed, because it is behind with those before. Its other reason for the same
 /// code, that there is no space, also comes behind a transaction that was carried out: the one that reaches the quota.
 const TOO_MANY_REQUESTS: &str = "etcdserver: too many requests";
 
-/// Why there is no answer to a request, by what that says about it.
+/// Why a request has no response, by its certainty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Etcd did nothing, and won't before somebody changes what is allowed.
+    /// Etcd did nothing, and won't before its configuration or permissions change.
     Refused(String),
-    /// Nothing was sent, or etcd says that it did nothing for now.
+    /// Nothing was sent, or etcd reports that it did nothing for now.
     Unavailable(String),
     /// It was carried out, or was not, or will be.
     Unknown(String),
 }
 
 impl Failure {
-    /// Only what etcd says itself is certain, and that there is no connection to it. Transports make statuses too, with the same
+    /// Only etcd's own errors are certain, and that there is no connection to it. Transports make statuses too, with the same
     /// codes, of connections that ended behind a request: those have a source.
     pub(crate) fn of(status: &Status) -> Self {
         let reason = format!("{:?}: {}", status.code(), status.message());
@@ -60,8 +60,8 @@ pub(crate) enum TxnOutcome {
     Compared(Option<RegisterVersion>),
 }
 
-/// What the answer says. A value that is ours already was put by this request all the same: something on the way has sent it
-/// twice, and this is the second one's answer.
+/// Reads the response. A value that is ours already was put by this request all the same: something on the way has sent it
+/// twice, and this is the second one's response.
 ///
 /// # Errors
 /// Why it is no answer to a transaction of ours.

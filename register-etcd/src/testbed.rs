@@ -1,4 +1,4 @@
-//! A real etcd, for the tests of anyone who uses a register in one.
+//! A real etcd, for tests of registers.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tonic::transport::Endpoint;
 
 use crate::EtcdRegister;
 
-/// The program; `cargo xtask test` says where it is.
+/// The program; `cargo xtask test` sets where it is.
 const VARIABLE: &str = "PERCOLATOR_ETCD";
 /// A machine that is busy with other tests may take long to answer.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ impl Etcd {
     }
 
     /// Starts one with `launch`, which makes a command of the program's path, at the usual ports of this host. It may be one that this
-    /// process doesn't reach, so that nobody waits until it serves. None, and a word about it, where there is no etcd.
+    /// process doesn't reach, so this doesn't wait until it serves. Returns none, and logs why, if there is no etcd.
     ///
     /// # Panics
     /// It can't be started.
@@ -65,7 +65,7 @@ impl Etcd {
             .arg(format!("--listen-peer-urls=http://{peers}"))
             .arg(format!("--initial-advertise-peer-urls=http://{peers}"))
             .arg(format!("--initial-cluster=default=http://{peers}"))
-            // It starts on every processor, and says so of some.
+            // It would start on every processor, and complain about some.
             .env("ETCD_UNSUPPORTED_ARCH", architecture())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,17 +1,17 @@
-//! What an error of the client says about the request.
+//! The meaning of a client's error for the request.
 
 use std::error::Error as _;
 
 use hyper_util::client::legacy;
 
-/// Why a request was not carried out as it was asked for, by what that says about it.
+/// Why a request was not carried out, by the certainty of that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// There is no such object, or no such namespace.
     Missing(String),
     /// The object is there already, or has another version.
     Conflict(String),
-    /// The API server did nothing, and won't before somebody changes what is allowed.
+    /// The API server did nothing, and won't before permissions change.
     Refused(String),
     /// Nothing was sent, or the API server did nothing for now.
     Unavailable(String),
@@ -30,7 +30,7 @@ impl Failure {
         };
         let reason = format!("{} ({})", status.message, status.code);
         match status.code {
-            // For now: an API server that has just started says so until it knows its roles and service accounts
+            // For now: an API server that has just started returns this until it knows its roles and service accounts
             // (kubernetes/kubernetes#121635), and a missing role may come. A server that took it for good would end, and leave the
             // leader without a promise.
             401 => Self::Unavailable(format!(
@@ -44,8 +44,8 @@ impl Failure {
             // Too many requests: sorted out before anything else is done with them.
             429 => Self::Unavailable(reason),
             400 | 402 | 405..=407 | 411 | 413..=415 | 422 => Self::Refused(reason),
-            // 500 and 504 are also said of writes that etcd may have carried out, after a time-out or a change of its leader; 502
-            // and 503 also by a proxy, of any request.
+            // 500 and 504 also come for writes that etcd may have carried out, after a time-out or a change of its leader; 502
+            // and 503 also from a proxy, for any request.
             _ => Self::Unknown(reason),
         }
     }

@@ -24,7 +24,7 @@ pub use crate::location::{KubeLocation, LocationError, OpenError};
 
 /// The key of the value in the ConfigMap's `binaryData`.
 pub const KEY: &str = "register";
-/// Who changes it, for the API server's managed fields.
+/// The name of the writer in the API server's managed fields.
 const MANAGER: &str = "percolator-register";
 
 /// A register in a ConfigMap. Its versions are the object's resourceVersions, which are numbers that increase: for etcd as
@@ -191,8 +191,8 @@ impl KubeRegister {
         }
     }
 
-    /// Another version is there, the API server says. That may be ours: something between us and it may have sent the request
-    /// twice, and this is the second one's answer.
+    /// The API server reports another version. That may be ours: something between us and it may have sent the request
+    /// twice, and this is the second one's response.
     async fn after_conflict(
         &self,
         expected: Option<RegisterVersion>,

@@ -1,4 +1,4 @@
-//! Against an API server that answers as the test says. A real one is asked by `e2e`.
+//! Against an API server that answers as scripted. `e2e` uses a real one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Others have work for such threads, too: names that are looked up, other files.
+    /// Others have work for such threads, too: the resolution of names, other files.
     #[test]
     fn a_device_that_hangs_takes_one_thread() {
         const THREADS: usize = 4;

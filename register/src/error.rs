@@ -14,12 +14,12 @@ pub enum LoadError {
         /// What happened.
         reason: String,
     },
-    /// The store refuses. No load succeeds before somebody changes what is allowed.
+    /// The store refuses. No load succeeds before permissions or configuration change.
     #[error("the register {register} cannot be read: {reason}")]
     Refused {
         /// Which register.
         register: String,
-        /// What the store said.
+        /// The store's reason.
         reason: String,
     },
     /// What is stored is not what a register stored last: it was changed by something else, removed, or replaced by an
@@ -54,12 +54,12 @@ pub enum SwapError {
         /// The most that a register holds.
         bytes_max: usize,
     },
-    /// The store refuses. This swap did not happen, and none will before somebody changes what is allowed.
+    /// The store refuses. This swap did not happen, and none will before permissions or configuration change.
     #[error("the register {register} cannot be changed: {reason}")]
     Refused {
         /// Which register.
         register: String,
-        /// What the store said.
+        /// The store's reason.
         reason: String,
     },
     /// What is stored is not what a register stored last. This swap did not happen.
@@ -70,7 +70,7 @@ pub enum SwapError {
         /// What is wrong with it.
         reason: String,
     },
-    /// This swap surely did not happen, for a reason that may pass: nothing was sent, or the store said that it did nothing.
+    /// This swap surely did not happen, for a reason that may pass: nothing was sent, or the store reports that it did nothing.
     #[error("the register {register} cannot be changed now: {reason}")]
     Unavailable {
         /// Which register.
@@ -84,7 +84,7 @@ pub enum SwapError {
     Unknown {
         /// Which register.
         register: String,
-        /// The swap, to be looked for in a later load.
+        /// The swap, to be searched in a later load.
         write: WriteId,
         /// What happened instead of an answer.
         reason: String,

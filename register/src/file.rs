@@ -124,7 +124,7 @@ fn remove_leftovers(file: &VersionedFile, version: RegisterVersion) {
     }
 }
 
-/// Locks the file for as long as the value lives. A new handle each time: the system's lock belongs to the handle, and would let
+/// Locks the file until the value is dropped. A new handle each time: the system's lock belongs to the handle, and would let
 /// two threads in that share one.
 fn lock_until(deadline: Instant, path: &Path) -> Result<File, LoadError> {
     // The system's own wait has no time-out: a process that stands still with the lock would hold this thread, and with it the

@@ -126,7 +126,7 @@ pub struct FileError {
     pub action: &'static str,
     /// Which file or folder.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     pub cause: io::Error,
     /// Whether the file may have its new content: then it was to be renamed when this happened.
     pub may_be_replaced: bool,

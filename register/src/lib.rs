@@ -105,7 +105,7 @@ impl fmt::Display for WriteId {
     }
 }
 
-/// What a later load says about a swap whose outcome was unknown.
+/// What a later load proves about a swap whose outcome was unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapOutcome {
     /// It happened, and its value is the register's, with this version.

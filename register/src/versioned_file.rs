@@ -106,7 +106,7 @@ pub(crate) fn decode(bytes: Vec<u8>, value_bytes_max: usize) -> Result<Versioned
     })
 }
 
-/// What an error of the files says about a swap of this register.
+/// Converts an error of the files to one of a swap.
 pub(crate) fn not_swapped(register: String, error: &FileError, write: WriteId) -> SwapError {
     let reason = error.to_string();
     if error.may_be_replaced {
@@ -189,7 +189,7 @@ impl VersionedFile {
     }
 
     /// The same for several swaps at a time. `lock` lets one of them go on; the lock is held only while the file's start is read and
-    /// the file is renamed, so that a process which stands still anywhere else holds nobody up.
+    /// the file is renamed, so that a process which stands still anywhere else blocks no other.
     pub(crate) fn swap_under<L>(
         &self,
         expected: Option<RegisterVersion>,
@@ -302,7 +302,7 @@ mod tests {
     use crate::files::testing::FullDevice;
     use crate::files::{NewFile, StdFiles};
 
-    /// The system's files, but that no folder can be synced while this says so.
+    /// The system's files; no folder can be synced while this is set.
     #[derive(Default)]
     struct Unsynced(AtomicBool);
 
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Another process has stored it, and nobody knows whether its name is durable.
+    /// Another process has stored it, and it is unknown whether its name is durable.
     #[test]
     fn nothing_is_loaded_before_the_folder_is_synced() {
         let folder = tempfile::tempdir().unwrap();

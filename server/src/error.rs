@@ -9,9 +9,8 @@ use percolator_register::files::FileError;
 /// Any error of a caller, as tonic and tower write it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a server process cannot start or go on. Every message says what is, what was asked for and
-/// what to do, and why: nothing is left for [`std::error::Error::source`], so that anyone who prints both
-/// says nothing twice.
+/// Why a server process cannot start or go on. Every message names the fact, what was asked for, the reason and
+/// what to do. Nothing is left for [`std::error::Error::source`], so that a log of both repeats nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another process listens on the address.
@@ -55,16 +54,16 @@ pub enum Error {
     Listen {
         /// Where to listen.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// A register can't be opened.
     #[error("{0}")]
     OpenRegister(BoxError),
-    /// Standard output does not take the line that tells where the server listens.
-    #[error("cannot tell on standard output where the server listens: {cause}")]
+    /// Standard output does not take the line with the address on which the server listens.
+    #[error("cannot write to standard output where the server listens: {cause}")]
     Announce {
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// Serving ended with an error.
@@ -72,7 +71,7 @@ pub enum Error {
     Serve {
         /// Where the server listened.
         address: SocketAddr,
-        /// What the transport said.
+        /// The transport's error.
         cause: tonic::transport::Error,
     },
     /// The runtime cannot be built.
@@ -80,7 +79,7 @@ pub enum Error {
     Runtime {
         /// Whose runtime.
         name: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 
@@ -91,7 +90,7 @@ pub enum Error {
         action: &'static str,
         /// Which file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The user of this process may not use the file or folder.
@@ -165,7 +164,7 @@ pub enum Error {
         what: &'static str,
         /// Whose it is.
         found: String,
-        /// Who asked for it.
+        /// The server that asked for it.
         asked: String,
     },
     /// The folder's format is one that this program does not know.
@@ -195,24 +194,24 @@ pub enum Error {
         master: String,
         /// The refused server.
         server: String,
-        /// What the master said.
+        /// The master's reason.
         reason: String,
     },
-    /// The server cannot join the cluster that the master told it.
+    /// The server cannot join the cluster that the master has named.
     #[error("{server} cannot belong to cluster {cluster_id:?} of the master at {master}: {cause}")]
     Adopt {
         /// Where the master is.
         master: String,
         /// The server.
         server: String,
-        /// The cluster that the master told.
+        /// The cluster that the master has named.
         cluster_id: String,
         /// Why not.
         cause: BoxError,
     },
 }
 
-/// What transports wrap says what happened.
+/// The innermost source of an error: transports wrap it.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -275,8 +274,8 @@ mod tests {
             },
         ] {
             assert!(std::error::Error::source(&error).is_none(), "{error:?}");
-            let said = error.to_string();
-            assert!(said.ends_with("the reason"), "{said}");
+            let message = error.to_string();
+            assert!(message.ends_with("the reason"), "{message}");
         }
     }
 }

@@ -17,9 +17,9 @@ pub const FORMAT: u32 = 2;
 pub const LOCK: &str = "LOCK";
 const IDENTITY: &str = "IDENTITY";
 
-/// A server's folder, locked for as long as this lives.
+/// A server's folder, locked until this is dropped.
 ///
-/// `LOCK` is the file that is locked; `IDENTITY` is JSON that says whose the folder is:
+/// `LOCK` is the file that is locked; `IDENTITY` is JSON that names the folder's server:
 /// `{"format":2,"role":"oracle","server":"tso-0","cluster_id":null,"checksum":"5f1c2a90"}`.
 #[derive(Debug)]
 pub struct Folder {
@@ -36,7 +36,7 @@ struct Identity {
     cluster_id: Option<String>,
 }
 
-/// IDENTITY as it is written: a bit that flipped must not look like another server's folder.
+/// IDENTITY as it is written: a bit that flipped must not make it another server's folder.
 #[derive(Serialize, Deserialize)]
 struct Sealed {
     #[serde(flatten)]
@@ -143,7 +143,7 @@ impl Folder {
     }
 }
 
-/// Locks a folder for as long as the file lives.
+/// Locks a folder until the file is closed.
 ///
 /// # Errors
 /// [`Error::FolderInUse`], and the errors of files.
@@ -283,27 +283,27 @@ mod tests {
     fn is_refused_to_everyone_else() {
         let (_outer, path) = temporary();
         let folder = Folder::open(&path, "oracle", "tso-0", Some("c1")).unwrap();
-        let says = |result: Result<Folder, Error>, words: &[&str]| {
+        let refuses = |result: Result<Folder, Error>, words: &[&str]| {
             let text = result.unwrap_err().to_string();
             for word in words {
                 assert!(text.contains(word), "{word} is missing: {text}");
             }
         };
         let open = |role, server, cluster| Folder::open(&path, role, server, cluster);
-        says(open("oracle", "tso-0", None), &["in use", "tso-0"]);
+        refuses(open("oracle", "tso-0", None), &["in use", "tso-0"]);
         let other_cluster = folder.adopt_cluster("c2").unwrap_err().to_string();
         assert!(other_cluster.contains("c1") && other_cluster.contains("c2"));
         drop(folder);
-        says(open("tablet", "tso-0", None), &["role", "oracle", "tablet"]);
-        says(open("oracle", "tso-1", None), &["server", "tso-0", "tso-1"]);
-        says(
+        refuses(open("tablet", "tso-0", None), &["role", "oracle", "tablet"]);
+        refuses(open("oracle", "tso-1", None), &["server", "tso-0", "tso-1"]);
+        refuses(
             open("oracle", "tso-0", Some("c2")),
             &["cluster", "c1", "c2"],
         );
         fs::write(path.join(IDENTITY), r#"{"format":7}"#).unwrap();
-        says(open("oracle", "tso-0", None), &["format 7", "format 2"]);
+        refuses(open("oracle", "tso-0", None), &["format 7", "format 2"]);
         fs::write(path.join(IDENTITY), "").unwrap();
-        says(open("oracle", "tso-0", None), &["IDENTITY", "damaged"]);
+        refuses(open("oracle", "tso-0", None), &["IDENTITY", "damaged"]);
     }
 
     #[test]

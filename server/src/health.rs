@@ -13,10 +13,10 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 /// What a check asks, by the name of the service in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Whether the server answers requests: to anyone who names no service, or another one. A server that doesn't for
+    /// Whether the server answers requests: for a request that names no service, or another one. A server that doesn't for
     /// long may be started again.
     Lives,
-    /// Whether it also has everything that it is to have: to anyone who asks for the service `ready`. To start it again
+    /// Whether it also has all that it needs: for a request that names the service `ready`. To start it again
     /// is of no use.
     Ready,
 }

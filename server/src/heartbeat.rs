@@ -13,10 +13,10 @@ use tonic::{Code, Status};
 use crate::schedule::Schedule;
 use crate::{BoxError, Error, Incarnation, boot_time};
 
-/// Who beats, and to whom.
+/// The sender of heartbeats, and its master.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the master is: HOST:PORT, or several of these with commas between. A name is looked up again for each
+    /// Where the master is: HOST:PORT, or several of these with commas between. A name is resolved again for each
     /// connection.
     pub master: String,
     /// What this server is.
@@ -30,12 +30,12 @@ pub struct Options {
     /// The cluster that it belongs to; none if it belongs to none yet.
     pub cluster_id: Option<String>,
     /// This start of the process.
-    pub life: Incarnation,
+    pub process: Incarnation,
 }
 
 /// An answer must come within this, or the beat is repeated.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// The first one of several masters is given up after this, and the next one asked. After each silence it is twice as
+/// The request timeout of the first one of several masters, after which the next one is asked. After each timeout it is twice as
 /// long, so that a heartbeat with long lists has the time that it needs.
 const TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(1);
 /// A connection to one of several masters must be made within this: the address of a pod that is gone answers nothing at all.
@@ -52,11 +52,11 @@ const ANOTHER_REASON: Duration = Duration::from_secs(2);
 /// It asks again so often while no master leads.
 const LEAVING_PAUSE: Duration = Duration::from_millis(50);
 
-/// Beats until `shutdown` ends: at once, then whenever the interval has passed that the master
-/// answers. A master that is away is logged once and asked again. `report` tells what the server holds for
-/// each beat, in the fields from `tablets` on, the others are set here; `adopt` is called with the cluster's
-/// id when the master tells it for the first time, and must make it durable before it returns; `learn` with
-/// each answer.
+/// Sends heartbeats until `shutdown` ends: at once, then in the interval that the master
+/// returns. A master that is away is logged once and asked again. `report` returns what the server holds, in the fields
+/// from `tablets` on; the others are set here. `adopt` is called with the cluster's
+/// id when the master names it for the first time, and must make it durable before it returns; `learn` with
+/// each response.
 ///
 /// # Errors
 /// [`Error::MasterAddress`]; [`Error::Refused`] if the master says that this server is not one of
@@ -75,21 +75,21 @@ pub async fn run<E: Into<BoxError>>(
     }
 }
 
-/// What was last told to the operator.
+/// What was logged last.
 enum Announced {
     Nothing,
     Connected,
-    /// Why there was no answer, and when that was told.
+    /// Why there was no response, and when that was logged.
     Away(String, Instant),
 }
 
 impl Announced {
-    /// Whether it is news that there is no answer for this reason. A master that is restarted can't be reached at first, and says then
+    /// Whether this reason for a missing response is to be logged. A master that is restarted can't be reached at first, and returns then
     /// what is wrong with it.
     fn is_news(&self, why: &str) -> bool {
         match self {
             Self::Nothing | Self::Connected => true,
-            Self::Away(told, at) => told != why && at.elapsed() >= ANOTHER_REASON,
+            Self::Away(known, at) => known != why && at.elapsed() >= ANOTHER_REASON,
         }
     }
 }
@@ -102,7 +102,7 @@ async fn beat<E: Into<BoxError>>(
 ) -> Result<(), Error> {
     let mut master = MasterLink::new(&options.master)?;
     let mut cluster_id = options.cluster_id.clone();
-    let mut told = Announced::Nothing;
+    let mut announced = Announced::Nothing;
     let mut schedule = Schedule::default();
     loop {
         let sent = boot_time();
@@ -112,7 +112,7 @@ async fn beat<E: Into<BoxError>>(
         };
         let pause = match master.heartbeat(request).await {
             Ok(response) => {
-                options.life.accepted();
+                options.process.accepted();
                 let learned = &response.cluster_id;
                 let is_new = !learned.is_empty() && cluster_id.as_ref() != Some(learned);
                 if is_new {
@@ -124,13 +124,13 @@ async fn beat<E: Into<BoxError>>(
                     })?;
                     cluster_id = Some(learned.clone());
                 }
-                if !matches!(told, Announced::Connected) {
+                if !matches!(announced, Announced::Connected) {
                     tracing::info!(
                         master = master.addresses.current(),
                         cluster = learned,
                         "the master answers"
                     );
-                    told = Announced::Connected;
+                    announced = Announced::Connected;
                 }
                 learn(&response);
                 schedule.answered(sent, response, is_new)
@@ -144,14 +144,14 @@ async fn beat<E: Into<BoxError>>(
                 });
             }
             Err(NoHeartbeat::Status(status)) => {
-                if told.is_news(status.message()) {
+                if announced.is_news(status.message()) {
                     tracing::warn!(
                         master = options.master,
                         code = ?status.code(),
                         cause = status.message(),
                         "the master does not answer; asking again until it does"
                     );
-                    told = Announced::Away(status.message().to_owned(), Instant::now());
+                    announced = Announced::Away(status.message().to_owned(), Instant::now());
                 }
                 schedule.unanswered()
             }
@@ -174,18 +174,18 @@ fn request(
             .metrics_address
             .map(|address| address.to_string())
             .unwrap_or_default(),
-        incarnation: options.life.incarnation,
-        replaces: options.life.replaces.clone(),
-        replaces_accepted: options.life.replaces_accepted,
+        incarnation: options.process.incarnation,
+        replaces: options.process.replaces.clone(),
+        replaces_accepted: options.process.replaces_accepted,
         ..report
     }
 }
 
-/// Gives the lease back: from now on this server answers nobody, and another one may take its place at once. Without
-/// an answer of the master within a moment, that one waits for the lease's end.
+/// Gives the lease back: from now on this server answers no request, and another one may take its place at once. Without
+/// a response of the master within a moment, that one waits for the lease's end.
 pub async fn leave(options: &Options, cluster_id: Option<String>, report: HeartbeatRequest) {
-    // It may have been told to wait for the lease of another one, which it can't give back.
-    if !options.life.is_accepted() {
+    // It may be waiting for the lease of another one, which it can't give back.
+    if !options.process.is_accepted() {
         return;
     }
     let Ok(mut master) = MasterLink::new(&options.master) else {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 const PROCESSES: &str = "PROCESSES";
 /// Names the start of a machine (Linux).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Starts that no master has answered, at the most; anyone who has more of them waits for a lease.
+/// Starts that no master has answered, at the most; a server with more of them waits for a lease.
 const STARTS_MAX: usize = 64;
 
 /// The processes that have held a folder's lock, the last one last, from the one on that a master has accepted.
@@ -104,7 +104,7 @@ impl Incarnation {
 
     /// The master knows this one now: earlier ones don't matter any more. To be called in a tokio runtime.
     ///
-    /// The folder has it later, as nobody waits for the disk: one that hangs would stop a master that leads. Until it is written, or if it
+    /// The folder has it later, as the caller doesn't wait for the disk: one that hangs would stop a master that leads. Until it is written, or if it
     /// never is, the file has this one behind those before it, since [`Self::begin`]: the next start may wait for a lease.
     pub fn accepted(&self) {
         let was_accepted = self.is_accepted.swap(true, Ordering::Relaxed);
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// A file that nobody reads from takes no write, as a disk that hangs.
+    /// A pipe without a reader takes no write, as a disk that hangs.
     #[tokio::test]
     async fn a_disk_that_hangs_keeps_nobody_who_was_accepted() {
         const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);

@@ -127,7 +127,7 @@ impl Standing {
         self.begun.notified().await;
     }
 
-    /// The task that drives it is to look now whether a command is due.
+    /// Makes the task that drives it check now whether a command is due.
     pub fn hurry(&self) {
         self.due.notify_one();
     }

@@ -1,4 +1,4 @@
-//! A server that is busy getting ready, and says that it lives.
+//! Health checks of a server that is busy getting ready.
 
 use std::convert::Infallible;
 use std::future::Pending;
@@ -15,10 +15,9 @@ use tonic::codegen::{Service, http};
 
 use crate::{Error, Probe, serve_when};
 
-/// Does what may take long, and blocks this thread, as reading a log does. Meanwhile checks of health are answered on the
-/// listener, by a thread of their own: to anyone who asks whether the server lives, `lives`; that it isn't ready, to anyone who
-/// asks for that. All other requests wait, and their connections are cut in the end: clients ask again. Who comes later
-/// finds the server itself.
+/// Does what may take long, and blocks this thread, as reading a log does. Meanwhile a thread of its own answers checks of health on
+/// the listener: that the server is alive, `lives`, and that it isn't ready. All other requests wait, and their connections are cut
+/// in the end: clients ask again. Connections that come later reach the server itself.
 ///
 /// # Errors
 /// [`Error::Listen`] or [`Error::Runtime`] if the system gives no second handle of the listener, or no thread; nothing was
@@ -64,7 +63,7 @@ pub fn while_recovering<T>(
     Ok(done)
 }
 
-/// Answers nobody.
+/// Answers no request.
 #[derive(Clone)]
 struct Waiting;
 

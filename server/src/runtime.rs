@@ -55,8 +55,8 @@ pub fn open_files_max() -> usize {
     })
 }
 
-/// Has the system give this process memory in small pages, and those that it starts. A large one takes its room whole, and
-/// is cleared at once, for milliseconds in which its thread answers nobody. Where the system can't, nothing is worse.
+/// Makes the system give this process, and those that it starts, memory in small pages. A large one takes its room whole, and
+/// is cleared at once, for milliseconds in which its thread answers no request. If the system can't, nothing is worse.
 pub fn small_pages() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
@@ -66,7 +66,7 @@ pub fn exit_code<E: Display>(result: Result<(), E>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell when standard error is closed.
+            // Standard error is closed: there is nowhere to log.
             let _ = writeln!(std::io::stderr().lock(), "error: {error:#}");
             ExitCode::FAILURE
         }

@@ -9,10 +9,10 @@ use percolator_wire::v1::HeartbeatResponse;
 /// takes some milliseconds, and a new one waits for each server's heartbeat before it makes a table.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Whatever the master says, heartbeats are not closer nor further apart than this.
+/// The bounds of the interval between heartbeats, whatever interval the master returns.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
-/// After the master has told something new: it waits to hear that it is known.
+/// After a response with news: the master waits for the confirmation.
 const SOON: Duration = Duration::from_millis(20);
 
 /// See the module's head. Times are of one clock.
@@ -43,9 +43,9 @@ impl Schedule {
             .is_some_and(|(from, lease)| now.saturating_sub(from) < lease)
     }
 
-    /// The heartbeat that was sent at `sent` is answered. How long to wait for the next one.
+    /// The heartbeat that was sent at `sent` is answered. Returns how long to wait for the next one.
     ///
-    /// Where the server has just adopted the cluster, the master is told so at once: should the server ever come without
+    /// If the server has just adopted the cluster, the master learns of that at once: should the server ever come without
     /// the cluster's id, it has lost its folder.
     pub fn answered(
         &mut self,
@@ -59,7 +59,7 @@ impl Schedule {
         if has_adopted {
             interval = INTERVAL_MIN;
         }
-        // These grow with every heartbeat, and nothing is to be confirmed about them.
+        // These grow with every heartbeat, and need no confirmation.
         let news = HeartbeatResponse {
             lease: 0,
             timestamps_above: 0,

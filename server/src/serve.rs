@@ -27,13 +27,13 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// Calls that a connection may have at a time: each takes memory before it is read. Those beyond wait at the client.
 const STREAMS_MAX: u32 = 512;
-/// A silent connection is asked for a sign of life, and closed without one.
+/// A connection that is silent for so long is pinged, and closed without a response.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection on which something is to be sent, and whose peer takes none of it, is closed after so long: what is kept for
-/// it is freed. One of HTTP/2 is closed before, for want of a sign of life.
+/// A connection whose peer takes nothing of what is to be sent is closed after so long: what is kept for
+/// it is freed. One of HTTP/2 is closed before, for want of a response to a ping.
 const UNTAKEN_MAX: Duration = Duration::from_secs(60);
-/// Where no connection can be accepted, it is tried again after this: what the system lacks, open files as a rule, is free again
+/// The pause after a connection could not be accepted: what the system is out of, open files as a rule, is free again
 /// when other connections end.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// After connections were cut, how long their tasks may take to notice.
@@ -64,8 +64,8 @@ impl<S> GrpcService for S where
 }
 
 /// Serves a generated gRPC server (or several, with [`Beside`]) on the listener until `shutdown`
-/// ends, with the health service of gRPC beside it. Then no connection is accepted any more, what is under way may
-/// go on for `grace`, and whatever is open after that, such as the endless streams of clients, is cut.
+/// ends, with the health service of gRPC beside it. Then no connection is accepted any more, requests under way may
+/// go on for `grace`, and connections that are open after that, such as the endless streams of clients, are cut.
 ///
 /// # Errors
 /// [`Error::Serve`] if the transport fails.
@@ -331,8 +331,8 @@ mod tests {
             }
             began.elapsed()
         };
-        for lacks in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
-            assert!(pauses(lacks).await >= TIMES * ACCEPT_AGAIN, "{lacks}");
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            assert!(pauses(errno).await >= TIMES * ACCEPT_AGAIN, "{errno}");
         }
         // Another connection may be waiting behind it.
         assert_eq!(pauses(Errno::CONNABORTED).await, Duration::ZERO);

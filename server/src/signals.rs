@@ -1,4 +1,4 @@
-//! Being told to stop.
+//! The signals to stop.
 
 use std::io::Read;
 use std::sync::OnceLock;
@@ -34,7 +34,7 @@ fn ignores_hangup() -> bool {
     })
 }
 
-/// Whether a process ignores a signal, by what the kernel says of it: a bit each, the lowest one for signal 1.
+/// Whether a process ignores a signal, by the kernel's mask: a bit each, the lowest one for signal 1.
 fn ignores(status: &str, signal: u32) -> bool {
     let mut lines = status.lines();
     let ignored = lines.find_map(|line| line.strip_prefix("SigIgn:"));
@@ -64,7 +64,7 @@ async fn parent_gone() {
         return std::future::pending().await;
     }
     let (gone, is_gone) = oneshot::channel();
-    // A thread of its own, which nobody waits for: reading can't be interrupted.
+    // A thread of its own, which is never joined: reading can't be interrupted.
     let reader = std::thread::Builder::new()
         .name("lifeline".into())
         .spawn(move || {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 /// A write that takes longer has stalled: the slowest disks that work take less.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
-/// How often a write under way is looked at. What passes between two looks counts for no more than twice this: the process
+/// How often a write under way is checked. The time between two checks counts for no more than twice this: the process
 /// may have stood still itself.
-pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Knows how long the write under way has taken. Clones watch the same disk.
 #[derive(Clone, Debug, Default)]
@@ -19,22 +19,22 @@ pub struct StallWatch {
 #[derive(Clone, Copy, Debug)]
 struct Write {
     stall: Stall,
-    looked: Instant,
+    checked_at: Instant,
 }
 
-/// How long a write was seen to wait, without a sign of life of the disk.
+/// How long a write was seen to wait, without progress of the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stall {
     waited: Duration,
-    /// Signs of life at the last look, if there was one.
+    /// The disk's operations at the last check, if there was one.
     signs: Option<u64>,
 }
 
 impl Stall {
-    /// Another look, so long after the one before. `signs` counts what the disk has done. Returns how long it has waited.
-    pub fn look(&mut self, since: Duration, signs: u64) -> Duration {
+    /// Checks again, so long after the check before. `signs` counts the disk's operations. Returns how long the write has waited.
+    pub fn check_write(&mut self, since: Duration, signs: u64) -> Duration {
         self.waited = if self.signs.replace(signs) == Some(signs) {
-            self.waited + since.min(2 * LOOK_EVERY)
+            self.waited + since.min(2 * CHECK_INTERVAL)
         } else {
             Duration::ZERO
         };
@@ -51,7 +51,7 @@ impl StallWatch {
     pub fn writing(&self) -> Writing<'_> {
         *self.write() = Some(Write {
             stall: Stall::default(),
-            looked: Instant::now(),
+            checked_at: Instant::now(),
         });
         Writing(self)
     }
@@ -79,23 +79,23 @@ impl StallWatch {
         }
     }
 
-    /// Watches, which has to go on for [`Self::stalled`] to know anything. Ends when a write has waited as long as `max`, and
-    /// says so. `signs` counts what the disk has done: one that is slow, with much to write, does something.
+    /// Watches, which has to go on for [`Self::stalled`] to know anything. Ends with the reason when a write has waited as long as `max`.
+    /// `signs` counts the disk's operations: one that is slow, with much to write, still completes some.
     pub async fn exceeds(&self, max: Duration, signs: impl Fn() -> u64) -> String {
         loop {
-            if let Some(waited) = self.look(signs()).filter(|waited| *waited >= max) {
+            if let Some(waited) = self.check_write(signs()).filter(|waited| *waited >= max) {
                 return stalled(waited);
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 
-    fn look(&self, signs: u64) -> Option<Duration> {
+    fn check_write(&self, signs: u64) -> Option<Duration> {
         let mut write = self.write();
         let write = write.as_mut()?;
-        let since = write.looked.elapsed();
-        write.looked = Instant::now();
-        Some(write.stall.look(since, signs))
+        let since = write.checked_at.elapsed();
+        write.checked_at = Instant::now();
+        Some(write.stall.check_write(since, signs))
     }
 
     fn write(&self) -> MutexGuard<'_, Option<Write>> {
@@ -111,7 +111,7 @@ impl Drop for Writing<'_> {
 
 fn stalled(took: Duration) -> String {
     format!(
-        "the disk stalls: a write has waited for it for {} s, and it says nothing",
+        "the disk stalls: a write has waited for it for {} s, and it has done nothing meanwhile",
         took.as_secs()
     )
 }
@@ -135,12 +135,12 @@ pub fn stall_max(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
-    fn looks(watch: &StallWatch, count: u32, signs: impl Fn(u32) -> u64) -> Option<Duration> {
+    fn checks(watch: &StallWatch, count: u32, signs: impl Fn(u32) -> u64) -> Option<Duration> {
         for number in 0..count {
             if let Some(write) = watch.write().as_mut() {
-                write.looked -= LOOK_EVERY;
+                write.checked_at -= CHECK_INTERVAL;
             }
-            watch.look(signs(number));
+            watch.check_write(signs(number));
         }
         watch.stalled()
     }
@@ -148,20 +148,20 @@ mod tests {
     #[test]
     fn a_write_stalls_where_the_disk_does_nothing() {
         let watch = StallWatch::default();
-        assert_eq!((looks(&watch, 100, |_| 7), watch.check()), (None, Ok(())));
+        assert_eq!((checks(&watch, 100, |_| 7), watch.check()), (None, Ok(())));
         let writing = watch.writing();
-        assert_eq!(looks(&watch, 15, |_| 7), None, "less than 5 s");
-        assert!(looks(&watch, 15, |_| 7).is_some());
+        assert_eq!(checks(&watch, 15, |_| 7), None, "less than 5 s");
+        assert!(checks(&watch, 15, |_| 7).is_some());
         assert!(watch.check().unwrap_err().contains("the disk stalls"));
-        assert_eq!(looks(&watch, 50, u64::from), None, "slow, and alive");
+        assert_eq!(checks(&watch, 50, u64::from), None, "slow, and alive");
         // The process has stood still for an hour.
         if let Some(write) = watch.write().as_mut() {
-            write.looked -= Duration::from_secs(3600);
+            write.checked_at -= Duration::from_secs(3600);
         }
-        watch.look(49);
+        watch.check_write(49);
         assert_eq!(watch.stalled(), None);
         drop(writing);
-        assert_eq!(looks(&watch, 100, |_| 7), None);
+        assert_eq!(checks(&watch, 100, |_| 7), None);
     }
 
     #[test]

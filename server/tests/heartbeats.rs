@@ -164,7 +164,7 @@ fn options(master: SocketAddr, cluster_id: Option<&str>) -> Options {
         server: "tablet-0".to_owned(),
         address: "127.0.0.1:1".to_owned(),
         cluster_id: cluster_id.map(str::to_owned),
-        life: Incarnation::without_folder(),
+        process: Incarnation::without_folder(),
         metrics_address: None,
     }
 }

@@ -188,7 +188,7 @@ impl Server {
             address: advertised(options.advertise.as_deref(), address)?,
             metrics_address,
             cluster_id,
-            life,
+            process: life,
         };
         let leaving = beat.clone();
         let resolver = LockResolver::connect(&beat.master).map_err(Error::Master)?;

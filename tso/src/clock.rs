@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use percolator_protocol::oracle::Now;
 
-/// Two clocks: one that tells the time and may jump, one that only goes forward.
+/// Two clocks: a wall clock that may jump, and a monotonic one.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since the Unix epoch.
     fn unix_ms(&self) -> u64;
@@ -37,13 +37,13 @@ impl Clock for SystemClock {
     }
 
     fn mono_ms(&self) -> u64 {
-        // Otherwise a machine that wakes up looks like one whose wall clock jumped.
+        // Otherwise a machine that wakes up would be taken for one whose wall clock jumped.
         u64::try_from(percolator_server::boot_time().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-/// For tests: the clocks of the system, and a file that says by how many milliseconds the time is wrong. It
-/// is read at each look, so that a test can make the clock jump.
+/// For tests: the clocks of the system, and a file with the milliseconds by which the time is wrong. It
+/// is read each time, so that a test can make the clock jump.
 #[derive(Clone, Debug)]
 pub struct WrongClock {
     /// The file; without it, or without a number in it, the time is right.

@@ -11,7 +11,7 @@ pub const COUNT_MAX: u32 = 65_536;
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Timestamps that nobody else has; perhaps fewer than asked for.
+    /// Timestamps that no other request gets; perhaps fewer than asked for.
     Granted(Granted),
     /// Everything below the durable limit is used up: ask again when the next one is durable.
     Wait,
@@ -39,7 +39,7 @@ pub enum StartError {
     Recover(#[from] RecoverError),
 }
 
-/// How the oracle is, for anyone who watches it.
+/// The state of an oracle, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Time until everything below the durable limit is used up, in milliseconds.
@@ -150,9 +150,9 @@ impl Core {
         self.lease = Lease::NotYet;
     }
 
-    /// The master has answered what was sent at `sent_ms` on the monotonic clock: the lease lasts for so long from then
-    /// on. At the first answer the oracle goes on `above` what others have seen. At each, it goes on above what nobody may commit at or
-    /// below: a master whose state was rebuilt may take it for another one than that which has granted all along.
+    /// The master has accepted the heartbeat that was sent at `sent_ms` on the monotonic clock: the lease lasts for so long from then
+    /// on. At the first response the oracle goes on `above` what others have seen. At each, it goes on above the timestamps at or below
+    /// which no transaction may commit: a master whose state was rebuilt may take it for another one than that which has granted all along.
     pub fn accepted(&mut self, sent_ms: u64, lease_ms: u64, bounds: Bounds) {
         let until = sent_ms.saturating_add(lease_ms);
         self.oracle.raise(bounds.commits_above);
@@ -188,7 +188,7 @@ impl Core {
             Lease::NotYet => Some("the master has not accepted this oracle yet"),
             Lease::Until(until) if now.mono_ms < until || mutants::on(Mutant::LeaseIgnored) => None,
             Lease::Until(_) => {
-                Some("the master has not been heard for longer than the oracle's lease")
+                Some("the master has answered no heartbeat for longer than the oracle's lease")
             }
         }
     }
@@ -355,7 +355,7 @@ mod tests {
         assert!(
             core.not_leased(at(10_000))
                 .unwrap()
-                .contains("not been heard")
+                .contains("answered no heartbeat")
         );
         // An answer that is late shortens nothing.
         // What is seen later raises nothing.
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(extended(&mut core, 19_000), Ok(Answer::Wait));
     }
 
-    /// A master whose state was rebuilt takes it for another one, and lets nobody commit below what that may have granted.
+    /// A master whose state was rebuilt takes it for another one, and allows no commit below what that may have granted.
     #[test]
     fn goes_on_above_what_nobody_may_commit_at() {
         let mut core = Core::recover(None, NOW, Settings::default()).unwrap();

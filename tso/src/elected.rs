@@ -23,7 +23,7 @@ pub trait Host: Send + Sync + 'static {
     fn replica<T>(&self, act: impl FnOnce(&mut OracleReplica, Now) -> T) -> Option<T>;
 
     /// The replica has acted: requests that wait may be answered now.
-    fn look_again(&self);
+    fn recheck_waiting(&self);
 
     /// Waits.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send;
@@ -105,7 +105,7 @@ impl<H: Host> Elected<H> {
     /// [`Self::run`] goes on meanwhile.
     pub async fn hand_over(&self) -> bool {
         self.host.replica(|replica, _| replica.hand_over());
-        self.host.look_again();
+        self.host.recheck_waiting();
         self.publish();
         let given_up = self.host.sleep(self.hand_over_max());
         self.standing.is_left_before(given_up).await
@@ -118,7 +118,7 @@ impl<H: Host> Elected<H> {
         self.host.driven();
         // A request must not wait for an oracle whose right has ended.
         if self.host.replica(|replica, now| replica.leads(now)) == Some(false) {
-            self.host.look_again();
+            self.host.recheck_waiting();
         }
     }
 
@@ -143,7 +143,7 @@ impl<H: Host> leadership::Replica for Elected<H> {
         self.host.loaded(&result);
         self.host
             .replica(|replica, now| replica.loaded(now, result.map_err(drop)));
-        self.host.look_again();
+        self.host.recheck_waiting();
     }
 
     fn swapped(&self, result: SwapResult, cause: Option<&SwapError>, took: Duration) {
@@ -154,7 +154,7 @@ impl<H: Host> leadership::Replica for Elected<H> {
         self.host
             .replica(|replica, now| replica.swapped(now, result));
         self.publish();
-        self.host.look_again();
+        self.host.recheck_waiting();
     }
 }
 
@@ -174,13 +174,13 @@ impl<H: Host> Promiser for Elected<H> {
 
     fn kept(&self, record: &PromiseRecord) {
         self.host.replica(|replica, now| replica.kept(now, record));
-        self.host.look_again();
+        self.host.recheck_waiting();
     }
 
     fn promised(&self, call: &PromiseCall) {
         self.host
             .replica(|replica, now| replica.promised(now, call));
-        self.host.look_again();
+        self.host.recheck_waiting();
     }
 
     fn promise(&self, request: &PromiseRequest) -> Option<PromiseRecord> {
@@ -190,8 +190,8 @@ impl<H: Host> Promiser for Elected<H> {
         promised.flatten()
     }
 
-    fn election<T>(&self, look: impl FnOnce(&Election) -> T) -> Option<T> {
-        self.host.replica(|replica, _| look(replica.election()))
+    fn election<T>(&self, read: impl FnOnce(&Election) -> T) -> Option<T> {
+        self.host.replica(|replica, _| read(replica.election()))
     }
 
     fn introduced(&self, other: &IntroducedReplica) {

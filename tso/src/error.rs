@@ -24,7 +24,7 @@ pub enum Error {
          or, if it is right, start once with a larger --stopped-max (PERCOLATOR_TSO_STOPPED_MAX in its environment)"
     )]
     Clock {
-        /// What the rule says.
+        /// The rule's reason.
         cause: RecoverError,
     },
     /// The limit's file holds something else.

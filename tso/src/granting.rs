@@ -163,7 +163,7 @@ impl Granting {
         match self {
             Self::Alone(core) => core.facts(now),
             Self::Replica(replica) => {
-                // What the leader has left, by the clock of this one: it is no lack of timestamps to be a standby.
+                // What the leader has left, by the clock of this one: a standby must not count as out of timestamps.
                 let limit_ms = replica.limit().physical_ms();
                 let Some(oracle) = replica.oracle(now) else {
                     return Facts {

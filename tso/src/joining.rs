@@ -35,13 +35,13 @@ impl JoinedReplica {
         location: &RegisterLocation,
         options: &Options,
         (folder, limit): (&Arc<Folder>, SmallFile),
-        (life, address): (&Incarnation, &str),
+        (process, address): (&Incarnation, &str),
         now: Now,
     ) -> Result<Self, Error> {
         let (promises, record) = PromiseFolder::open(folder)?;
         let former = record.register;
         let register = location.open(register::LEADERSHIP, former == 0)?;
-        let incarnation = life.incarnation;
+        let incarnation = process.incarnation;
         let (mut floor, mut late, mut register_id) = (Timestamp::ZERO, None, former);
         if former != 0 && register::is_away(&*register).await {
             late = Some(LateBeginning {
@@ -60,7 +60,7 @@ impl JoinedReplica {
             incarnation,
             replica: record.replica,
         };
-        let (dead, timing) = (life.replaces.clone(), location.timing());
+        let (dead, timing) = (process.replaces.clone(), location.timing());
         let mut replica = OracleReplica::new(member, dead, timing, options.settings);
         replica.raise(floor);
         replica.restore(now, record);

@@ -137,7 +137,7 @@ impl LimitHost for FolderLimit {
     async fn write(&self, store: Store) -> Result<(), Error> {
         let began = Instant::now();
         let (file, stall) = (self.file.clone(), self.shared.stall.clone());
-        // The folder stays locked until the write is over, even if nobody waits for it any more:
+        // The folder stays locked until the write is over, even if the caller is gone:
         // it must not overtake what the next owner of the folder writes.
         let folder = self.folder.clone();
         let write = tokio::task::spawn_blocking(move || {

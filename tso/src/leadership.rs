@@ -20,7 +20,7 @@ use crate::service::{Shared, Successor};
 
 /// A successor is waited for so long where none has promised anything: there may be none.
 const UNPROMISED_MAX: Duration = Duration::from_secs(1);
-/// An oracle that hands over looks so often who has taken over.
+/// How often an oracle that hands over checks which one has taken over.
 const SUCCESSOR_POLL: Duration = Duration::from_millis(20);
 
 /// One of several oracles, over a network.
@@ -158,8 +158,8 @@ impl Host for Shared {
         Self::replica(self, act)
     }
 
-    fn look_again(&self) {
-        Self::look_again(self);
+    fn recheck_waiting(&self) {
+        Self::recheck_waiting(self);
     }
 
     async fn sleep(&self, duration: Duration) {

@@ -146,7 +146,7 @@ struct Flags {
     )]
     disk_stall_max: Duration,
 
-    /// For tests: a file that says by how many milliseconds the clock is wrong.
+    /// For tests: a file with the milliseconds by which the clock is wrong.
     #[arg(long, hide = true, value_name = "FILE")]
     test_clock: Option<PathBuf>,
 }

@@ -40,7 +40,7 @@ const LIMIT: &str = "limit";
 /// A request is a few bytes.
 const REQUEST_BYTES_MAX: usize = 1024;
 /// Answers take microseconds: what is under way when the server stops is done in this time.
-const GRACE: Duration = Duration::from_millis(50);
+const STOP_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// How an oracle is started.
 #[derive(Clone, Debug)]
@@ -55,7 +55,8 @@ pub struct Options {
     pub traces: Option<otlp::Settings>,
     /// Where clients reach it, HOST:PORT; without it, where it listens.
     pub advertise: Option<String>,
-    /// Where the master is, HOST:PORT, or several of these with commas between; without it the oracle serves alone, and nobody is told.
+    /// Where the master is, HOST:PORT, or several of these with commas between; without it the oracle serves alone, and sends no
+    /// heartbeats.
     pub master: Option<String>,
     /// The register that it shares with other oracles, of which one leads; without it, it is alone, and its limit is in
     /// its folder.
@@ -100,7 +101,7 @@ pub struct Server {
     exporter: Option<Exporter>,
     advertised: String,
     folder: Arc<Folder>,
-    life: Incarnation,
+    process: Incarnation,
     /// Nothing is handed out before that: the oracle before may be alive, and its last limit counts.
     waits: Duration,
     /// 0: it is alone.
@@ -166,7 +167,7 @@ impl Server {
     ) -> Result<Self, Error> {
         let folder = Folder::open(&options.data_dir, ROLE, &options.server, None)?;
         let folder = Arc::new(folder);
-        let life = Incarnation::begin(folder.path(), folder::LOCK);
+        let process = Incarnation::begin(folder.path(), folder::LOCK);
         let file = SmallFile::new(folder.path().join(LIMIT));
         let (listener, address) = listen(options.listen)?;
         let metrics = options.metrics_listen.map(endpoint::listen).transpose()?;
@@ -185,7 +186,7 @@ impl Server {
             None => {
                 let path = file.path().to_owned();
                 let truth = truth(file);
-                let (core, waits) = recover(&options, &folder, &life, &*truth, &path, &*clock)?;
+                let (core, waits) = recover(&options, &folder, &process, &*truth, &path, &*clock)?;
                 let core = Granting::Alone(core);
                 let shared = Arc::new(Shared::new(core, clock, counters, tracer));
                 let limit = FolderLimit {
@@ -200,7 +201,7 @@ impl Server {
             }
             Some(location) => {
                 let limit = (&folder, file);
-                let start = (&life, &*advertised);
+                let start = (&process, &*advertised);
                 let joined = JoinedReplica::open(location, &options, limit, start, clock.now());
                 let joined = joined.await?;
                 register_id = joined.register_id;
@@ -211,7 +212,7 @@ impl Server {
                 let elected = Arc::new(elected);
                 promises = Some((elected.clone(), joined.promises.clone()));
                 let asking = PromiseTask::new(elected.clone(), joined.promises, folder, timing);
-                let leadership = LeadershipTask::new(elected, life.incarnation, joined.late);
+                let leadership = LeadershipTask::new(elected, process.incarnation, joined.late);
                 let background = Background::Leadership(leadership, asking);
                 (background, shared, Duration::ZERO)
             }
@@ -224,7 +225,7 @@ impl Server {
             exporter,
             advertised,
             folder,
-            life,
+            process,
             waits,
             register_id,
             background,
@@ -243,8 +244,8 @@ impl Server {
         self.metrics.as_ref().map(endpoint::Listener::address)
     }
 
-    /// Serves until `shutdown` ends, or the master says that this oracle is not one of its own. An oracle that
-    /// has a master and belongs to no cluster yet answers nobody until the master has told it one.
+    /// Serves until `shutdown` ends, or the master refuses this oracle. An oracle that
+    /// has a master and belongs to no cluster yet answers no request until the master has named its cluster.
     ///
     /// # Errors
     /// [`Error::Server`]: the transport failed, or the master refuses.
@@ -261,7 +262,7 @@ impl Server {
             exporter: _exporter,
             advertised,
             folder,
-            life,
+            process,
             waits,
             register_id,
             background,
@@ -297,7 +298,7 @@ impl Server {
             address: advertised.clone(),
             metrics_address,
             cluster_id: folder.cluster_id(),
-            life,
+            process,
         });
         let beating = Beating {
             shared: shared.clone(),
@@ -331,7 +332,7 @@ impl Server {
         }
         tracing::info!(%address, advertised, "the oracle serves");
         let (mut ended, mut failed, mut stopped) = (Ok(()), None, None);
-        serve_when(listener, service, passes, GRACE, async {
+        serve_when(listener, service, passes, STOP_TIMEOUT, async {
             let mut part = pin!(background.run().fuse());
             tokio::select! {
                 () = &mut shutdown => {}
@@ -339,7 +340,7 @@ impl Server {
                 result = &mut part => failed = result.err(),
                 stalled = stall.exceeds(options.disk_stall_max, || 0) => stopped = Some(stalled),
             }
-            // While connections are open: whoever asks is sent to the next leader.
+            // While connections are open: clients are sent to the next leader.
             leadership::beside(part, background.hand_over()).await;
         })
         .await?;
@@ -384,7 +385,7 @@ impl Beating {
 fn recover(
     options: &Options,
     folder: &Folder,
-    life: &Incarnation,
+    process: &Incarnation,
     truth: &(dyn DurableValue + Send + Sync),
     path: &Path,
     clock: &dyn Clock,
@@ -399,13 +400,13 @@ fn recover(
         StartError::Recover(cause) => Error::Clock { cause },
         cause @ StartError::NoLimit { .. } => Error::NoLimit { path, cause },
     })?;
-    let waits = waits_for(options.settings, stored.is_some(), life);
+    let waits = waits_for(options.settings, stored.is_some(), process);
     Ok((core, waits))
 }
 
 /// How long an oracle that is alone waits, so that the last limit of one before it that may be alive has expired.
-fn waits_for(settings: Settings, has_limit: bool, life: &Incarnation) -> Duration {
-    if has_limit && life.replaces.is_empty() {
+fn waits_for(settings: Settings, has_limit: bool, process: &Incarnation) -> Duration {
+    if has_limit && process.replaces.is_empty() {
         Duration::from_millis(settings.wait_ms())
     } else {
         Duration::ZERO

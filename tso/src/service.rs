@@ -27,7 +27,7 @@ use crate::granting::{Granting, Reply, Right};
 use crate::leadership::LoggedState;
 use crate::metrics::{Metrics, RequestCounters};
 
-/// Traces of one request that are told of; a request has room for so many.
+/// The most traces that one request reports; a request has room for so many.
 const TRACES_MAX: usize = 16;
 
 /// The core, and who waits for what on it.
@@ -57,7 +57,7 @@ impl fmt::Debug for Shared {
 /// The oracle that leads after this one, which hands over.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Successor {
-    /// It doesn't hand over, or nobody has taken over in time.
+    /// It doesn't hand over, or no oracle has taken over in time.
     #[default]
     None,
     /// Requests wait until it is known.
@@ -187,8 +187,8 @@ impl Shared {
         u64::try_from(took.as_millis()).ok()
     }
 
-    /// Requests that wait are looked at again.
-    pub(crate) fn look_again(&self) {
+    /// Requests that wait try again.
+    pub(crate) fn recheck_waiting(&self) {
         self.extended.notify_waiters();
     }
 
@@ -203,10 +203,10 @@ impl Shared {
             .successor
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = successor;
-        self.look_again();
+        self.recheck_waiting();
     }
 
-    /// The oracle that leads, by what a replica says that doesn't. None: it is known soon.
+    /// The oracle that leads, by a replica that doesn't. None: it is known soon.
     fn leader(&self, known: Option<NamedLeader>) -> Option<Option<NamedLeader>> {
         if known.is_some() {
             return Some(known);
@@ -292,7 +292,7 @@ impl Shared {
 struct RequestSpans(Vec<Span>);
 
 impl RequestSpans {
-    /// Nothing, and without a cost, where nobody samples.
+    /// Nothing, and without a cost, if no trace is sampled.
     fn begin(tracer: Option<&Tracer>, request: &TimestampsRequest) -> Option<Self> {
         if request.traces.is_empty() {
             return None;
@@ -357,7 +357,7 @@ impl Service {
         self.shared.metrics.limit_waits.inc();
         loop {
             let mut extended = pin!(self.shared.extended.notified());
-            // From here on a new limit is noticed, so that none can fall between look and wait.
+            // From here on a new limit is noticed, so that none can fall between check and wait.
             extended.as_mut().enable();
             if let Some(response) = self.granted(count, Some(began))? {
                 return Ok(response);
@@ -426,10 +426,10 @@ impl Stream for Answers {
             Some(Err(status)) => return Poll::Ready(Some(Err(status))),
             None => return Poll::Ready(None),
         };
-        let told = RequestSpans::begin(self.service.shared.tracer.as_ref(), &request);
+        let spans = RequestSpans::begin(self.service.shared.tracer.as_ref(), &request);
         let end = |answer| {
-            if let Some(told) = &told {
-                told.answered(&answer);
+            if let Some(spans) = &spans {
+                spans.answered(&answer);
             }
             Poll::Ready(Some(answer))
         };
@@ -440,8 +440,8 @@ impl Stream for Answers {
                 let service = self.service.clone();
                 let mut waiting = async move {
                     let answer = service.wait_in_time(request.count).await;
-                    if let Some(told) = told {
-                        told.answered(&answer);
+                    if let Some(spans) = spans {
+                        spans.answered(&answer);
                     }
                     answer
                 }

@@ -110,7 +110,7 @@ impl Host for ScriptedHost {
         Some(act(&mut self.replica.lock(), self.now()))
     }
 
-    fn look_again(&self) {
+    fn recheck_waiting(&self) {
         if *self.waits.lock() {
             self.answer();
         }

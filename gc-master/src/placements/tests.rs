@@ -93,7 +93,7 @@ fn a_table_is_covered_when_its_tablets_leave_no_gap() {
         assert_eq!(found, expected, "{tablets:?}");
         assert_eq!(placements.is_covered(1), gaps.is_empty(), "{tablets:?}");
         assert_eq!(placements.is_complete(1), gaps.is_empty(), "{tablets:?}");
-        if placements.hear(1, false, TabletState::Serving) {
+        if placements.update(1, false, TabletState::Serving) {
             assert!(!placements.is_complete(1), "{tablets:?}");
         }
     }
@@ -115,7 +115,7 @@ fn counts_follow_every_change() {
         let state = [TabletState::Serving, TabletState::Frozen][next(2) as usize];
         match next(5) {
             0 => drop(placements.remove(id)),
-            1 => drop(placements.hear(id, next(2) == 0, state)),
+            1 => drop(placements.update(id, next(2) == 0, state)),
             2 => placements.set_listed(id, next(2) == 0),
             3 => placements.forget_list(["a", "b"][next(2) as usize]),
             _ => {

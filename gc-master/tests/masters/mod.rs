@@ -139,7 +139,7 @@ impl FakeServer {
             address: address.to_string(),
             metrics_address: None,
             cluster_id: None,
-            life: Incarnation::without_folder(),
+            process: Incarnation::without_folder(),
         };
         let of = fake.clone();
         let report = move || match role {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use percolator_gc_master::{
     Action, Amount, Arrival, Command, Deletion, Departed, Directory, DirectoryState, Done,
-    HEARTBEAT_INTERVAL, Heartbeat, HeartbeatAnswer, Note, RebuildCommand, Rebuilt, Refusal, Role,
-    SILENCE_MAX, Settings, Start, TableState, server_info,
+    HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, Heartbeat, HeartbeatReply, Note, RebuildCommand,
+    Rebuilt, Refusal, Role, Settings, Start, TableState, server_info,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
@@ -123,7 +123,7 @@ impl World {
         let rebuilt = self.rebuild(true);
         assert!(rebuilt.written, "{rebuilt:?}");
         self.beat_all();
-        self.now += SILENCE_MAX;
+        self.now += HEARTBEAT_TIMEOUT;
         self.beat_all();
     }
 
@@ -213,7 +213,7 @@ impl World {
     }
 
     /// A heartbeat.
-    pub(crate) fn beat(&mut self, server: &str) -> Result<HeartbeatAnswer, Refusal> {
+    pub(crate) fn beat(&mut self, server: &str) -> Result<HeartbeatReply, Refusal> {
         let beat = self.heartbeat_of(server);
         let result = self.directory.heartbeat(self.now, beat);
         self.carry_out();

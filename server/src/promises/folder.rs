@@ -18,8 +18,8 @@ const RECORD_BYTES: usize = 33;
 /// The record of the promises in a server's folder.
 pub struct PromiseFolder {
     file: SmallFile,
-    /// What the file holds; none after a write that failed. Writes take turns: who writes holds this until the write has
-    /// ended, also if nobody waits for it any more.
+    /// What the file holds; none after a write that failed. Writes take turns: a writer holds this until the write has
+    /// ended, also if its caller is gone.
     durable: Arc<Mutex<Option<PromiseRecord>>>,
     /// It stays locked as long.
     folder: Arc<Folder>,
@@ -168,7 +168,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path(), "oracle", "tso-0", None);
         let (promises, first) = PromiseFolder::open(&Arc::new(folder.unwrap())).unwrap();
-        // Opening it to write waits until somebody reads.
+        // Opening it to write waits for a reader.
         let stalled = place.path().join("promises.tmp");
         let made = std::process::Command::new("mkfifo").arg(&stalled).status();
         assert!(made.unwrap().success());

@@ -134,7 +134,7 @@ pub trait Promiser: Send + Sync + 'static {
     fn promise(&self, request: &PromiseRequest) -> Option<PromiseRecord>;
 
     /// Looks at its part in the election; none if it is alone.
-    fn election<T>(&self, look: impl FnOnce(&Election) -> T) -> Option<T>;
+    fn election<T>(&self, read: impl FnOnce(&Election) -> T) -> Option<T>;
 
     /// A replica has introduced itself or has taken leave. It may be one of another register.
     fn introduced(&self, other: &IntroducedReplica);

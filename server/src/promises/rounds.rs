@@ -1,5 +1,5 @@
-//! The rounds of promises and the answers to them, whatever carries messages and keeps the record: the network and a folder, or
-//! the simulator's.
+//! The rounds of promises and the responses to them, over any carrier of messages and keeper of the record: the network and a folder,
+//! or the simulator's.
 
 use std::convert::Infallible;
 use std::future::pending;

@@ -57,7 +57,11 @@ impl Invariant for BoundedMemory {
     }
 
     fn master_holds(&mut self, held: &percolator_gc_master::DirectoryStats) -> Result<(), String> {
-        at_most("servers that the master heard", held.heard, held.servers)?;
+        at_most(
+            "live servers of the master",
+            held.live_servers,
+            held.servers,
+        )?;
         let failures = held.servers * held.tablets;
         at_most("causes of failed commands", held.failures, failures)
     }

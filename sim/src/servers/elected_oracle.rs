@@ -34,7 +34,7 @@ impl Host for OracleHost {
         state.granting.replica().map(|replica| act(replica, now))
     }
 
-    fn look_again(&self) {
+    fn recheck_waiting(&self) {
         self.oracle.answer_waiting(&self.world, &self.running);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolator_server::stall::{LOOK_EVERY, Stall};
+use percolator_server::stall::{CHECK_INTERVAL, Stall};
 
 use super::exit_after;
 use super::tablet::{Shared, Tablet};
@@ -16,7 +16,7 @@ const GRACE_MS: u64 = 200;
 pub(super) async fn watch(world: Arc<World>, tablet: Arc<Tablet>, running: Shared) {
     let mut watched = (0, Stall::default());
     loop {
-        world.sleep_on(tablet.node, LOOK_EVERY).await;
+        world.sleep_on(tablet.node, CHECK_INTERVAL).await;
         let group = {
             let state = running.lock();
             state.committing.is_some().then_some(state.groups)
@@ -25,7 +25,7 @@ pub(super) async fn watch(world: Arc<World>, tablet: Arc<Tablet>, running: Share
         if watched.0 != group {
             watched = (group, Stall::default());
         }
-        let waited = watched.1.look(LOOK_EVERY, 0);
+        let waited = watched.1.check_write(CHECK_INTERVAL, 0);
         if waited >= tablet.stall_max {
             return tablet.exit(&world, "the disk stalls");
         }

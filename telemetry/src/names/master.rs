@@ -66,7 +66,7 @@ declarations! {
     );
     SERVERS: Metric::gauge(
         "percolator_master_servers",
-        "Servers that the master knows. up: heard of within the last 1.5 seconds; drained: a tablet server that is not, and that is to \
+        "Servers that the master knows. up: its last heartbeat is at most 1.5 seconds old; drained: a tablet server that is not, and that is to \
          have no tablets and has none.",
     )
     .by(&[
@@ -75,19 +75,19 @@ declarations! {
     ]);
     EXPECTED: Metric::gauge(
         "percolator_master_expected_servers",
-        "Servers that the cluster's manifest asks for, by role. 0: it doesn't say. The master that leads knows.",
+        "Servers that the cluster's manifest asks for, by role. 0: it doesn't set the number. The master that leads knows.",
     )
     .by(&[Label::one_of("role", ROLES)]);
     TABLES: Metric::gauge("percolator_master_tables", "Tables.")
         .by(&[Label::one_of("state", TABLE_STATES)]);
     TABLETS: Metric::gauge(
         "percolator_master_tablets",
-        "Tablets. creating: not made at its owner yet; serving; frozen: its table is being deleted; down: its owner was not heard of lately; lost: its owner is up and doesn't have it, so its data is gone.",
+        "Tablets. creating: not made at its owner yet; serving; frozen: its table is being deleted; down: its owner has sent no heartbeat lately; lost: its owner is up and doesn't have it, so its data is gone.",
     )
     .by(&[Label::one_of("state", TABLET_STATES)]);
     TABLETS_DOWN: Metric::gauge(
         "percolator_master_tablets_down",
-        "Tablets of a tablet server that was not heard of lately. 0: it was, or has none.",
+        "Tablets of a tablet server that has sent no heartbeat lately. 0: it has, or has no tablets.",
     )
     .by(&[Label::up_to("owner", 200, "tablet servers")]);
     TABLETS_MOVING: Metric::gauge(
@@ -170,7 +170,7 @@ declarations! {
     );
     HELD_BY: Metric::gauge(
         "percolator_master_gc_held",
-        "1 where this holds garbage collection back now, or locks from being resolved: for that it waits a minute, and then goes on, but keeps what became of each commit. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the retention holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: a tablet server has resolved them for more than 10 s; table_creating: a table is being created, or its rows are not all known; table_deleting: a server has not frozen a table that is being deleted; starting: the master waits for the leases of before its start.",
+        "1 where this holds garbage collection back now, or locks from being resolved: for that it waits a minute, and then goes on, but keeps what became of each commit. paused: it was paused by hand; oracle: it doesn't answer; gc_lock: a transaction older than the retention holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: a tablet server has resolved them for more than 10 s; table_creating: a table is being created, or its rows are not all known; table_deleting: a server has not frozen a table that is being deleted; starting: the master waits for the leases of before its start.",
     )
     .by(&[Label::one_of("by", HOLDERS)]);
     SESSIONS: Metric::gauge(
@@ -188,7 +188,7 @@ declarations! {
     );
     GARBAGE: Metric::gauge(
         "percolator_master_garbage_entries",
-        "Versions and records that wait to be collected, on all tablet servers that were heard of.",
+        "Versions and records that wait to be collected, on all tablet servers that have reported.",
     );
     DISK_FAILURES: Metric::counter(
         "percolator_master_disk_failures_total",

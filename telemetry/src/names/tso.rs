@@ -15,7 +15,7 @@ declarations! {
         "percolator_tso_request_wait_seconds",
         "How long requests that were granted waited for a limit to be made durable. 0 for those that didn't have to: they take a microsecond.",
         SECONDS,
-        "0, 0: nobody waits",
+        "0, 0: no request waits",
     );
     TIMESTAMPS: Metric::counter(
         "percolator_tso_timestamps_total",
@@ -45,7 +45,7 @@ declarations! {
     );
     LIMIT_REMAINING: Metric::gauge(
         "percolator_tso_limit_remaining_seconds",
-        "Time until the clock reaches the durable limit. It stays between half of the window and the window. At 0 a reserve of timestamps is left, those of a quarter of the window, 262144 for each millisecond of it: they are handed out while time stands still in them, and after the last one nobody gets any until the next limit is durable.",
+        "Time until the clock reaches the durable limit. It stays between half of the window and the window. At 0 a reserve of timestamps is left, those of a quarter of the window, 262144 for each millisecond of it: they are handed out while time stands still in them, and after the last one none is granted until the next limit is durable.",
     );
     WINDOW: Metric::gauge(
         "percolator_tso_window_seconds",
