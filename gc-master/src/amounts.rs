@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::reported::Amount;
+use crate::reports::Amount;
 
 /// An amount of each tablet of a server: bytes, or cells a second.
 #[derive(Debug, Default)]

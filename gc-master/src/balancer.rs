@@ -1,5 +1,5 @@
 //! What the master does with tablets by itself: it moves them off servers that are drained and to servers with less
-//! ([`crate::balance`]), splits those that have become too large or are used too much, and merges those that have become small
+//! ([`crate::balance_plan`]), splits those that have become too large or are used too much, and merges those that have become small
 //! ([`crate::merges`]). All of it is soft state: a master that starts plans anew.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_protocol::types::TabletState;
 
-use crate::balance::{
+use crate::balance_plan::{
     self, LoadUnit, Planned, PlannedMove, ServerWeight, TABLET_WEIGHT, TabletWeight,
 };
 use crate::core::Directory;
@@ -386,7 +386,7 @@ impl Directory {
             !refusals.is_empty() && refusals.contains_key(&(tablet, to.to_owned()))
         };
         let servers = servers.into_values().collect();
-        balance::plan(servers, balances, movable, refuses)
+        balance_plan::plan(servers, balances, movable, refuses)
     }
 
     /// Adds the load to what servers weigh. What it weighs.

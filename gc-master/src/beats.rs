@@ -8,7 +8,7 @@ use percolator_wire::{Malformed, v1};
 use crate::convert::{millis_u32, tablet_ref};
 use crate::events::{Departed, Heartbeat, HeartbeatReply};
 use crate::refusal::Refusal;
-use crate::reported::{Amount, Arrival, Collected, Obstacle, TabletCollected, Whereabouts};
+use crate::reports::{Amount, Arrival, Collected, Obstacle, TabletCollected, Whereabouts};
 use crate::settings::StoredSettings;
 use crate::state::Role;
 

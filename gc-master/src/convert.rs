@@ -9,10 +9,10 @@ use percolator_wire::v1;
 use tonic::{Code, Status};
 
 use crate::core::Directory;
-use crate::held::Hold;
+use crate::holds::Hold;
 use crate::proxies::ListedProxy;
 use crate::refusal::Refusal;
-use crate::reported::Arrival;
+use crate::reports::Arrival;
 use crate::sessions::Owner;
 use crate::state::{DirectoryState, Drain, Placement, Role, Table, TableState};
 

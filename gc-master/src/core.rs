@@ -12,10 +12,10 @@ use percolator_protocol::types::Timestamp;
 
 use crate::balancer::{Balancer, SPLIT_BYTES, SPLIT_LOAD};
 use crate::collection::Collection;
-use crate::commanding::Commands;
+use crate::commands::Commands;
 use crate::events::{Effects, Heartbeat, HeartbeatReply, Start};
 use crate::fencing::{LEASE, Leased, has_reported_more};
-use crate::lost::Lost;
+use crate::lost::LostStateReports;
 use crate::members::Live;
 use crate::merges::MERGE_AFTER;
 use crate::placements::Placements;
@@ -53,7 +53,7 @@ pub struct Directory {
     /// Until when servers that are up may not have reported. A cluster that this master began has none yet.
     awaits_others: bool,
     /// What is known while there is no state.
-    pub(crate) lost: Lost,
+    pub(crate) lost: LostStateReports,
     pub(crate) dirty: bool,
     pub(crate) effects: Effects,
     pub(crate) sessions: Sessions,
@@ -130,7 +130,7 @@ impl Directory {
             commands: Commands::default(),
             known_since: Duration::ZERO,
             awaits_others: true,
-            lost: Lost::default(),
+            lost: LostStateReports::default(),
             dirty: false,
             effects: Effects::default(),
             sessions: Sessions::default(),
@@ -163,7 +163,7 @@ impl Directory {
                 directory.awaits_others = false;
                 directory.dirty = true;
             }
-            Start::NoState { cluster_id } => directory.lost = Lost::of(cluster_id),
+            Start::NoState { cluster_id } => directory.lost = LostStateReports::of(cluster_id),
         }
         directory.collection.granted_before = directory.longest_lease();
         Ok(directory)
@@ -266,16 +266,8 @@ impl Directory {
         let Some(live) = self.live.get_mut(&server) else {
             return Ok(reply);
         };
-        live.behind_since = if beat.points.barrier >= live.sent_barrier {
-            None
-        } else {
-            live.behind_since.or(Some(now))
-        };
-        live.sent_barrier = reply.points.barrier;
+        live.record_reports(now, &mut beat, reply.points.barrier);
         live.knows_end = self.ends_soon;
-        live.progress.update(now, beat.progress.take());
-        live.sizes.update(beat.sizes.take());
-        live.loads.update(beat.loads.take());
         let (knows_drain, stopping) = (beat.draining, beat.stopping);
         if role == Role::Tablet {
             self.learn_points(beat.points);
@@ -292,16 +284,21 @@ impl Directory {
             self.add_missing(&server, &mut reply);
             reply.may_stop = self.may_stop(now, &server, knows_drain);
         }
-        reply.interval = match role {
+        reply.interval = self.next_interval(role, stopping);
+        reply.leased = self.grant(now, &server, role);
+        Ok(reply)
+    }
+
+    /// The interval until a server's next heartbeat.
+    fn next_interval(&self, role: Role, is_stopping: bool) -> Duration {
+        match role {
             // It waits for what others have of its tablets.
-            Role::Tablet if stopping => STOPPING_INTERVAL,
+            Role::Tablet if is_stopping => STOPPING_INTERVAL,
             _ if self.ends_soon => self.interval_of(ENDING_INTERVAL),
             Role::Tablet => self.heartbeat_interval(),
             // Leases of tablet servers count from its time.
             Role::Oracle => HEARTBEAT_INTERVAL,
-        };
-        reply.leased = self.grant(now, &server, role);
-        Ok(reply)
+        }
     }
 
     /// Takes in the lists of a tablet server.
@@ -316,7 +313,7 @@ impl Directory {
         if let Some(live) = self.live.get_mut(&beat.server) {
             live.lists_version = beat.lists_version;
             live.listed_rows = beat.tablets.len() + live.departed.len();
-            live.looked_at_again = false;
+            live.needs_reconcile = false;
         }
         self.tablets.forget_list(&beat.server);
         self.merge(now, &beat.server, beat.tablets);
@@ -341,7 +338,7 @@ impl Directory {
             return;
         };
         reply.missing = live.missing.keys().copied().collect();
-        if !live.looked_at_again {
+        if !live.needs_reconcile {
             reply.lists_version = live.lists_version;
         }
         reply.settings.clone_from(&state.gc.set);

@@ -8,7 +8,7 @@ use percolator_protocol::mutants::{self, Mutant};
 use crate::core::Directory;
 use crate::members::Live;
 use crate::refusal::Refusal;
-use crate::reported::Arrival;
+use crate::reports::Arrival;
 use crate::state::{Drain, Placement, Role, TableState};
 
 impl Directory {

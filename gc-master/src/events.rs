@@ -11,7 +11,7 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};
 
 use crate::fencing::Leased;
-use crate::reported::{Amount, Arrival, Collected, Obstacle, Whereabouts};
+use crate::reports::{Amount, Arrival, Collected, Obstacle, Whereabouts};
 use crate::settings::StoredSettings;
 use crate::state::{DirectoryState, Role};
 

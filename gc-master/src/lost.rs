@@ -1,4 +1,4 @@
-//! What a master without a state knows: the reports of servers, which it refuses.
+//! The reports that a master without a state has received from servers, which it refuses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,13 +10,13 @@ pub(crate) const FRESH: Duration = Duration::from_secs(10);
 
 /// What a master without a state knows.
 #[derive(Debug, Default)]
-pub(crate) struct Lost {
+pub(crate) struct LostStateReports {
     /// The cluster that its folder belongs to.
     pub(crate) cluster: Option<String>,
     pub(crate) reports: Reports,
 }
 
-impl Lost {
+impl LostStateReports {
     pub(crate) fn of(cluster: Option<String>) -> Self {
         Self {
             cluster,

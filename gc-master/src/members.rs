@@ -10,8 +10,8 @@ use percolator_protocol::types::Timestamp;
 use crate::amounts::Amounts;
 use crate::core::Directory;
 use crate::events::{Departed, Heartbeat};
-use crate::progress::Progressed;
-use crate::reported::{Arrival, Obstacle};
+use crate::progress::ReportedProgress;
+use crate::reports::{Arrival, Obstacle};
 use crate::state::{Placement, TableState};
 
 /// So much is kept of why a server has ended, in characters.
@@ -26,7 +26,7 @@ pub(crate) struct Live {
     pub(crate) lists_version: u64,
     /// Its lists are reconciled again with the next heartbeat: it has to drop a tablet, or has lost a
     /// conflict.
-    pub(crate) looked_at_again: bool,
+    pub(crate) needs_reconcile: bool,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
     pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
     /// How many tablets its last list had, with those that it has handed over.
@@ -53,7 +53,7 @@ pub(crate) struct Live {
     pub(crate) leased_to: Timestamp,
     pub(crate) behind_since: Option<Duration>,
     /// What it has to collect, and has collected.
-    pub(crate) progress: Progressed,
+    pub(crate) progress: ReportedProgress,
     /// How large its tablets are, in bytes, and how much they are used, in cells a second.
     pub(crate) sizes: Amounts,
     pub(crate) loads: Amounts,
@@ -102,7 +102,7 @@ impl Live {
             incarnation,
             last_heartbeat: now,
             lists_version: 0,
-            looked_at_again: false,
+            needs_reconcile: false,
             missing: BTreeMap::new(),
             listed_rows: 0,
             departed: Vec::new(),
@@ -116,7 +116,7 @@ impl Live {
             rival: None,
             leased_to: Timestamp::ZERO,
             behind_since: None,
-            progress: Progressed::default(),
+            progress: ReportedProgress::default(),
             sizes: Amounts::default(),
             loads: Amounts::default(),
             disk_stalled_ms: 0,
@@ -144,6 +144,24 @@ impl Live {
     /// Its report of a tablet that it gets.
     pub(crate) fn arrival(&self, tablet: u64) -> Option<&Arrival> {
         self.arriving.iter().find(|it| it.tablet == tablet)
+    }
+
+    /// Takes in what a heartbeat reports of barriers, collection and tablets. `sent_barrier`: in the reply.
+    pub(crate) fn record_reports(
+        &mut self,
+        now: Duration,
+        beat: &mut Heartbeat,
+        sent_barrier: Timestamp,
+    ) {
+        self.behind_since = if beat.points.barrier >= self.sent_barrier {
+            None
+        } else {
+            self.behind_since.or(Some(now))
+        };
+        self.sent_barrier = sent_barrier;
+        self.progress.update(now, beat.progress.take());
+        self.sizes.update(beat.sizes.take());
+        self.loads.update(beat.loads.take());
     }
 
     /// Takes in a heartbeat's facts about the server itself.

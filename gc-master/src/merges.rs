@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_protocol::types::TabletState;
 
-use crate::balance::PlannedMove;
+use crate::balance_plan::PlannedMove;
 use crate::core::Directory;
 use crate::events::Action;
 use crate::state::{Placement, TableState};

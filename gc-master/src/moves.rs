@@ -11,7 +11,7 @@ use crate::core::Directory;
 use crate::events::{Action, Departed};
 use crate::pending::{Pending, WAIT_MAX};
 use crate::refusal::Refusal;
-use crate::reported::{Arrival, Whereabouts};
+use crate::reports::{Arrival, Whereabouts};
 use crate::state::{Placement, TableState};
 
 /// A tablet that is handed over, for a person or for the master itself. The servers go on with it when no request waits any more.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::reported::Collected;
+use crate::reports::Collected;
 
 /// A rate is that of about this long.
 const RATE_OVER: Duration = Duration::from_secs(10);
 
 /// A tablet server's report of its collection.
 #[derive(Debug, Default)]
-pub(crate) struct Progressed {
+pub(crate) struct ReportedProgress {
     /// The last time.
     pub(crate) last: Collected,
     /// Of all its tablets: versions that wait, and records that it has collected since its start.
@@ -20,7 +20,7 @@ pub(crate) struct Progressed {
     per_second: u64,
 }
 
-impl Progressed {
+impl ReportedProgress {
     /// `None`: it is as it was.
     pub(crate) fn update(&mut self, now: Duration, progress: Option<Collected>) {
         if let Some(progress) = progress {

@@ -16,9 +16,9 @@ use crate::core::Directory;
 use crate::events::{Departed, Heartbeat, Note};
 use crate::fencing::{AHEAD_MAX, JUMP_MAX, LEASE, later};
 use crate::ids;
-use crate::lost::{FRESH, Lost};
+use crate::lost::{FRESH, LostStateReports};
 use crate::placements::Placements;
-use crate::rebuilt::{RebuildCommand, Rebuilt, RebuiltServer, RebuiltTable};
+use crate::rebuild_command::{RebuildCommand, Rebuilt, RebuiltServer, RebuiltTable};
 use crate::refusal::Refusal;
 use crate::settings::StoredSettings;
 use crate::state::{
@@ -99,7 +99,7 @@ impl Directory {
             self.tablets.place(*id, tablet.clone());
         }
         self.state = Some(state);
-        self.lost = Lost::default();
+        self.lost = LostStateReports::default();
         // From here on it is as any start with a state.
         self.known_since = now;
         self.distrust_leases();
@@ -108,7 +108,7 @@ impl Directory {
 }
 
 impl<'a> Plan<'a> {
-    fn new(lost: &'a Lost, now: Duration, named: &BTreeSet<&'a str>) -> Self {
+    fn new(lost: &'a LostStateReports, now: Duration, named: &BTreeSet<&'a str>) -> Self {
         let mut plan = Self {
             cluster_id: lost.cluster.clone(),
             ..Self::default()

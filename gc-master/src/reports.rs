@@ -1,16 +1,93 @@
-//! What tablet servers report, merged into the directory. The owners' word counts: ownership is
+//! What tablet servers report, merged into the directory. The owners' reports count: ownership is
 //! the owner's durable fact, and of two reports of the same rows the higher epoch is the newer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::{Tablet, TabletState};
+use percolator_protocol::types::{TableId, Tablet, TabletState, Timestamp};
 
 use crate::core::Directory;
 use crate::events::{Action, Note};
 use crate::members::Live;
 use crate::state::{DirectoryState, Placement, Server, Table, TableState};
+
+/// A tablet that a server gets, or has tried to get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// The tablet.
+    pub tablet: u64,
+    /// Its epoch at its owner.
+    pub epoch: u64,
+    /// Bytes of keys and values that the server has got.
+    pub bytes: u64,
+    /// All of it is there, and its owner decides.
+    pub is_complete: bool,
+    /// Why it was given up, if it was.
+    pub failure: Option<String>,
+    /// Its owner when the copy began.
+    pub from: String,
+    /// Its table.
+    pub table: TableId,
+    /// Where its rows begin.
+    pub start_row: Bytes,
+}
+
+/// What keeps a server's locks from being resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Obstacle {
+    /// Why, for people.
+    pub what: String,
+    /// The transaction that holds it; zero: not known.
+    pub start_ts: Timestamp,
+    /// For how long it has been in the way.
+    pub since: Duration,
+}
+
+/// What a server has to collect, and has collected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Where the oldest entry of its index lies; zero: nothing waits.
+    pub oldest: Timestamp,
+    /// Of each tablet.
+    pub tablets: Vec<TabletCollected>,
+}
+
+/// The same of one tablet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TabletCollected {
+    /// The tablet; zero: rows of tablets that aren't there any more.
+    pub tablet: u64,
+    /// Places that are collected once the safe point has passed them.
+    pub waiting: u64,
+    /// Records that were removed since the server's start.
+    pub records: u64,
+    /// Bytes that went with them.
+    pub bytes: u64,
+}
+
+/// How large a tablet is, in bytes, or how much it is used, in cells a second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// The tablet.
+    pub tablet: u64,
+    /// So much.
+    pub amount: u64,
+    /// The tablet is to be split: about half of it lies before this row.
+    pub split_at: Option<Bytes>,
+}
+
+/// Where a server is, and which start of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Its name.
+    pub server: String,
+    /// The random number of its process' start.
+    pub incarnation: u64,
+    /// HOST:PORT; empty: not known.
+    pub address: String,
+}
 
 /// The tablet that a report loses against.
 struct Winner {
@@ -63,7 +140,7 @@ impl Directory {
             self.settle(table);
         }
         if let Some(live) = self.live.get_mut(server) {
-            live.looked_at_again |= !conflicts.is_empty();
+            live.needs_reconcile |= !conflicts.is_empty();
             live.conflicts = conflicts;
         }
         self.watch_missing(now, server);
@@ -106,37 +183,13 @@ impl Directory {
         if let Some(winner) = self.winner_over(server, &report) {
             return Err(winner);
         }
-        // A report may be older than the command to freeze.
-        let was = self
-            .tablets
-            .get(report.id)
-            .filter(|known| known.owner == server && known.epoch == report.epoch)
-            .map_or(TabletState::Serving, |known| known.state);
-        if report.state > TabletState::Serving
-            && let Some(state) = &mut self.state
-            && let Some(table) = state.tables.get_mut(&report.table.0)
-        {
-            // This directory may have forgotten that it was to be deleted.
-            self.dirty |= table.state != TableState::Deleting;
-            table.state = TableState::Deleting;
-        }
-        let state_now = report.state.max(was);
-        if state_now != TabletState::Frozen
-            && !may_drop
-            && let Some(state) = &mut self.state
-            && let Some(table) = state.tables.get_mut(&report.table.0)
-            && table.drop_at.take().is_some()
-        {
-            // It has come back from before it was frozen, so that transactions may have committed there since.
-            self.dirty = true;
-        }
         let claimed = Placement {
             table: report.table.0,
+            state: self.note_frozen(server, &report, may_drop),
             rows: report.rows,
             epoch: report.epoch,
             owner: server.to_owned(),
             made: true,
-            state: state_now,
             listed: true,
         };
         let known = self.tablets.get(report.id);
@@ -163,6 +216,35 @@ impl Directory {
         }
         self.forget_lost(report.id);
         Ok(is_news || !was_made)
+    }
+
+    /// The state of a reported tablet, after its effect on the deletion of its table was noted.
+    fn note_frozen(&mut self, server: &str, report: &Tablet, may_drop: bool) -> TabletState {
+        // A report may be older than the command to freeze.
+        let was = self
+            .tablets
+            .get(report.id)
+            .filter(|known| known.owner == server && known.epoch == report.epoch)
+            .map_or(TabletState::Serving, |known| known.state);
+        if report.state > TabletState::Serving
+            && let Some(state) = &mut self.state
+            && let Some(table) = state.tables.get_mut(&report.table.0)
+        {
+            // This directory may have forgotten that it was to be deleted.
+            self.dirty |= table.state != TableState::Deleting;
+            table.state = TableState::Deleting;
+        }
+        let state_now = report.state.max(was);
+        if state_now != TabletState::Frozen
+            && !may_drop
+            && let Some(state) = &mut self.state
+            && let Some(table) = state.tables.get_mut(&report.table.0)
+            && table.drop_at.take().is_some()
+        {
+            // It has come back from before it was frozen, so that transactions may have committed there since.
+            self.dirty = true;
+        }
+        state_now
     }
 
     /// Its owner has a tablet that was taken for lost.
@@ -204,7 +286,7 @@ impl Directory {
 
     fn ask_to_drop(&mut self, server: &str, report: &Tablet) {
         if let Some(live) = self.live.get_mut(server) {
-            live.looked_at_again = true;
+            live.needs_reconcile = true;
         }
         let (tablet, table) = (report.id, report.table.0);
         self.ask(server, Action::Drop { tablet, table });

@@ -16,7 +16,7 @@ use crate::locate::locate;
 use crate::moves::Moving;
 use crate::pending::{Creation, Pending, Removal};
 use crate::proxies::ProxyIntroduction;
-use crate::rebuilt::RebuildCommand;
+use crate::rebuild_command::RebuildCommand;
 use crate::refusal::Refusal;
 use crate::runner::{RequestError, Runner, RunnerHost};
 use crate::sessions::Renewal;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::commands::{Channels, send};
+use crate::command_sender::{Channels, send};
 use crate::core::Directory;
 use crate::durability::Closed;
 use crate::events::{Command, Done, Note};

@@ -74,46 +74,18 @@ impl Directory {
             return Err(self.no_tablet_server(now));
         }
 
-        // Without the tablets, which are soft state, it is small.
-        let mut next = self.state()?.clone();
-        let id = next.next_table_id;
-        next.next_table_id = id.checked_add(1).ok_or(Refusal::NoTableIds)?;
-        let table = Table {
-            name: name.to_owned(),
-            state: TableState::Creating,
-            drop_at: None,
-            given_up: false,
-        };
-        next.tables.insert(id, table);
-        let starts = std::iter::once(Vec::new()).chain(cuts.iter().cloned());
-        let ends = cuts.iter().cloned().chain(std::iter::once(Vec::new()));
-        let mut owners = BTreeSet::new();
-        let first_tablet_id = next.next_tablet_id;
-        for (start, end) in starts.zip(ends) {
-            let owner = least_loaded(&mut loads);
-            owners.insert(owner.clone());
-            let tablet = Placement {
-                table: id,
-                rows: Rows {
-                    start: start.into(),
-                    end: end.into(),
-                },
-                epoch: 1,
-                owner,
-                made: false,
-                state: TabletState::Serving,
-                listed: false,
-            };
-            next.unreported.insert(next.next_tablet_id, tablet);
-            next.next_tablet_id += 1;
-        }
+        let state = self.state()?;
+        let first_tablet_id = state.next_tablet_id;
+        let (next, id) = state_with_table(state, name, cuts, &mut loads)?;
         let bytes = next.encode().len();
         let bytes_max = self.state_bytes_max;
         if bytes > bytes_max {
             return Err(Refusal::DirectoryFull { bytes, bytes_max });
         }
+        let mut owners = BTreeSet::new();
         for (id, tablet) in next.unreported.range(first_tablet_id..) {
             self.tablets.place(*id, tablet.clone());
+            owners.insert(tablet.owner.clone());
         }
         self.state = Some(next);
         self.dirty = true;
@@ -327,6 +299,45 @@ impl Directory {
             .collect();
         described.join(", ")
     }
+}
+
+/// The state with one more table, and its id. Its tablets are given to the least loaded servers.
+fn state_with_table(
+    state: &DirectoryState,
+    name: &str,
+    cuts: &[Vec<u8>],
+    loads: &mut BTreeSet<(usize, String)>,
+) -> Result<(DirectoryState, u32), Refusal> {
+    // Without the tablets, which are soft state, it is small.
+    let mut next = state.clone();
+    let id = next.next_table_id;
+    next.next_table_id = id.checked_add(1).ok_or(Refusal::NoTableIds)?;
+    let table = Table {
+        name: name.to_owned(),
+        state: TableState::Creating,
+        drop_at: None,
+        given_up: false,
+    };
+    next.tables.insert(id, table);
+    let starts = std::iter::once(Vec::new()).chain(cuts.iter().cloned());
+    let ends = cuts.iter().cloned().chain(std::iter::once(Vec::new()));
+    for (start, end) in starts.zip(ends) {
+        let tablet = Placement {
+            table: id,
+            rows: Rows {
+                start: start.into(),
+                end: end.into(),
+            },
+            epoch: 1,
+            owner: least_loaded(loads),
+            made: false,
+            state: TabletState::Serving,
+            listed: false,
+        };
+        next.unreported.insert(next.next_tablet_id, tablet);
+        next.next_tablet_id += 1;
+    }
+    Ok((next, id))
 }
 
 /// Takes the server with the fewest tablets, the first by name among equals, and counts one more

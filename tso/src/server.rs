@@ -12,8 +12,8 @@ use futures_util::FutureExt as _;
 use percolator_protocol::oracle::Settings;
 use percolator_server::promises::{PromiseFolder, PromiseService, PromiseTask};
 use percolator_server::{
-    Beside, DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, advertised,
-    folder, listen, serve_when,
+    Beside, DurableValue, Folder, GrpcService, Incarnation, Probe, RegisterLocation, SmallFile,
+    advertised, folder, listen, serve_when,
 };
 use percolator_server::{heartbeat, leadership};
 use percolator_telemetry::endpoint::{self, Pages};
@@ -244,16 +244,48 @@ impl Server {
         self.metrics.as_ref().map(endpoint::Listener::address)
     }
 
+    /// What it serves.
+    fn service(&self) -> impl GrpcService + use<> {
+        let folder = self.folder.clone();
+        let service = Service::new(self.shared.clone(), folder.clone(), self.options.wait_max);
+        let service = OracleServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
+        Beside::new(
+            service,
+            PromiseService::server(self.promises.clone(), folder),
+        )
+    }
+
+    /// Whether a health check passes. Of several oracles the next one is restarted only when this one could take over, or leads.
+    fn probes(&self) -> impl Fn(Probe) -> bool + Clone + Send + Sync + use<> {
+        let (shared, has_register) = (self.shared.clone(), self.promises.is_some());
+        move |probe| match probe {
+            Probe::Ready if has_register => shared.ready().is_ok(),
+            Probe::Ready | Probe::Lives => true,
+        }
+    }
+
+    /// Its heartbeats, if it has a master.
+    fn heartbeat_options(&self) -> Option<heartbeat::Options> {
+        let master = self.options.master.clone()?;
+        Some(heartbeat::Options {
+            master,
+            role: Role::Oracle,
+            server: self.options.server.clone(),
+            address: self.advertised.clone(),
+            metrics_address: self.metrics_address(),
+            cluster_id: self.folder.cluster_id(),
+            process: self.process.clone(),
+        })
+    }
+
     /// Serves until `shutdown` ends, or the master refuses this oracle. An oracle that
     /// has a master and belongs to no cluster yet answers no request until the master has named its cluster.
     ///
     /// # Errors
     /// [`Error::Server`]: the transport failed, or the master refuses.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "the parts of a server, from start to end"
-    )]
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let (service, passes) = (self.service(), self.probes());
+        let beat = self.heartbeat_options();
         let Self {
             options,
             listener,
@@ -262,26 +294,14 @@ impl Server {
             exporter: _exporter,
             advertised,
             folder,
-            process,
             waits,
             register_id,
             background,
-            promises,
             shared,
+            ..
         } = self;
         let stall = shared.stall.clone();
         let (shown, data) = (shared.clone(), folder.path().to_owned());
-        // Of several oracles the next one is restarted only when this one could take over, or leads.
-        let asked = shared.clone();
-        let has_register = promises.is_some();
-        let passes = move |probe| match probe {
-            Probe::Ready if has_register => asked.ready().is_ok(),
-            Probe::Ready | Probe::Lives => true,
-        };
-        let service = Service::new(shared.clone(), folder.clone(), options.wait_max);
-        let service = OracleServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
-        let promising = PromiseService::server(promises, folder.clone());
-        let service = Beside::new(service, promising);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
         let (adopted, mut is_adopted) = watch::channel(options.master.is_none());
         if options.master.is_some() {
@@ -289,17 +309,7 @@ impl Server {
         }
         let ready = is_adopted.clone();
         let pages = pages(shown, ready, data);
-        let metrics_address = metrics.as_ref().map(endpoint::Listener::address);
         let _endpoint = metrics.map(|listener| listener.serve(pages)).transpose()?;
-        let beat = options.master.map(|master| heartbeat::Options {
-            master,
-            role: Role::Oracle,
-            server: options.server,
-            address: advertised.clone(),
-            metrics_address,
-            cluster_id: folder.cluster_id(),
-            process,
-        });
         let beating = Beating {
             shared: shared.clone(),
             register_id,

@@ -164,11 +164,12 @@ impl ElectedMaster {
         } else {
             self.serving.runner().map(|runner| (runner, None))
         };
-        let answers_anyway = |_: &NotLeading| {
-            self.has(Mutation::StandbyAnswers) && self.candidate.leading_term().is_err()
-        };
         let admitted = match (admitted, self.serving.current()) {
-            (Err(why), Some(runner)) if answers_anyway(&why) => Ok((runner, None)),
+            (Err(_), Some(runner))
+                if self.has(Mutation::StandbyAnswers) && self.candidate.leading_term().is_err() =>
+            {
+                Ok((runner, None))
+            }
             (admitted, _) => admitted,
         };
         match admitted {

@@ -99,7 +99,7 @@ const EDGES: [(&str, &[&str]); 2] = [
         "gc-master/src",
         &[
             "beats.rs",
-            "commands.rs",
+            "command_sender.rs",
             "convert.rs",
             "leadership.rs",
             "locate.rs",

@@ -1,5 +1,5 @@
-//! Which tablets are to be moved: away from servers that are drained, and from servers with much to servers with little. Pure: what
-//! is known of servers and tablets in, moves out.
+//! Plans moves of tablets: away from servers that are drained, and from servers with much to servers with little. Pure: facts
+//! about servers and tablets go in, moves come out.
 //!
 //! A tablet weighs its bytes, [`TABLET_WEIGHT`] for what it costs empty, and its part of the load ([`LoadUnit`]). A server's
 //! weight is that of its tablets, as they are when all moves under way have ended. A move for balance makes the difference of two

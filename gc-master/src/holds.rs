@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::core::Settings;
     use crate::events::{Action, Deletion, Done, Heartbeat, Start};
-    use crate::reported::Obstacle;
+    use crate::reports::Obstacle;
     use crate::sessions::Renewal;
     use crate::state::Role;
 
