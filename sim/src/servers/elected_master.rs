@@ -139,7 +139,7 @@ impl ElectedMaster {
         (is_promised && self.serves()).then_some(term)
     }
 
-    /// Whether the register may lack what this master has shown.
+    /// Whether this master has shown what the register may not have.
     pub(super) fn is_ahead(&self) -> bool {
         self.candidate.replica().is_ahead()
     }
@@ -196,7 +196,7 @@ impl ElectedMaster {
         self.stop.notify_one();
     }
 
-    /// Takes part until the process is told to end; then it hands over, and ends.
+    /// Takes part until the process is asked to end; then it hands over, and ends.
     async fn run(self: Arc<Self>) {
         {
             let electing = pin!(self.candidate.run());

@@ -84,7 +84,7 @@ impl Part {
         self.promises.answer(&self.elected, caller, ask);
     }
 
-    /// Takes part in the election until the process is told to end; then it hands over, and ends.
+    /// Takes part in the election until the process is asked to end; then it hands over, and ends.
     pub(super) async fn run(self: Arc<Self>, incarnation: u64) {
         {
             let mut part = pin!(self.take_part(incarnation).fuse());

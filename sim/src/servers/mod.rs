@@ -128,13 +128,13 @@ impl Lives {
     }
 }
 
-/// Who tells whom.
+/// The sender of heartbeats, and its master.
 struct Way {
     from: NodeId,
     to: NodeId,
 }
 
-/// Tells the master of this server, until that refuses it. `adopt` is told the cluster's id.
+/// Sends heartbeats until the master refuses the server. `adopt` gets the cluster's id.
 async fn heartbeats(
     world: Arc<World>,
     Way { from, to }: Way,
@@ -166,13 +166,13 @@ async fn heartbeats(
             }
         };
         let pause = match answer {
-            Some(Answer::Heartbeat(heard)) => {
+            Some(Answer::Heartbeat(response)) => {
                 lives.accepted(incarnation);
-                let is_new = cluster_id != heard.cluster_id;
-                adopt(&heard.cluster_id);
-                cluster_id.clone_from(&heard.cluster_id);
-                learn(&heard);
-                schedule.answered(sent, heard, is_new)
+                let is_new = cluster_id != response.cluster_id;
+                adopt(&response.cluster_id);
+                cluster_id.clone_from(&response.cluster_id);
+                learn(&response);
+                schedule.answered(sent, response, is_new)
             }
             Some(Answer::Refused(MasterError::Invalid(why))) => return refused(&why),
             _ => schedule.unanswered(),

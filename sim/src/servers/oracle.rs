@@ -83,7 +83,7 @@ pub(super) struct State {
     pub(super) register_id: u64,
     /// What the clock said when it was read last.
     pub(super) last_clock: Now,
-    /// Another process is started so long after this one was told to end.
+    /// Another process is started so long after this one was asked to end.
     pub(super) down: Duration,
 }
 
@@ -470,11 +470,11 @@ impl Oracle {
         }
     }
 
-    /// The process is told to end in order: SIGTERM. It hands over, ends, and is started again after this time. One that is
+    /// The process is asked to end in order: SIGTERM. It hands over, ends, and is started again after this time. One that is
     /// alone has nothing to hand over.
     pub fn hand_over(&self, world: &Arc<World>, down: Duration) {
         if let (Some(running), Some(_)) = (&*self.running.lock(), &self.replicated) {
-            world.note(|| format!("{} is told to end", self.name));
+            world.note(|| format!("{} is asked to end", self.name));
             running.state.lock().down = down;
             running.stop.notify_one();
         }

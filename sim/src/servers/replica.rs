@@ -44,7 +44,7 @@ impl Replicated {
         Arc::new(SimRegister::new(world, from, store, name, timeout, names))
     }
 
-    /// How often a replica looks whether a command is due.
+    /// How often a replica checks whether a command is due.
     pub(super) fn poll(&self) -> Duration {
         Duration::from_millis(self.timing.poll_ms)
     }

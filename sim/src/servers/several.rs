@@ -1,4 +1,4 @@
-//! The process of one of several masters, for those who start it, end it and look at it.
+//! The process of one of several masters, as the faults and the invariants use it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,16 +76,16 @@ impl Master {
         elected?.promised_term()
     }
 
-    /// Whether the register may lack what this master has shown.
+    /// Whether this master has shown what the register may not have.
     pub fn is_ahead(&self) -> bool {
         let elected = self.elected.lock().clone();
         elected.is_some_and(|elected| elected.is_ahead())
     }
 
-    /// The process of one of several is told to end in order: SIGTERM. Another one is started after this time.
+    /// The process of one of several is asked to end in order: SIGTERM. Another one is started after this time.
     pub fn hand_over(&self, world: &Arc<World>, down: Duration) {
         if let Some(elected) = &*self.elected.lock() {
-            world.note(|| format!("{} is told to end", self.name()));
+            world.note(|| format!("{} is asked to end", self.name()));
             elected.hand_over(down);
         }
     }

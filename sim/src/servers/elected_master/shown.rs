@@ -34,13 +34,13 @@ impl ElectedMaster {
     /// what the next leader goes on from.
     pub(in crate::servers) fn check_shown(&self, term: u64, answer: &Answer) {
         let shown = match answer {
-            Answer::Heartbeat(told) => ShownState {
-                barrier: told.barrier,
-                safe_point: told.safe_point,
+            Answer::Heartbeat(response) => ShownState {
+                barrier: response.barrier,
+                safe_point: response.safe_point,
                 next_table: 0,
             },
-            Answer::Session(told) => ShownState {
-                barrier: told.barrier,
+            Answer::Session(response) => ShownState {
+                barrier: response.barrier,
                 ..ShownState::default()
             },
             Answer::TableCreated(created) => ShownState {
