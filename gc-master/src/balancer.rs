@@ -83,7 +83,7 @@ impl Balancer {
     }
 
     /// Plans anew at once: the set of drained servers has changed.
-    pub(crate) fn look_again(&mut self, now: Duration) {
+    pub(crate) fn plan_now(&mut self, now: Duration) {
         self.next = now;
     }
 

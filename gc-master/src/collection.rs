@@ -282,12 +282,12 @@ impl Directory {
 
     /// Whether every known tablet server has reported since this start.
     pub(crate) fn have_all_reported(&self, state: &DirectoryState) -> bool {
-        self.unheard_of(state).next().is_none()
+        self.unreported_servers(state).next().is_none()
     }
 
     /// The known tablet servers that have not reported since this start. One that is drained has no tablets, and may be gone
     /// for good.
-    pub(crate) fn unheard_of<'a>(
+    pub(crate) fn unreported_servers<'a>(
         &self,
         state: &'a DirectoryState,
     ) -> impl Iterator<Item = &'a str> {

@@ -43,7 +43,7 @@ impl Directory {
                 self.set_drain(server, if drain { Drain::Draining } else { Drain::Off });
             }
         }
-        self.balancer.look_again(now);
+        self.balancer.plan_now(now);
         Ok(())
     }
 

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn tablets_that_are_listed_are_counted_and_not_looked_at() {
+    fn tablets_that_are_listed_are_counted_and_not_visited() {
         let mut directory = begun();
         for server in ["tablet-0", "tablet-1"] {
             let beat = Heartbeat::first(Role::Tablet, server, format!("{server}:7402"));

@@ -115,7 +115,7 @@ impl Directory {
         // Rows that no server has reported may be at any that has sent no heartbeat.
         let is_waited_for = |(_, table): (u32, &Table)| table.drop_at.is_none();
         if self.tables_with_gaps(state).any(is_waited_for) {
-            servers.extend(self.unheard_of(state));
+            servers.extend(self.unreported_servers(state));
         }
         servers
     }

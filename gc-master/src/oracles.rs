@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_that_was_just_started_waits_for_oracles_that_it_has_not_heard() {
+    fn a_master_that_was_just_started_waits_for_oracles_without_a_heartbeat() {
         let mut before = expecting(None);
         for server in ["tso-0", "tso-1"] {
             before

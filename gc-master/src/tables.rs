@@ -215,7 +215,7 @@ impl Directory {
             .map(|(_, tablet)| tablet.owner.as_str())
             .collect();
         if waits_for.is_empty() && !self.have_all_reported(state) {
-            return self.describe(self.unheard_of(state).collect(), now);
+            return self.describe(self.unreported_servers(state).collect(), now);
         }
         if waits_for.is_empty() {
             return "rows that no tablet server has, though all have reported".into();

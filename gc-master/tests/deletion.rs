@@ -310,7 +310,7 @@ fn a_report_that_is_older_than_the_drop_does_not_bring_the_tablet_back() {
 
 /// Its locks may come back with its folder, and then ask for what became of transactions of long ago.
 #[test]
-fn nothing_is_resolved_while_a_server_lacks_what_it_had() {
+fn nothing_is_resolved_while_a_server_misses_what_it_had() {
     let mut world = World::new(2);
     world.create("a", &[]).unwrap();
     world.create("b", &[]).unwrap();
@@ -392,9 +392,9 @@ fn what_was_handed_over_and_dropped_since_does_not_come_back() {
             departed: vec![departed.clone()],
             ..world.heartbeat_of("tablet-0")
         };
-        let heard = world.directory.heartbeat(world.now, beat).unwrap();
+        let reply = world.directory.heartbeat(world.now, beat).unwrap();
         world.carry_out();
-        heard
+        reply
     };
     beat(&mut world);
     world.beat_all();
@@ -405,8 +405,8 @@ fn what_was_handed_over_and_dropped_since_does_not_come_back() {
     assert!(ids(&world, "tablet-1").is_empty());
     assert!(world.state_of("t").is_some());
     world.down.clear();
-    let heard = beat(&mut world);
-    assert!(heard.settled_moves.contains(&moved), "{heard:?}");
+    let reply = beat(&mut world);
+    assert!(reply.settled_moves.contains(&moved), "{reply:?}");
     for _ in 0..3 {
         world.beat_all();
     }

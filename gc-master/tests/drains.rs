@@ -49,7 +49,7 @@ fn a_server_that_is_drained_has_no_tablets_and_gets_none() {
 }
 
 /// Lets the master hear a server, and do nothing yet of what comes of it.
-fn hear(world: &mut World, server: &str) -> HeartbeatReply {
+fn reply_to(world: &mut World, server: &str) -> HeartbeatReply {
     let beat = world.heartbeat_of(server);
     world.directory.heartbeat(world.now, beat).unwrap()
 }
@@ -131,7 +131,7 @@ fn a_server_that_is_about_to_get_a_tablet_does_not_stop_before() {
     // It is asked to get a tablet, and has not heard that yet.
     for _ in 0..3 {
         for server in ["tablet-0", "tablet-1", "tablet-2"] {
-            hear(&mut world, server);
+            reply_to(&mut world, server);
         }
         world.members.insert("tablet-2".into());
         world.now += HEARTBEAT_INTERVAL;
@@ -143,11 +143,11 @@ fn a_server_that_is_about_to_get_a_tablet_does_not_stop_before() {
         "{commands:?}"
     );
     world.stopping.insert("tablet-2".into());
-    let heard = hear(&mut world, "tablet-2");
-    assert!(heard.draining && !heard.may_stop, "{heard:?}");
+    let reply = reply_to(&mut world, "tablet-2");
+    assert!(reply.draining && !reply.may_stop, "{reply:?}");
     // Since then it refuses, and it has none.
     world.draining.insert("tablet-2".into());
-    assert!(hear(&mut world, "tablet-2").may_stop);
+    assert!(reply_to(&mut world, "tablet-2").may_stop);
 }
 
 /// The owner may have decided that the rows are there now: only it can say.
@@ -238,7 +238,7 @@ fn a_server_that_stops_does_not_wait_for_what_stays() {
     world.beat_all();
     world.stopping.insert("tablet-1".into());
     world.draining.insert("tablet-1".into());
-    assert!(!hear(&mut world, "tablet-1").may_stop);
+    assert!(!reply_to(&mut world, "tablet-1").may_stop);
     assert_eq!(settle(&mut world, Duration::from_secs(5)), 1);
     assert_eq!(counts(&world)["tablet-1"], 1);
     assert!(may_stop(&mut world, "tablet-1"));
@@ -252,7 +252,7 @@ fn a_server_that_is_drained_and_stops_waits_without_balance_too() {
     world.drain("tablet-1", true).unwrap();
     world.stopping.insert("tablet-1".into());
     world.draining.insert("tablet-1".into());
-    assert!(!hear(&mut world, "tablet-1").may_stop);
+    assert!(!reply_to(&mut world, "tablet-1").may_stop);
     assert_eq!(settle(&mut world, Duration::from_secs(5)), 1);
     assert!(may_stop(&mut world, "tablet-1"));
 }
@@ -425,7 +425,7 @@ fn a_server_is_drained_though_one_is_gone_that_was_getting_its_tablet() {
         let (id, tablet) = of_it.next().unwrap();
         (id, tablet.epoch)
     };
-    world.hear_copy("tablet-1", copy(id, epoch, "tablet-0"));
+    world.report_copy("tablet-1", copy(id, epoch, "tablet-0"));
     world.down.push("tablet-1".into());
     world.now += HEARTBEAT_TIMEOUT;
     world.beat_all();

@@ -28,9 +28,9 @@ impl Cluster {
     }
 
     fn beat(&mut self, beat: Heartbeat) -> Result<Leased, Refusal> {
-        let heard = self.0.directory.heartbeat(self.0.now, beat);
+        let reply = self.0.directory.heartbeat(self.0.now, beat);
         self.0.carry_out();
-        heard.map(|heard| heard.leased)
+        reply.map(|reply| reply.leased)
     }
 
     /// The oracle's time is so late.
@@ -190,7 +190,7 @@ fn a_master_that_is_started_again_knows_who_was_accepted_and_for_how_long() {
 
 /// Leases of others go on meanwhile, and so does what is written down of them.
 #[test]
-fn leases_of_others_put_off_nobody() {
+fn leases_of_others_delay_no_server() {
     let mut cluster = Cluster(World::new(2));
     cluster.time(0).unwrap();
     let (first, second) = (cluster.tablet(), cluster.another());
@@ -269,7 +269,7 @@ fn a_rebuilt_state_waits_for_leases_that_it_doesnt_know() {
 
 /// Found by the simulator: the tablets that it didn't have yet were taken for lost, and an older folder for better than that.
 #[test]
-fn a_heartbeat_that_was_overtaken_says_nothing() {
+fn a_heartbeat_that_was_overtaken_is_ignored() {
     let mut cluster = Cluster::new();
     let beat = |groups| Heartbeat {
         groups,
@@ -287,7 +287,7 @@ fn a_heartbeat_that_was_overtaken_says_nothing() {
 
 /// Found by the simulator.
 #[test]
-fn a_heartbeat_from_before_a_tablet_was_made_says_nothing() {
+fn a_heartbeat_from_before_a_tablet_was_made_is_ignored() {
     let mut cluster = Cluster::new();
     let late = cluster.tablet();
     cluster.0.create("t", &[]).unwrap();
@@ -449,7 +449,7 @@ fn an_oracle_goes_on_above_what_any_server_has_seen() {
 }
 
 #[test]
-fn a_master_waits_for_the_lease_of_an_oracle_that_it_hasnt_heard() {
+fn a_master_waits_for_the_lease_of_an_oracle_without_a_heartbeat() {
     let mut cluster = Cluster::new();
     cluster.0.restart();
     let second = Heartbeat {
@@ -470,7 +470,7 @@ fn a_master_waits_for_the_lease_of_an_oracle_that_it_hasnt_heard() {
 
 /// The answer with the shorter lease may be lost: then the oracle goes on by the longer one.
 #[test]
-fn a_longer_lease_of_before_is_waited_for_although_the_oracle_was_heard() {
+fn a_longer_lease_of_before_is_waited_for_although_the_oracle_has_reported() {
     let mut cluster = Cluster::new();
     cluster.0.settings.lease = LEASE / 5;
     cluster.0.restart();

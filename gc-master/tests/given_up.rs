@@ -33,8 +33,8 @@ fn the_copy_goes(others_at_it: usize) -> String {
     assert!(world.rebuild(true).written);
     // Before the empty tablet is made: its server would refuse it as long as it has the copy.
     let beat = of_copy(&world);
-    let heard = world.directory.heartbeat(world.now, beat).unwrap();
-    assert_eq!(heard.settled_arrivals, [(1, 5)]);
+    let reply = world.directory.heartbeat(world.now, beat).unwrap();
+    assert_eq!(reply.settled_arrivals, [(1, 5)]);
     for _ in 0..10 {
         world.beat_all();
         world.now += Duration::from_millis(500);
@@ -43,7 +43,7 @@ fn the_copy_goes(others_at_it: usize) -> String {
     // Another one may have begun to wait since: also once the tablet is made.
     let empty = world.directory.tablets().of_row(1, b"").unwrap().1.clone();
     if empty.owner != to {
-        assert_eq!(world.hear_copy(to, waits.clone()), [(1, 5)]);
+        assert_eq!(world.report_copy(to, waits.clone()), [(1, 5)]);
     }
     empty.owner
 }

@@ -48,8 +48,8 @@ fn it_is_done_when_the_server_reports_it() {
         departed: vec![departed],
         ..beat
     };
-    let heard = world.directory.heartbeat(world.now, beat.clone()).unwrap();
-    assert_eq!(heard.settled_moves, [0_u64; 0], "nobody else reports it");
+    let reply = world.directory.heartbeat(world.now, beat.clone()).unwrap();
+    assert_eq!(reply.settled_moves, [0_u64; 0], "nobody else reports it");
     assert_eq!(world.rows()[0], "accounts ready 1@2 [..m) tablet-1");
     let done = moving.go_on(&mut world.directory, world.now);
     assert!(matches!(done, Ok(Pending::Wait { .. })), "{done:?}");
@@ -67,8 +67,8 @@ fn it_is_done_when_the_server_reports_it() {
         (place.server.as_str(), place.moving_to.as_str()),
         ("tablet-1", "")
     );
-    let heard = world.directory.heartbeat(world.now, beat).unwrap();
-    assert_eq!(heard.settled_moves, [1]);
+    let reply = world.directory.heartbeat(world.now, beat).unwrap();
+    assert_eq!(reply.settled_moves, [1]);
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn a_server_that_gives_it_up_says_why_and_is_asked_again_later() {
         };
         world.directory.heartbeat(world.now, beat).unwrap()
     };
-    let heard = beat(&mut world, "");
+    let reply = beat(&mut world, "");
     assert_eq!(
-        heard.owners[0].address,
+        reply.owners[0].address,
         world.heartbeat_of("tablet-0").address
     );
     world.now += Duration::from_secs(4);
@@ -144,46 +144,46 @@ fn what_cannot_be_moved_is_refused() {
     assert_eq!(away, "tablet-1 is down: start it, then ask again");
 }
 
-/// [`World::hear_copy`] of `tablet-1`, of the first tablet at this epoch.
-fn hear_arrival(world: &mut World, epoch: u64) -> Vec<(u64, u64)> {
-    world.hear_copy("tablet-1", copy(1, epoch, "tablet-0"))
+/// [`World::report_copy`] of `tablet-1`, of the first tablet at this epoch.
+fn report_arrival(world: &mut World, epoch: u64) -> Vec<(u64, u64)> {
+    world.report_copy("tablet-1", copy(1, epoch, "tablet-0"))
 }
 
 #[test]
-fn a_server_hears_that_a_tablet_went_elsewhere_though_its_owner_is_gone() {
+fn a_server_learns_that_a_tablet_went_elsewhere_though_its_owner_is_gone() {
     let mut world = World::new(3);
     world.create("accounts", &[]).unwrap();
     world.beat_all();
     let table = world.directory.tablets().get(1).unwrap().table;
     assert_eq!(table, 1);
-    assert_eq!(hear_arrival(&mut world, 1), []);
+    assert_eq!(report_arrival(&mut world, 1), []);
     // Its owner has decided otherwise, and has gone since. It hasn't said so, and the other one hasn't yet.
     world.hand_over(1, "tablet-0", "tablet-2");
     world.down.push("tablet-0".into());
-    assert_eq!(hear_arrival(&mut world, 1), []);
+    assert_eq!(report_arrival(&mut world, 1), []);
     world.beat("tablet-2").unwrap();
-    let settled = hear_arrival(&mut world, 1);
+    let settled = report_arrival(&mut world, 1);
     assert_eq!(settled, [(1, 1)]);
     // Another attempt, of the tablet as it is now, goes on.
-    assert_eq!(hear_arrival(&mut world, 2), []);
+    assert_eq!(report_arrival(&mut world, 2), []);
     world.restart();
-    assert_eq!(hear_arrival(&mut world, 1), []);
+    assert_eq!(report_arrival(&mut world, 1), []);
 }
 
 #[test]
-fn a_server_hears_that_the_table_of_a_tablet_that_it_gets_is_gone() {
+fn a_server_learns_that_the_table_of_a_tablet_that_it_gets_is_gone() {
     let mut world = World::new(2);
     world.create("accounts", &[]).unwrap();
     world.beat_all();
     world.delete("accounts").unwrap();
-    let settled = hear_arrival(&mut world, 1);
+    let settled = report_arrival(&mut world, 1);
     assert_eq!(settled, [(1, 1)]);
 }
 
 #[test]
 fn a_server_that_is_down_gets_no_tablet() {
     let mut world = world();
-    hear_arrival(&mut world, 1);
+    report_arrival(&mut world, 1);
     let moving_to = |world: &World| {
         let all = percolator_gc_master::directory_response(&world.directory, world.now).unwrap();
         all.tablets[0].moving_to.clone()
@@ -214,9 +214,9 @@ fn a_tablet_waits_for_the_server_that_has_handed_it_over() {
             all.tablets[0].moving_to.clone(),
         )
     };
-    world.hear_copy("tablet-1", copy(1, 1, "tablet-0"));
+    world.report_copy("tablet-1", copy(1, 1, "tablet-0"));
     world.now += HEARTBEAT_TIMEOUT;
-    world.hear_copy("tablet-1", copy(1, 1, "tablet-0"));
+    world.report_copy("tablet-1", copy(1, 1, "tablet-0"));
     assert_eq!(place(&world), ("tablet-0".into(), "tablet-1".into()));
     // It is there again, and the other one hears it.
     world

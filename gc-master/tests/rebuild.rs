@@ -451,7 +451,7 @@ fn a_lost_tablet_is_not_frozen_by_making_an_empty_one() {
 }
 
 #[test]
-fn why_an_order_fails_is_told_once_for_each_change() {
+fn why_a_command_fails_is_noted_once_for_each_change() {
     let mut world = World::new(1);
     world.down.push("tablet-0".into());
     world.create("a", &[]).unwrap();
@@ -554,13 +554,13 @@ fn a_tablet_that_was_handed_over_and_is_not_served_yet_is_not_lost() {
     assert_eq!(tables, [("alone", 1), ("cut", 2)]);
     assert!(world.rebuild(false).written);
     // Its rows at the server that had it stay until the other one reports them.
-    let heard = world.directory.heartbeat(world.now, beat.clone()).unwrap();
-    assert_eq!(heard.settled_moves, [0_u64; 0]);
+    let reply = world.directory.heartbeat(world.now, beat.clone()).unwrap();
+    assert_eq!(reply.settled_moves, [0_u64; 0]);
     world.carry_out();
     world.own(to, beat.departed[0].tablet.clone());
     world.beat(to).unwrap();
-    let heard = world.directory.heartbeat(world.now, beat).unwrap();
-    assert_eq!(heard.settled_moves, [1]);
+    let reply = world.directory.heartbeat(world.now, beat).unwrap();
+    assert_eq!(reply.settled_moves, [1]);
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn visits<R>(world: &mut World, act: impl FnOnce(&mut World) -> R) -> (u64, R) {
 }
 
 #[test]
-fn a_heartbeat_that_says_nothing_new_costs_the_same_in_any_cluster() {
+fn a_heartbeat_without_news_costs_the_same_in_any_cluster() {
     for servers in [3, 30, 120] {
         let mut world = cluster(servers);
         // Once an interval, all servers are looked at for balance, whichever of them is heard.
@@ -74,21 +74,21 @@ fn a_heartbeat_that_says_nothing_new_costs_the_same_in_any_cluster() {
         let looked_at = world.state().servers.visited();
         let request = sent(&beat).encoded_len();
         assert!(request <= BYTES_MAX, "{servers}: {request} bytes");
-        let (visits, heard) = visits(&mut world, |world| {
-            let heard = world.directory.heartbeat(world.now, beat);
-            heard.unwrap()
+        let (visits, reply) = visits(&mut world, |world| {
+            let reply = world.directory.heartbeat(world.now, beat);
+            reply.unwrap()
         });
-        assert_eq!(heard.lists_version, 1);
+        assert_eq!(reply.lists_version, 1);
         assert_eq!(visits, 0, "{servers} servers");
         assert_eq!(world.state().servers.visited(), looked_at);
-        let answer = v1::HeartbeatResponse::from(heard).encoded_len();
+        let answer = v1::HeartbeatResponse::from(reply).encoded_len();
         assert!(answer <= BYTES_MAX, "{servers}: {answer} bytes");
     }
 }
 
 /// Several oracles are looked at with each heartbeat of one of them, and no other server.
 #[test]
-fn a_heartbeat_of_an_oracle_looks_at_the_oracles_alone() {
+fn a_heartbeat_of_an_oracle_visits_the_oracles_alone() {
     let looked_at = |servers: usize| {
         let mut world = cluster(servers);
         let mut beat = |name: &str, leads_term: u64| {
@@ -111,7 +111,7 @@ fn a_heartbeat_of_an_oracle_looks_at_the_oracles_alone() {
 }
 
 #[test]
-fn a_session_looks_at_no_tablet() {
+fn a_session_visits_no_tablet() {
     let mut world = cluster(3);
     let renewal = Renewal {
         session: 1,
@@ -133,8 +133,8 @@ fn a_full_list_costs_what_it_has() {
         let beat = world.heartbeat_of("tablet-1");
         let count = beat.tablets.len();
         let (visits, _) = visits(&mut world, |world| {
-            let heard = world.directory.heartbeat(world.now, beat);
-            heard.unwrap()
+            let reply = world.directory.heartbeat(world.now, beat);
+            reply.unwrap()
         });
         (count, visits)
     };
@@ -144,19 +144,19 @@ fn a_full_list_costs_what_it_has() {
 #[test]
 fn a_master_that_does_not_have_the_lists_asks_for_them_and_counts_nothing_on_them() {
     let mut world = cluster(3);
-    let heard = |world: &mut World, beat: Heartbeat| -> HeartbeatReply {
-        let heard = world.directory.heartbeat(world.now, beat).unwrap();
+    let reply = |world: &mut World, beat: Heartbeat| -> HeartbeatReply {
+        let reply = world.directory.heartbeat(world.now, beat).unwrap();
         world.carry_out();
-        heard
+        reply
     };
     let full = world.heartbeat_of("tablet-1");
-    assert_eq!(heard(&mut world, unchanged(&full)).lists_version, 1);
+    assert_eq!(reply(&mut world, unchanged(&full)).lists_version, 1);
     // Another version than the one that it has.
     let newer = Heartbeat {
         lists_version: 2,
         ..full.clone()
     };
-    assert_eq!(heard(&mut world, unchanged(&newer)).lists_version, 0);
+    assert_eq!(reply(&mut world, unchanged(&newer)).lists_version, 0);
     world.now += Duration::from_secs(3_600);
     world.beat("tablet-0").unwrap();
     world.beat("tablet-2").unwrap();
@@ -185,19 +185,19 @@ fn a_master_that_does_not_have_the_lists_asks_for_them_and_counts_nothing_on_the
         if has_lists { beat } else { unchanged(&beat) }
     };
     let beat = with_points(&world, false);
-    assert_eq!(heard(&mut world, beat).lists_version, 0);
+    assert_eq!(reply(&mut world, beat).lists_version, 0);
     let points = collect(&mut world);
     assert!(
         points.safe_point < points.barrier,
         "it has said it without its list"
     );
     let beat = with_points(&world, true);
-    assert_eq!(heard(&mut world, beat).lists_version, 2);
+    assert_eq!(reply(&mut world, beat).lists_version, 2);
     let before = points.safe_point;
     assert!(collect(&mut world).safe_point > before);
     // The next start of the master has none.
     world.restart();
     let beat = with_points(&world, false);
-    assert_eq!(heard(&mut world, beat).lists_version, 0);
+    assert_eq!(reply(&mut world, beat).lists_version, 0);
     assert!(world.directory.state().is_ok());
 }

@@ -105,7 +105,7 @@ fn a_limit_ends_what_is_held_for_longer() {
 }
 
 #[test]
-fn who_holds_the_barrier_is_named_and_nobody_whom_it_has_passed() {
+fn holders_of_the_barrier_are_named_and_not_those_that_it_has_passed() {
     let mut world = world();
     let holders = |world: &World| {
         let status = gc_status(&world.directory, world.now).unwrap();

@@ -90,7 +90,7 @@ fn the_durable_state_does_not_grow_with_tablets() {
 }
 
 #[test]
-fn a_table_is_ready_at_once_and_its_tablets_are_heard_of() {
+fn a_table_is_ready_at_once_and_its_tablets_are_reported() {
     let mut world = World::new(2);
     world.create("a", &["m"]).unwrap();
     world.beat_all();
@@ -110,7 +110,7 @@ fn a_table_is_ready_at_once_and_its_tablets_are_heard_of() {
 }
 
 #[test]
-fn resolved_waits_for_rows_that_nobody_has_reported() {
+fn resolved_waits_for_rows_that_no_server_has_reported() {
     let mut world = World::new(2);
     world.create("a", &["m"]).unwrap();
     world.beat_all();
@@ -290,7 +290,7 @@ fn rows_that_are_at_no_server_can_be_given_up() {
 }
 
 #[test]
-fn a_deletion_waits_for_tablets_that_were_not_heard_of() {
+fn a_deletion_waits_for_tablets_that_were_not_reported() {
     let mut world = World::new(2);
     world.create("a", &["m"]).unwrap();
     world.beat_all();
@@ -313,7 +313,7 @@ fn a_deletion_waits_for_tablets_that_were_not_heard_of() {
 
 /// All of its tablets were frozen when it was timed. The one that is away is dropped when it is back.
 #[test]
-fn a_table_that_was_timed_waits_for_nobody() {
+fn a_table_that_was_timed_waits_for_no_server() {
     let mut world = World::new(2);
     world.create("a", &["m"]).unwrap();
     world.create("other", &[]).unwrap();

@@ -237,7 +237,7 @@ fn a_table_whose_merge_has_failed_can_be_deleted() {
 
 /// A server that is slow to answer doesn't let people wait for ever, and is named.
 #[test]
-fn who_waits_is_told_for_whom() {
+fn a_pending_request_names_the_servers_that_it_waits_for() {
     let mut world = world();
     let mut splitting = splitting(&["c"]);
     splitting.go_on(&mut world.directory, world.now).unwrap();

@@ -230,7 +230,7 @@ fn the_safe_point_follows_the_tablet_that_is_resolved_least() {
 }
 
 #[test]
-fn heartbeats_that_say_nothing_new_write_nothing() {
+fn heartbeats_without_news_write_nothing() {
     let mut world = World::new(2);
     world.create("a", &["m"]).unwrap();
     world.effects_left = 0;

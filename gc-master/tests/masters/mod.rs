@@ -158,8 +158,8 @@ impl FakeServer {
         let told = fake.clone();
         tokio::spawn(async move {
             let adopt = |_: &str| Ok::<(), Status>(());
-            let learn = |heard: &v1::HeartbeatResponse| {
-                if told.barrier.swap(heard.barrier, Ordering::SeqCst) > heard.barrier {
+            let learn = |reply: &v1::HeartbeatResponse| {
+                if told.barrier.swap(reply.barrier, Ordering::SeqCst) > reply.barrier {
                     told.has_gone_back.store(true, Ordering::SeqCst);
                 }
             };

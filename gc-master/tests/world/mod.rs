@@ -217,14 +217,14 @@ impl World {
         let beat = self.heartbeat_of(server);
         let result = self.directory.heartbeat(self.now, beat);
         self.carry_out();
-        let heard = result?;
-        if heard.draining {
+        let reply = result?;
+        if reply.draining {
             self.draining.insert(server.to_owned());
         } else {
             self.draining.remove(server);
         }
         self.members.insert(server.to_owned());
-        Ok(heard)
+        Ok(reply)
     }
 
     /// Every server that is up beats once, and time goes on by one interval.
@@ -488,12 +488,12 @@ impl World {
     }
 
     /// Lets the master hear that a server has a complete copy of a tablet, and says which copies it hears will never be its own.
-    pub(crate) fn hear_copy(&mut self, server: &str, copy: Arrival) -> Vec<(u64, u64)> {
+    pub(crate) fn report_copy(&mut self, server: &str, copy: Arrival) -> Vec<(u64, u64)> {
         let mut beat = self.heartbeat_of(server);
         beat.arriving = vec![copy];
-        let heard = self.directory.heartbeat(self.now, beat).unwrap();
+        let reply = self.directory.heartbeat(self.now, beat).unwrap();
         self.carry_out();
-        heard.settled_arrivals
+        reply.settled_arrivals
     }
 
     /// Every tablet of the directory is at its owner, and nothing else is anywhere.
