@@ -25,12 +25,9 @@ use crate::settings::Change;
 /// The most transactions that one response names.
 const NAMED_MAX: usize = 10_000;
 
-/// One method a request. Each waits until what its response shows is durable.
+/// One method a request. Each returns when what its response shows is durable. The errors of all are [`RequestError`]s.
 impl<H: RunnerHost> Runner<H> {
     /// A server's heartbeat.
-    ///
-    /// # Errors
-    /// [`RequestError`], as of all requests.
     pub async fn heartbeat(
         self: Arc<Self>,
         request: v1::HeartbeatRequest,
@@ -41,9 +38,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Returns the tablets of rows and their owners' addresses.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn locate(
         self: Arc<Self>,
         request: v1::LocateRequest,
@@ -54,9 +48,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Returns all servers, tables and tablets, or the oracles alone.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn directory(
         self: Arc<Self>,
         request: v1::DirectoryRequest,
@@ -71,9 +62,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Renews a client's lease.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn session(
         self: Arc<Self>,
         request: v1::SessionRequest,
@@ -84,9 +72,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Returns how far garbage collection is.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn gc_status(
         self: Arc<Self>,
         _: v1::GcStatusRequest,
@@ -95,9 +80,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Changes settings of garbage collection, and returns those in effect.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn set_gc(
         self: Arc<Self>,
         request: v1::SetGcRequest,
@@ -108,9 +90,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Registers a proxy, or removes one that ends.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn introduce_proxy(
         self: Arc<Self>,
         request: v1::IntroduceProxyRequest,
@@ -121,9 +100,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Rebuilds a lost state, or returns what it would hold.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn rebuild(
         self: Arc<Self>,
         request: v1::RebuildRequest,
@@ -134,9 +110,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Returns the oldest transactions that clients have named.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn transactions(
         self: Arc<Self>,
         request: v1::TransactionsRequest,
@@ -149,9 +122,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Releases the gc-locks of a transaction by hand.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn release_gc_lock(
         self: Arc<Self>,
         request: v1::ReleaseGcLockRequest,
@@ -162,9 +132,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Drains tablet servers, or ends that.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn drain_servers(
         self: Arc<Self>,
         request: v1::DrainServersRequest,
@@ -175,9 +142,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Makes a table.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn create_table(
         self: Arc<Self>,
         request: v1::CreateTableRequest,
@@ -186,9 +150,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Deletes a table.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn delete_table(
         self: Arc<Self>,
         request: v1::DeleteTableRequest,
@@ -197,9 +158,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Splits tablets of a table.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn split_table(
         self: Arc<Self>,
         request: v1::SplitTableRequest,
@@ -208,9 +166,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Merges two tablets.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn merge_table(
         self: Arc<Self>,
         request: v1::MergeTableRequest,
@@ -219,9 +174,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Moves a tablet.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub async fn move_tablet(
         self: Arc<Self>,
         request: v1::MoveTabletRequest,

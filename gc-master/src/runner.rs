@@ -173,9 +173,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Takes one step. The state that it has read is durable when this returns.
-    ///
-    /// # Errors
-    /// [`Closed`].
     pub async fn step<R>(
         self: &Arc<Self>,
         act: impl FnOnce(&mut Directory, Duration) -> R,
@@ -186,9 +183,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Takes one step whose result leaves this process only with a later state: its commands follow when the state is durable.
-    ///
-    /// # Errors
-    /// [`Closed`].
     pub fn step_unshown<R>(
         self: &Arc<Self>,
         act: impl FnOnce(&mut Directory, Duration) -> R,
@@ -197,9 +191,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Reads the directory. The state that was read is durable when this returns.
-    ///
-    /// # Errors
-    /// [`Closed`].
     pub async fn read<R>(&self, read: impl FnOnce(&Directory, Duration) -> R) -> Result<R, Closed> {
         let (result, changes) = {
             let directory = self.directory.lock();
@@ -215,9 +206,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// The same for metrics.
-    ///
-    /// # Errors
-    /// [`Closed`].
     pub(crate) fn read_for_metrics<R>(
         &self,
         read: impl FnOnce(&Directory, Duration) -> R,
@@ -227,9 +215,6 @@ impl<H: RunnerHost> Runner<H> {
     }
 
     /// Takes the steps of a request until it is done.
-    ///
-    /// # Errors
-    /// [`RequestError`].
     pub(crate) async fn finish<R>(
         self: &Arc<Self>,
         mut go_on: impl Awaited<R>,
