@@ -362,7 +362,6 @@ impl Service {
             if let Some(response) = self.granted(count, Some(began))? {
                 return Ok(response);
             }
-            self.shared.exhausted.notify_one();
             extended.await;
         }
     }
@@ -377,7 +376,12 @@ impl Service {
                 first: granted.first.as_u64(),
                 count: granted.count,
             })),
-            Ok(Reply::Wait) => Ok(None),
+            Ok(Reply::Wait) => {
+                // Only a leader's limit is hurried: a replica that doesn't lead wakes all that wait after each step of the election,
+                // and would take that step again and again.
+                self.shared.exhausted.notify_one();
+                Ok(None)
+            }
             Ok(Reply::NotLeader(leader)) => match self.shared.leader(leader) {
                 None => Ok(None),
                 Some(leader) => {
