@@ -20,8 +20,8 @@ use percolator_engine::{
 use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
-use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Reply, TabletCommand};
+use percolator_tablet::{Limits, ServerIncarnation};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 
@@ -141,7 +141,7 @@ impl Server {
             engine: open(folder.path(), &options).expect("an engine"),
             operations: operations.clone(),
         });
-        let me = v1::Addressee {
+        let me = ServerIncarnation {
             server: "tablet-0".into(),
             incarnation: 1,
         };

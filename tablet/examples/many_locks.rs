@@ -19,8 +19,8 @@ use clap::Parser;
 use percolator_engine::{Engine, EngineKind, Options, open};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
-use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Reply, TabletCommand};
+use percolator_tablet::{Limits, ServerIncarnation};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
@@ -86,7 +86,7 @@ impl Server {
     fn open(folder: &Path, engine: EngineKind) -> Self {
         let options = Options::new(engine, "tablet-0");
         let engine: Arc<dyn Engine> = open(folder, &options).expect("an engine").into();
-        let me = v1::Addressee {
+        let me = ServerIncarnation {
             server: "tablet-0".into(),
             incarnation: 1,
         };

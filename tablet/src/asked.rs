@@ -4,6 +4,7 @@ use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
 use crate::Refusal;
+use crate::peers::PullRequest;
 
 /// Why a message is no [`Work`].
 pub(crate) enum RequestError {
@@ -12,7 +13,7 @@ pub(crate) enum RequestError {
     /// It resolves locks, which have to be looked for first.
     Resolves(Vec<v1::TabletRef>, v1::ResolveRequest),
     /// It asks for a piece of a tablet that is handed over.
-    Pulls(Box<v1::PullTabletRequest>),
+    Pulls(Box<PullRequest>),
     /// It waits for a turn at a cell.
     Waits(Vec<v1::TabletRef>, v1::WaitForCellRequest),
     /// It asks for notifications, and may wait for them.

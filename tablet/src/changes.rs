@@ -34,7 +34,7 @@ pub(crate) fn scan(
     changed: &v1::ChangedBetween,
     request: &v1::ScanRequest,
 ) -> Result<Body, Refusal> {
-    let tablet = state.tablets.serving(asked)?;
+    let tablet = state.tablets.serving(asked.id, asked.epoch)?;
     let until = Timestamp::from_u64(changed.until);
     let above = Timestamp::from_u64(changed.above);
     if request.reverse || request.own || until > snapshot.ts || above > until {

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, Tablet, Timestamp};
-use percolator_wire::v1;
 
 use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, RowHash};
+use crate::peers::ServerLocation;
 use crate::state::State;
 use crate::work::invalid;
 use crate::{Refusal, moves, observed, tablets};
@@ -19,7 +19,7 @@ pub enum TabletCommand {
     Create {
         /// The tablet.
         tablet: Tablet,
-        /// The server has said that it has it.
+        /// The server has reported the tablet before.
         made: bool,
         /// What is below is refused from before the tablet is served.
         barrier: Timestamp,
@@ -46,9 +46,9 @@ pub enum TabletCommand {
     Import {
         /// The tablet, as its owner has it.
         tablet: Tablet,
-        /// Its owner, and where that is.
-        from: v1::MovedTo,
-        /// Where this server is.
+        /// Its owner.
+        from: ServerLocation,
+        /// This server's address.
         address: String,
     },
     /// Make one tablet of two neighbours.
@@ -81,9 +81,8 @@ impl TabletCommand {
         }
     }
 
-    /// What has to be latched. Rows don't: they stay where they are, and requests look at their tablet's epoch again when
-    /// they are decided. Commands by which tablets come here look at what comes with others of their table: one at a
-    /// time.
+    /// The latches. Rows need none: they stay where they are, and a request's decision checks its tablet's epoch again.
+    /// Commands by which tablets come here check other arrivals of their table, so that they are decided one at a time.
     pub(crate) fn latches(&self) -> Vec<RowHash> {
         let table = match self {
             Self::Create { tablet, .. } | Self::Import { tablet, .. } => Some(tablet.table),
@@ -94,7 +93,7 @@ impl TabletCommand {
         self.tablets().map(latches::tablet).chain(table).collect()
     }
 
-    /// Whether a nearly full disk should take it: without it no table can be deleted, and that makes room.
+    /// Whether a nearly full disk takes the command: without it no table can be deleted, which makes room.
     pub(crate) fn makes_room(&self) -> bool {
         match self {
             Self::Create { tablet, .. } => tablet.is_frozen(),
@@ -132,7 +131,7 @@ impl TabletCommand {
     }
 }
 
-/// To forget a tablet of a table that is deleted.
+/// Decides to drop a tablet of a table that is deleted.
 fn drop(state: &State, id: u64, table: u32) -> Result<Decision, Refusal> {
     let mut decision = Decision::new();
     let tablet = state.tablets.get(id);
@@ -150,8 +149,8 @@ fn drop(state: &State, id: u64, table: u32) -> Result<Decision, Refusal> {
     Ok(decision)
 }
 
-/// To own a tablet in the state that it has here, and to refuse what is below the barrier. `made`: this server has
-/// said that it has it.
+/// Decides to own a tablet in this state, and to refuse what lies below the barrier. `made`: this server has reported the tablet
+/// before.
 fn create(
     state: &State,
     tablet: Tablet,
@@ -164,56 +163,19 @@ fn create(
         ));
     }
     let freeze = tablet.is_frozen();
-    if state.tablets.get(tablet.id).is_none() {
-        // A command that is late.
-        let deleted = state.tablets.is_deleted(tablet.table.0);
-        if deleted && !mutants::on(Mutant::LateCreateAccepted) {
-            return Err(invalid(format!(
-                "table {} was deleted, tablet {} of it is not made again",
-                tablet.table.0, tablet.id
-            )));
-        }
-        if let Some(other) = state.tablets.overlapping(tablet.table.0, &tablet.rows) {
-            return Err(invalid(format!(
-                "tablet {} is not made: its rows are those of tablet {}, with which it was merged",
-                tablet.id, other.id
-            )));
-        }
-        if state.tablets.has_left(tablet.id, tablet.epoch) {
-            return Err(invalid(format!(
-                "tablet {} was handed over to another server",
-                tablet.id
-            )));
-        }
-        if let Some(other) = state.arriving.overlapping(&tablet).cloned() {
-            return Err(invalid(format!(
-                "tablet {} is not made: this server is getting its rows with tablet {}",
-                tablet.id, other.id
-            )));
-        }
-        if let Some(other) = state.tablets.left_over(&tablet) {
-            return Err(invalid(format!(
-                "tablet {} is not made: rows of tablet {}, which was here before, are still to be removed",
-                tablet.id, other.id
-            )));
-        }
-        if made {
-            return Err(invalid(format!(
-                "tablet {} of table {} ({}) is lost: this server has said that it has it, and its folder is \
-                 another one now; bring the folder back, or delete the table with --give-up-lost",
-                tablet.id, tablet.table.0, tablet.table_name
-            )));
-        }
-    }
     let new = match state.tablets.get(tablet.id) {
-        // The master has to hear of it first: its rows may be others.
+        None => {
+            check_new(state, &tablet, made)?;
+            Some(tablet)
+        }
+        // The master has to know the epoch first: the tablet may have other rows.
         Some(known) if known.epoch > tablet.epoch && freeze => {
             return Err(invalid(format!(
                 "tablet {} is at epoch {}, it can't be frozen at {}",
                 tablet.id, known.epoch, tablet.epoch
             )));
         }
-        // Frozen is for good: a command to make the tablet that is late doesn't undo it.
+        // A tablet stays frozen: a late command to make it doesn't undo that.
         Some(known) if known.epoch >= tablet.epoch => {
             let is_behind = known.state < tablet.state && freeze;
             is_behind.then(|| Tablet {
@@ -225,7 +187,7 @@ fn create(
             state: known.state.max(tablet.state),
             ..tablet
         }),
-        _ => Some(tablet),
+        Some(_) => Some(tablet),
     };
     let mut decision = Decision::new();
     if let Some(tablet) = new {
@@ -243,8 +205,50 @@ fn create(
     Ok(decision)
 }
 
-/// To cut a tablet in two at a row. Nothing else changes: what is stored lies by its rows, and so do latches and marks of
-/// cells.
+/// Checks that a tablet that isn't here may be made: the command may be late, or the server may have lost the tablet.
+fn check_new(state: &State, tablet: &Tablet, made: bool) -> Result<(), Refusal> {
+    let id = tablet.id;
+    let deleted = state.tablets.is_deleted(tablet.table.0);
+    if deleted && !mutants::on(Mutant::LateCreateAccepted) {
+        return Err(invalid(format!(
+            "table {} was deleted, tablet {id} of it is not made again",
+            tablet.table.0
+        )));
+    }
+    if let Some(other) = state.tablets.overlapping(tablet.table.0, &tablet.rows) {
+        return Err(invalid(format!(
+            "tablet {id} is not made: its rows are those of tablet {}, with which it was merged",
+            other.id
+        )));
+    }
+    if state.tablets.has_left(id, tablet.epoch) {
+        return Err(invalid(format!(
+            "tablet {id} was handed over to another server"
+        )));
+    }
+    if let Some(other) = state.arriving.overlapping(tablet) {
+        return Err(invalid(format!(
+            "tablet {id} is not made: this server is getting its rows with tablet {}",
+            other.id
+        )));
+    }
+    if let Some(other) = state.tablets.left_over(tablet) {
+        return Err(invalid(format!(
+            "tablet {id} is not made: rows of tablet {}, which was here before, are still to be removed",
+            other.id
+        )));
+    }
+    if made {
+        return Err(invalid(format!(
+            "tablet {id} of table {} ({}) is lost: this server has said that it has it, and its folder is \
+             another one now; bring the folder back, or delete the table with --give-up-lost",
+            tablet.table.0, tablet.table_name
+        )));
+    }
+    Ok(())
+}
+
+/// Decides to cut a tablet in two at a row. Stored cells, latches and marks go by rows, and don't change.
 fn split(
     state: &State,
     id: u64,
@@ -289,7 +293,7 @@ fn split(
     Ok(decision)
 }
 
-/// To make one tablet of two neighbours.
+/// Decides to make one tablet of two neighbours.
 fn merge(state: &State, first: (u64, u64), second: (u64, u64)) -> Result<Decision, Refusal> {
     let left = serving(state, first.0)?;
     if state.tablets.get(second.0).is_none() && left.epoch > first.1 {
@@ -304,7 +308,7 @@ fn merge(state: &State, first: (u64, u64), second: (u64, u64)) -> Result<Decisio
             right.id, left.id
         )));
     }
-    let whole = Tablet {
+    let merged = Tablet {
         rows: Rows {
             start: left.rows.start.clone(),
             end: right.rows.end.clone(),
@@ -313,21 +317,22 @@ fn merge(state: &State, first: (u64, u64), second: (u64, u64)) -> Result<Decisio
         ..left.clone()
     };
     let mut decision = Decision::new();
-    decision.batch = tablets::record(&whole);
+    decision.batch = tablets::record(&merged);
     tablets::remove_record(&mut decision.batch, right.id);
-    // A late command doesn't make it again, and a server that waits to take it hears that it stays, wherever the whole is then.
+    // A late command doesn't make it again. A receiver that waits for it gets the outcome that it stays, wherever the merged
+    // tablet is then.
     let gone = Tablet {
-        epoch: whole.epoch,
+        epoch: merged.epoch,
         ..right.clone()
     };
-    tablets::put_left(&mut decision.batch, right.id, &tablets::settled(gone));
+    tablets::put_settled(&mut decision.batch, &gone);
     observed::remove_record(&mut decision.batch, &state.observed, right.id);
     let columns = state.observed.merged(left.id, right.id);
     if !columns.is_empty() {
         observed::put_record(&mut decision.batch, left.id, left.table.0, columns);
     }
     decision.tablet_change = Some(TabletChange::Merge {
-        whole,
+        merged,
         gone: right.id,
     });
     Ok(decision)

@@ -9,17 +9,18 @@ use percolator_protocol::actions::CellView;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, Effect, Tablet, Timestamp, WriteKind};
-use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
-use crate::arriving::Step;
+use crate::arriving::{ArrivalRecord, Step};
 use crate::index::{Hidden, Item};
 use crate::latches;
 use crate::notify::Notified;
+use crate::peers::DepartedTablet;
 use crate::probe::Committed;
 use crate::progress::Change;
 use crate::state::State;
 use crate::store::{self, LockChange, Version};
+use crate::tablets::GcSettingsCopy;
 use crate::{garbage, points};
 
 /// A change of what this server serves, that takes effect when its batch is durable.
@@ -31,9 +32,9 @@ pub(crate) enum TabletChange {
         first: Tablet,
         second: Tablet,
     },
-    /// This is the two neighbours now, the second of which is gone.
+    /// Two neighbours are one tablet now; the second one is gone.
     Merge {
-        whole: Tablet,
+        merged: Tablet,
         gone: u64,
     },
     /// Of this table, which is deleted.
@@ -42,19 +43,19 @@ pub(crate) enum TabletChange {
         table: u32,
     },
     Forget(u64),
-    Keep(v1::GcSettings),
-    /// This is to be got from another server.
-    Arrive(Box<v1::ArrivingTablet>),
-    /// Of one that arrives.
+    Keep(GcSettingsCopy),
+    /// This server begins to get a tablet.
+    Arrive(Box<ArrivalRecord>),
+    /// A step of an arrival is carried out.
     Arrived {
         id: u64,
         step: Arc<Step>,
         /// Of the index of garbage, that were made for it.
         entries: u64,
     },
-    /// It is another server's now.
-    Leave(Box<v1::LeftTablet>),
-    /// Others report these.
+    /// Another server has the tablet now.
+    Leave(Box<DepartedTablet>),
+    /// Other servers report these tablets.
     Settle(Vec<Tablet>),
     /// This column of it is observed.
     Observe {
@@ -76,7 +77,7 @@ impl TabletChange {
         match self {
             Self::Insert(tablet) => tablet.id == id,
             Self::Split { first, .. } => first.id == id,
-            Self::Merge { whole, gone } => whole.id == id || *gone == id,
+            Self::Merge { merged, gone } => merged.id == id || *gone == id,
             Self::Drop { id: changed, .. }
             | Self::Observe { id: changed, .. }
             | Self::Unobserve { id: changed, .. } => *changed == id,

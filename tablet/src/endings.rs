@@ -6,9 +6,9 @@ use percolator_wire::v1::response::Body;
 use percolator_wire::{commit_response, v1};
 
 use crate::decision::Decision;
+use crate::places::Place;
 use crate::state::State;
 use crate::store::{self, Version};
-use crate::work::Place;
 use crate::{Refusal, notify};
 
 pub(crate) fn status(state: &State, query: &StatusQuery, cell: &Cell) -> Result<Decision, Refusal> {

@@ -1,9 +1,9 @@
-//! Tablets on their way to another server, at their owner: what of them was sent, and what has changed since. In memory alone,
-//! until the owner writes down that the other one has the tablet ([`crate::moves`]).
+//! Tablets on their way to another server, at their owner: the progress of each copy, and the changes since it began. Only in
+//! memory, until the owner makes durable that the receiver has the tablet ([`crate::moves`]).
 //!
-//! The copy goes by keys, from the engine as it is. What a group changes below the key that the copy has come to follows in
-//! the tail; the rest of it the copy meets itself. Every change is a put or a delete of a key, so that it does no harm if
-//! the other one gets it twice, as long as the order stays.
+//! The copy goes by keys, from the engine as it is. A change below the copy's position is appended to the tail; the copy itself
+//! reads the others. Every change is a put or a delete of a key. A change that is sent twice does no harm, as long as the order
+//! stays.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -12,69 +12,69 @@ use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Lock, Tablet, key};
-use percolator_wire::v1;
 
 use crate::Error;
+use crate::peers::{MovedEntry, PullRequest, ServerLocation, TabletChunk, TakeRequest};
 
 /// The columns that hold rows. Locks first: they are few, and change most.
 pub(crate) const COLUMNS: [Column; 4] = [Column::Lock, Column::Write, Column::Data, Column::Notify];
 
-/// The attempt is over where more has changed that was not sent yet.
+/// An attempt ends when its unsent changes exceed this.
 const TAIL_BYTES_MAX: usize = 64 << 20;
-/// Chunks of changes alone, after which the rest is sent while the tablet is closed, however much it is.
+/// After this many chunks of changes alone the tablet is closed, and the rest is sent, however much it is.
 const ROUNDS_MAX: u32 = 20;
-/// An owner that waits for the points of the other one ends the attempt after so many chunks.
+/// An owner that waits for the receiver's points ends the attempt after this many chunks.
 const WAITS_MAX: u32 = 5_000;
-/// So many of them pass between two searches for locks.
+/// Chunks between two searches for locks.
 const WAITS_UNSEEN: u32 = 64;
-/// Why a tablet isn't handed over whose locks are older than what the other server may say of all of its own.
+/// The reason to keep a tablet whose locks are older than the receiver's resolved_ts allows.
 pub(crate) const OLD_LOCKS: &str = "its owner has old locks in it that can't be resolved yet";
-/// An attempt is over when it was not heard of for so long.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// The same while the tablet is closed: it is served again then.
-const CLOSED_MAX: Duration = Duration::from_secs(2);
+/// An attempt without requests ends after this.
+const PULL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same while the tablet is closed. The tablet is then served again.
+const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Those of this server, by tablet.
+/// The tablets that leave this server, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     tablets: BTreeMap<u64, Departure>,
-    /// How many copies were begun since the start.
+    /// Copies that were begun by this incarnation.
     copies: u64,
 }
 
-/// One of them.
+/// A tablet that leaves this server.
 #[derive(Debug)]
 pub(crate) struct Departure {
-    /// Who gets it, and the number of the attempt.
-    by: v1::MovedTo,
+    /// The receiver, and its number of the attempt.
+    by: ServerLocation,
     attempt: u64,
     /// The number of this copy. A late request for the first chunk may begin a second one of the same attempt.
     copy: u64,
     rows: Range,
     phase: Phase,
-    /// The next key to be copied: of this column, and from here on.
+    /// The column and the key at which the copy continues.
     column: usize,
     next: Vec<u8>,
-    tail: VecDeque<v1::MovedEntry>,
+    tail: VecDeque<MovedEntry>,
     tail_bytes: usize,
-    /// Chunks since everything was copied, of changes, and without any.
+    /// Chunks since everything was copied: of changes, and empty ones.
     rounds: u32,
     waits: u32,
-    /// The last chunk, and its number.
+    /// The number of the last chunk, and the chunk.
     chunk: u64,
-    sent: v1::PullTabletResponse,
-    /// Since it was heard of last.
+    sent: TabletChunk,
+    /// The time since the last request.
     silent: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Copying,
-    /// Nothing more is decided about the tablet.
+    /// No request about the tablet is decided any more.
     Closed,
     /// The last chunk was sent.
     Sent,
-    /// It is on its way to the disk that the other one has it.
+    /// The hand-over is decided, and on its way to the disk.
     Decided,
 }
 
@@ -104,53 +104,53 @@ impl Range {
     }
 }
 
-/// What a chunk is made from.
+/// The source of a chunk.
 pub(crate) struct Source<'a> {
     pub(crate) engine: &'a dyn Engine,
     pub(crate) lease: Lease,
     /// Bytes of keys and values of a chunk, about.
     pub(crate) chunk_bytes: usize,
-    /// The other one has not written the chunk before yet.
+    /// The chunk before is not durable at the receiver yet.
     pub(crate) is_ahead: bool,
-    /// Nothing that changes the tablet is on its way to the disk.
+    /// No change of the tablet is on its way to the disk.
     pub(crate) is_quiet: bool,
-    /// Whether these rows may have locks that the other server couldn't have any more.
+    /// Whether these rows may have locks below the receiver's resolved_ts.
     pub(crate) may_have_old_locks: &'a dyn Fn(&Range) -> Result<bool, Error>,
 }
 
-/// What became of a request for a chunk.
+/// A chunk for the receiver.
 #[derive(Debug)]
-pub(crate) enum Pulled {
-    Chunk(v1::PullTabletResponse),
-    /// As [`Self::Chunk`]; the tablet is closed from now on.
-    Closes(v1::PullTabletResponse),
-    /// As [`Self::Chunk`], without its last words, which the server adds; it is kept by [`Leaving::sent_last`].
-    Last(v1::PullTabletResponse),
+pub(crate) enum PulledChunk {
+    Chunk(TabletChunk),
+    /// The tablet is closed from now on.
+    Closes(TabletChunk),
+    /// The last chunk, to which the core adds the state of the closed tablet. [`Leaving::sent_last`] stores it.
+    Last(TabletChunk),
 }
 
 impl Leaving {
-    /// Whether the tablet is on its way by this attempt.
-    fn is_known(&self, request: &v1::PullTabletRequest, id: u64) -> bool {
-        let known = self.tablets.get(&id);
-        known.is_some_and(|known| known.is_by(request.by.as_ref(), request.attempt))
+    /// Whether the request belongs to the tablet's attempt.
+    fn is_known(&self, request: &PullRequest) -> bool {
+        let known = self.tablets.get(&request.id);
+        known.is_some_and(|known| known.is_by(&request.by, request.attempt))
     }
 
-    /// Whether this request, which nobody knows, begins an attempt. One that is late doesn't.
-    pub(crate) fn begins(&self, request: &v1::PullTabletRequest, id: u64) -> bool {
-        let other = self.tablets.get(&id);
+    /// Whether the request begins an attempt. A late request of an older attempt doesn't.
+    pub(crate) fn begins(&self, request: &PullRequest) -> bool {
+        let other = self.tablets.get(&request.id);
         let is_newer = other.is_none_or(|other| {
-            let same = other.by.server == request.by.as_ref().and_then(|by| by.server.clone());
+            let same = other.by.server == request.by.server;
             other.phase != Phase::Decided && (!same || other.attempt < request.attempt)
         });
-        request.chunk == 1 && !self.is_known(request, id) && is_newer
+        request.chunk == 1 && !self.is_known(request) && is_newer
     }
 
-    /// The copy of this tablet begins.
-    pub(crate) fn begin(&mut self, tablet: &Tablet, request: &v1::PullTabletRequest) {
+    /// Begins the copy of this tablet.
+    pub(crate) fn begin(&mut self, tablet: &Tablet, request: &PullRequest) {
         let rows = Range::of(tablet);
         self.copies += 1;
         let departure = Departure {
-            by: request.by.clone().unwrap_or_default(),
+            by: request.by.clone(),
             attempt: request.attempt,
             copy: self.copies,
             next: rows.start.clone(),
@@ -162,7 +162,7 @@ impl Leaving {
             rounds: 0,
             waits: 0,
             chunk: 0,
-            sent: v1::PullTabletResponse::default(),
+            sent: TabletChunk::default(),
             silent: Duration::ZERO,
         };
         self.tablets.insert(tablet.id, departure);
@@ -173,20 +173,19 @@ impl Leaving {
         self.tablets.get(&id).map(|departure| &departure.rows)
     }
 
-    /// The chunk that is asked for.
+    /// The requested chunk.
     ///
     /// # Errors
-    /// The engine can't be read; and, inside, why the attempt is over.
+    /// The engine can't be read; and, inside, the reason for which the attempt is over.
     pub(crate) fn pull(
         &mut self,
-        id: u64,
-        request: &v1::PullTabletRequest,
+        request: &PullRequest,
         source: &Source<'_>,
-    ) -> Result<Result<Pulled, String>, Error> {
-        let is_known = self.is_known(request, id);
+    ) -> Result<Result<PulledChunk, String>, Error> {
+        let is_known = self.is_known(request);
         let known = self
             .tablets
-            .get_mut(&id)
+            .get_mut(&request.id)
             .filter(|departure| is_known && (request.chunk == 1 || request.copy == departure.copy));
         let Some(departure) = known else {
             return Ok(Err(
@@ -195,7 +194,7 @@ impl Leaving {
         };
         departure.silent = Duration::ZERO;
         if request.chunk == departure.chunk {
-            return Ok(Ok(Pulled::Chunk(departure.sent.clone())));
+            return Ok(Ok(PulledChunk::Chunk(departure.sent.clone())));
         }
         if request.chunk != departure.chunk + 1 || departure.phase >= Phase::Sent {
             return Ok(Err(format!(
@@ -205,35 +204,35 @@ impl Leaving {
         }
         let pulled = departure.next_chunk(source)?;
         if pulled.is_err() {
-            self.tablets.remove(&id);
+            self.tablets.remove(&request.id);
         }
         Ok(pulled)
     }
 
-    /// This is the last chunk, which may be asked for again.
-    pub(crate) fn sent_last(&mut self, id: u64, chunk: &v1::PullTabletResponse) {
+    /// Stores the last chunk, which the receiver may request again.
+    pub(crate) fn sent_last(&mut self, id: u64, chunk: &TabletChunk) {
         if let Some(departure) = self.tablets.get_mut(&id) {
             departure.phase = Phase::Sent;
             departure.keep(chunk);
         }
     }
 
-    /// Whether this attempt has all of the tablet, so that it may be decided that it has it.
-    pub(crate) fn may_give(&self, id: u64, take: &v1::TakeTabletRequest) -> bool {
-        let known = self.tablets.get(&id);
+    /// Whether the receiver has all of the tablet, so that the hand-over may be decided.
+    pub(crate) fn may_give(&self, take: &TakeRequest) -> bool {
+        let known = self.tablets.get(&take.id);
         known.is_some_and(|known| {
-            let is_its = known.is_by(take.by.as_ref(), take.attempt) && known.copy == take.copy;
+            let is_its = known.is_by(&take.by, take.attempt) && known.copy == take.copy;
             is_its && known.phase == Phase::Sent
         })
     }
 
-    /// Whether that is decided, and on its way to the disk.
+    /// Whether the hand-over is decided, and on its way to the disk.
     pub(crate) fn is_given(&self, id: u64) -> bool {
         let known = self.tablets.get(&id);
         known.is_some_and(|known| known.phase == Phase::Decided)
     }
 
-    /// That is decided, or was not made durable.
+    /// Notes that the hand-over is decided, or that the disk refused it.
     pub(crate) fn give(&mut self, id: u64, decided: bool) {
         if let Some(departure) = self.tablets.get_mut(&id) {
             departure.phase = if decided { Phase::Decided } else { Phase::Sent };
@@ -241,31 +240,31 @@ impl Leaving {
         }
     }
 
-    /// The tablet is on its way no more.
+    /// Ends the departure of the tablet.
     pub(crate) fn forget(&mut self, id: u64) {
         self.tablets.remove(&id);
     }
 
-    /// Whether none is on its way.
+    /// Whether no tablet leaves.
     pub(crate) fn is_empty(&self) -> bool {
         self.tablets.is_empty()
     }
 
-    /// A batch is durable.
+    /// Appends a durable batch to the tails.
     pub(crate) fn tap(&mut self, batch: &Batch) {
         for departure in self.tablets.values_mut() {
             departure.tap(batch);
         }
     }
 
-    /// So much time has passed. Those that are over are forgotten: their ids.
+    /// Lets time pass, and ends departures without requests. Returns their ids.
     pub(crate) fn tick(&mut self, elapsed: Duration) -> Vec<u64> {
         let mut over = Vec::new();
         self.tablets.retain(|id, departure| {
             departure.silent += elapsed;
             let may_stay = match departure.phase {
-                Phase::Copying => departure.silent < SILENCE_MAX,
-                Phase::Closed | Phase::Sent => departure.silent < CLOSED_MAX,
+                Phase::Copying => departure.silent < PULL_TIMEOUT,
+                Phase::Closed | Phase::Sent => departure.silent < CLOSED_TIMEOUT,
                 Phase::Decided => true,
             };
             if !may_stay {
@@ -284,20 +283,20 @@ impl PartialOrd for Phase {
 }
 
 impl Departure {
-    fn is_by(&self, by: Option<&v1::MovedTo>, attempt: u64) -> bool {
-        self.attempt == attempt && by.is_some_and(|by| by.server == self.by.server)
+    fn is_by(&self, by: &ServerLocation, attempt: u64) -> bool {
+        self.attempt == attempt && by.server == self.by.server
     }
 
     fn is_copied(&self) -> bool {
         self.column == COLUMNS.len()
     }
 
-    fn keep(&mut self, chunk: &v1::PullTabletResponse) {
+    fn keep(&mut self, chunk: &TabletChunk) {
         self.chunk += 1;
         self.sent = chunk.clone();
     }
 
-    fn next_chunk(&mut self, source: &Source<'_>) -> Result<Result<Pulled, String>, Error> {
+    fn next_chunk(&mut self, source: &Source<'_>) -> Result<Result<PulledChunk, String>, Error> {
         if self.is_behind() {
             return Ok(Err(format!(
                 "{} bytes were written to it faster than they were copied",
@@ -308,36 +307,33 @@ impl Departure {
             && !source.is_quiet
             && !mutants::on(Mutant::MovedInFlightForgotten);
         if awaits {
-            return Ok(Ok(Pulled::Chunk(v1::PullTabletResponse {
-                copied: true,
+            return Ok(Ok(PulledChunk::Chunk(TabletChunk {
+                is_copied: true,
                 copy: self.copy,
-                ..v1::PullTabletResponse::default()
+                ..TabletChunk::default()
             })));
         }
         let mut entries = Vec::new();
         let mut bytes = self.take_tail(source, &mut entries)?;
-        let changes = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        let changes = entries.len();
         if self.tail.is_empty() {
             self.copy(source, &mut entries, &mut bytes)?;
         }
-        let chunk = v1::PullTabletResponse {
+        let chunk = TabletChunk {
             entries,
             changes,
-            copied: self.is_copied(),
+            is_copied: self.is_copied(),
             copy: self.copy,
-            ..v1::PullTabletResponse::default()
+            last: None,
         };
         if self.phase == Phase::Closed && self.tail.is_empty() {
-            return Ok(Ok(Pulled::Last(v1::PullTabletResponse {
-                last: true,
-                ..chunk
-            })));
+            return Ok(Ok(PulledChunk::Last(chunk)));
         }
         if !chunk.entries.is_empty() {
             self.keep(&chunk);
         }
         if self.phase != Phase::Copying || !self.is_copied() {
-            return Ok(Ok(Pulled::Chunk(chunk)));
+            return Ok(Ok(PulledChunk::Chunk(chunk)));
         }
         self.rounds += u32::from(!chunk.entries.is_empty());
         if !self.waits.is_multiple_of(WAITS_UNSEEN) || (source.may_have_old_locks)(&self.rows)? {
@@ -345,25 +341,25 @@ impl Departure {
             if self.waits > WAITS_MAX {
                 return Ok(Err(OLD_LOCKS.into()));
             }
-            return Ok(Ok(Pulled::Chunk(chunk)));
+            return Ok(Ok(PulledChunk::Chunk(chunk)));
         }
-        // What is on its way to the other one's disk when the tablet is closed keeps its callers waiting.
+        // Callers of a closed tablet wait until the receiver's disk has the chunks before.
         let is_small = bytes <= source.chunk_bytes / 8;
         if source.is_ahead {
-            return Ok(Ok(Pulled::Chunk(chunk)));
+            return Ok(Ok(PulledChunk::Chunk(chunk)));
         }
         if (self.tail.is_empty() && is_small) || self.rounds > ROUNDS_MAX {
             self.phase = Phase::Closed;
-            return Ok(Ok(Pulled::Closes(chunk)));
+            return Ok(Ok(PulledChunk::Closes(chunk)));
         }
-        Ok(Ok(Pulled::Chunk(chunk)))
+        Ok(Ok(PulledChunk::Chunk(chunk)))
     }
 
-    /// Some of what has changed below the copy. How many bytes.
+    /// Takes changes from the tail. Returns their bytes.
     fn take_tail(
         &mut self,
         source: &Source<'_>,
-        entries: &mut Vec<v1::MovedEntry>,
+        entries: &mut Vec<MovedEntry>,
     ) -> Result<usize, Error> {
         let mut bytes = 0;
         while bytes < source.chunk_bytes
@@ -379,11 +375,11 @@ impl Departure {
         Ok(bytes)
     }
 
-    /// The next keys.
+    /// Copies the next keys.
     fn copy(
         &mut self,
         source: &Source<'_>,
-        entries: &mut Vec<v1::MovedEntry>,
+        entries: &mut Vec<MovedEntry>,
         bytes: &mut usize,
     ) -> Result<(), Error> {
         while let Some(column) = COLUMNS.get(self.column) {
@@ -397,8 +393,8 @@ impl Departure {
                     self.next = key.to_vec();
                     return Ok(());
                 }
-                let mut entry = v1::MovedEntry {
-                    column: moved_column(*column).into(),
+                let mut entry = MovedEntry {
+                    column: *column,
                     key,
                     value: Some(value),
                 };
@@ -424,9 +420,9 @@ impl Departure {
             if !self.rows.contains(key) || !is_copied {
                 continue;
             }
-            let entry = v1::MovedEntry {
-                column: moved_column(column).into(),
-                // The message that it came in may be much larger.
+            let entry = MovedEntry {
+                column,
+                // The message of which the key is a part may be much larger.
                 key: bytes::Bytes::copy_from_slice(key),
                 value: value.map(|value| bytes::Bytes::copy_from_slice(value)),
             };
@@ -434,20 +430,20 @@ impl Departure {
             self.tail.push_back(entry);
         }
         if self.is_behind() {
-            // The next request ends the attempt, and may be long in coming.
+            // The next request ends the attempt, and may come late.
             self.tail = VecDeque::new();
         }
     }
 
-    /// Whether more has changed than is kept: the attempt is over.
+    /// Whether the tail is too long: the attempt is over.
     fn is_behind(&self) -> bool {
         self.tail_bytes > TAIL_BYTES_MAX
     }
 }
 
-/// A lock leaves with what readers at an earlier incarnation of its server were promised, which the other server doesn't know.
-fn promise(entry: &mut v1::MovedEntry, lease: Lease) -> Result<(), Error> {
-    if entry.column() != v1::MovedColumn::Lock {
+/// Raises a lock's min_commit_ts to what an earlier incarnation may have promised to readers. The receiver doesn't know that.
+fn promise(entry: &mut MovedEntry, lease: Lease) -> Result<(), Error> {
+    if entry.column != Column::Lock {
         return Ok(());
     }
     let Some(value) = entry.value.take() else {
@@ -459,28 +455,20 @@ fn promise(entry: &mut v1::MovedEntry, lease: Lease) -> Result<(), Error> {
     Ok(())
 }
 
-fn size(entry: &v1::MovedEntry) -> usize {
-    entry.key.len() + entry.value.as_ref().map_or(0, bytes::Bytes::len) + 16
-}
-
-fn moved_column(column: Column) -> v1::MovedColumn {
-    match column {
-        Column::Lock => v1::MovedColumn::Lock,
-        Column::Write => v1::MovedColumn::Write,
-        Column::Data => v1::MovedColumn::Data,
-        Column::Notify => v1::MovedColumn::Notify,
-        Column::Garbage | Column::Meta => v1::MovedColumn::Unspecified,
-    }
+/// The memory of an entry in the tail.
+fn size(entry: &MovedEntry) -> usize {
+    entry.size_bytes() + 16
 }
 
 #[cfg(test)]
 mod tests {
     use percolator_engine::{EngineKind, Options, open};
-    use percolator_protocol::types::{Rows, TableId, TabletState};
+    use percolator_protocol::types::{Rows, TableId, TabletState, Timestamp};
 
     use super::*;
+    use crate::peers::ServerIncarnation;
 
-    fn pulled(leaving: &mut Leaving, chunk: u64) -> Result<Pulled, String> {
+    fn pulled(leaving: &mut Leaving, chunk: u64) -> Result<PulledChunk, String> {
         let options = Options::new(EngineKind::Memory, "tablet-0");
         let engine = open(std::path::Path::new("nowhere"), &options).unwrap();
         let source = Source {
@@ -491,16 +479,26 @@ mod tests {
             is_quiet: true,
             may_have_old_locks: &|_| Ok(true),
         };
-        leaving.pull(1, &request(chunk), &source).unwrap()
+        leaving.pull(&request(chunk), &source).unwrap()
     }
 
-    fn request(chunk: u64) -> v1::PullTabletRequest {
-        v1::PullTabletRequest {
-            by: Some(v1::MovedTo::default()),
+    fn request(chunk: u64) -> PullRequest {
+        PullRequest {
+            to: None,
+            id: 1,
+            epoch: 1,
+            by: ServerLocation {
+                server: ServerIncarnation {
+                    server: "tablet-1".into(),
+                    incarnation: 1,
+                },
+                address: "tablet-1:1".into(),
+            },
             attempt: 1,
             chunk,
             copy: 1,
-            ..v1::PullTabletRequest::default()
+            is_ahead: false,
+            resolved_ts: Timestamp::ZERO,
         }
     }
 
@@ -517,7 +515,7 @@ mod tests {
         let mut leaving = Leaving::default();
         leaving.begin(&tablet, &request(1));
         // All of it is copied, as there is nothing.
-        assert!(matches!(pulled(&mut leaving, 1), Ok(Pulled::Chunk(_))));
+        assert!(matches!(pulled(&mut leaving, 1), Ok(PulledChunk::Chunk(_))));
         let held = |leaving: &Leaving| {
             let tail = &leaving.tablets[&1].tail;
             tail.iter().map(size).sum::<usize>()

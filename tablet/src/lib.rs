@@ -10,6 +10,7 @@ mod changes;
 mod clearing;
 mod commands;
 mod committer;
+mod convert;
 pub mod core;
 mod decision;
 mod endings;
@@ -32,6 +33,8 @@ mod options;
 mod outbox;
 mod pace;
 mod pages;
+mod peers;
+mod places;
 mod points;
 mod prewrite;
 mod probe;
@@ -52,6 +55,7 @@ mod service;
 mod sizes;
 mod state;
 mod store;
+mod stored;
 mod tablets;
 mod trace;
 mod verify;
@@ -61,12 +65,18 @@ mod work;
 use percolator_protocol::lease::NotLeased;
 use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::{DecodeError, Timestamp};
-use percolator_wire::v1;
+use percolator_wire::Malformed;
 
-pub use self::arriving::{MoveCall, Unanswered};
 pub use self::limits::{Amount, Limits, Usage};
 pub use self::options::Options;
+pub use self::peers::{
+    ClosedTablet, MoveCall, MoveRequest, MoveResponse, MovedEntry, PullRequest, PullResponse,
+    ServerIncarnation, ServerLocation, TabletChunk, TakeOutcome, TakeRequest, Unanswered,
+};
 pub use self::server::Server;
+pub use self::tablets::GcSettingsCopy;
+
+use self::peers::NotServed;
 
 /// Why the server can't answer, or can't go on.
 #[derive(Debug, thiserror::Error)]
@@ -138,8 +148,12 @@ pub enum Error {
 /// Why a request was not carried out.
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal {
-    NotServed(v1::NotServed),
-    OtherServer(v1::OtherServer),
+    NotServed(NotServed),
+    /// The request is addressed to another server, or another incarnation.
+    OtherServer {
+        meant: Option<ServerIncarnation>,
+        this: ServerIncarnation,
+    },
     TooOld(TooOld),
     NotLeased(NotLeased),
     Invalid(String),
@@ -208,9 +222,15 @@ impl Error {
     }
 }
 
-impl From<v1::NotServed> for Refusal {
-    fn from(not_served: v1::NotServed) -> Self {
+impl From<NotServed> for Refusal {
+    fn from(not_served: NotServed) -> Self {
         Self::NotServed(not_served)
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(malformed: Malformed) -> Self {
+        Self::Invalid(malformed.to_string())
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn list(
     request: v1::LocksBelowRequest,
 ) -> Result<v1::LocksBelowResponse, Refusal> {
     // Another server's locks are not the ones that were asked for.
-    state.check_addressee(request.to)?;
+    state.check_addressee(request.to.map(Into::into))?;
     Ok(page(
         state,
         Timestamp::from_u64(request.below),

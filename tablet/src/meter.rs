@@ -355,7 +355,7 @@ fn met(counter: &LocalIntCounter, locks: usize) -> Outcome {
 
 fn refused(refusal: &Refusal) -> Outcome {
     match refusal {
-        Refusal::NotServed(_) | Refusal::OtherServer(_) => Outcome::NotServed,
+        Refusal::NotServed(_) | Refusal::OtherServer { .. } => Outcome::NotServed,
         Refusal::TooOld(_) => Outcome::TooOld,
         Refusal::NotLeased(_) => Outcome::NotLeased,
         Refusal::Invalid(_) => Outcome::Invalid,

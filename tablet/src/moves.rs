@@ -1,10 +1,10 @@
-//! Handing a tablet over from its owner to another server: what is decided about it, and written down.
+//! Handing a tablet over from its owner to another server: the decisions, and their batches.
 //!
-//! The server that gets it pulls a copy, chunk by chunk, and makes each durable, while the owner goes on to serve
-//! ([`crate::leaving`], [`crate::arriving`]). With the last chunk the owner decides nothing about the tablet any more. When that
-//! chunk is durable too, the owner is told to write down that the other one has the tablet, at the next epoch: that is the
-//! decision, and nothing else is. Before it either side may drop the attempt, and the owner serves on; after it only the
-//! other one may serve, once it has heard of it.
+//! The receiver pulls a copy, chunk by chunk, and makes each durable, while the owner continues to serve
+//! ([`crate::leaving`], [`crate::arriving`]). From the last chunk on the owner decides no request about the tablet. When that
+//! chunk is durable too, the receiver requests that the owner write down the hand-over, at the next epoch: that record alone is
+//! the decision. Before it either side may drop the attempt, and the owner serves on. After it only the receiver may serve, once
+//! it has the owner's response.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,34 +13,31 @@ use bytes::Bytes;
 use percolator_engine::Column;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::{
-    DecodeError, Lock, Notification, Tablet, Timestamp, Write, WriteKind, key,
-};
-use percolator_wire::v1;
-use percolator_wire::v1::response::Body;
+use percolator_protocol::types::{DecodeError, Lock, Notification, Tablet, Write, WriteKind, key};
 
-use crate::arriving::{self, Step};
+use crate::arriving::{self, ArrivalRecord, Step};
 use crate::decision::{Decision, TabletChange};
 use crate::index::{Hidden, Item};
 use crate::latches::{self, RowHash};
 use crate::leaving::Range;
+use crate::peers::{DepartedTablet, MovedEntry, ServerLocation, TakeOutcome, TakeRequest};
 use crate::state::State;
 use crate::store::{self, LockChange, version_record};
 use crate::work::invalid;
 use crate::{Error, Refusal, observed, tablets};
 
-/// Something to be decided about tablets that are handed over.
+/// A decision about tablets that are handed over.
 #[derive(Debug)]
 pub(crate) enum Move {
-    /// One that this server gets: this attempt of it.
+    /// Carries out the next step of an attempt to get a tablet.
     Arrival {
         id: u64,
         attempt: u64,
         step: Arc<Step>,
     },
-    /// To give this server's tablet away.
-    Give(v1::TakeTabletRequest),
-    /// The rows of these, which others have and report, may go.
+    /// Gives this server's tablet away.
+    Give(TakeRequest),
+    /// Lets the rows of these tablets go, which other servers report.
     Settle(Vec<u64>),
 }
 
@@ -48,7 +45,7 @@ impl Move {
     pub(crate) fn latches(&self) -> Vec<RowHash> {
         let ids = match self {
             Self::Arrival { id, .. } => vec![*id],
-            Self::Give(take) => take.tablet.iter().map(|tablet| tablet.id).collect(),
+            Self::Give(take) => vec![take.id],
             Self::Settle(ids) => ids.clone(),
         };
         ids.into_iter().map(latches::tablet).collect()
@@ -63,11 +60,11 @@ impl Move {
     }
 }
 
-/// To get a tablet from its owner.
+/// Decides to get a tablet from its owner.
 pub(crate) fn import(
     state: &State,
     tablet: Tablet,
-    from: v1::MovedTo,
+    from: ServerLocation,
     address: String,
 ) -> Result<Decision, Refusal> {
     let id = tablet.id;
@@ -79,17 +76,18 @@ pub(crate) fn import(
     }
     let mut decision = Decision::new();
     if let Some(known) = state.arriving.get(id) {
-        if known.tablet.epoch != tablet.epoch {
+        let known = &known.record.tablet;
+        if known.epoch != tablet.epoch {
             return Err(invalid(format!(
                 "tablet {id} is being got at epoch {}, and not at {}",
-                known.tablet.epoch, tablet.epoch
+                known.epoch, tablet.epoch
             )));
         }
         return Ok(decision);
     }
     let here = state.tablets.get(id);
     if here.is_some_and(|here| here.epoch > tablet.epoch) {
-        // It has come since this was asked for.
+        // The tablet has arrived since the master sent the command.
         return Ok(decision);
     }
     if state.tablets.is_deleted(tablet.table.0) {
@@ -120,17 +118,17 @@ pub(crate) fn import(
             other.id
         )));
     }
-    let record = v1::ArrivingTablet {
-        tablet: Some(tablet.into()),
-        from: Some(from),
+    let record = ArrivalRecord {
+        tablet,
+        from,
         attempt: state.arriving.next_attempt(),
         incarnation: state.me.incarnation,
-        complete: false,
+        is_complete: false,
         by_address: address,
         copy: 0,
         observed: Vec::new(),
     };
-    arriving::put_record(&mut decision.batch, id, &record);
+    arriving::put_record(&mut decision.batch, record.clone());
     decision.tablet_change = Some(TabletChange::Arrive(Box::new(record)));
     Ok(decision)
 }
@@ -151,24 +149,24 @@ fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Deci
             store(state, &mut decision, entries, *changes)?;
             decision.garbage.arrives = true;
             if let Some(points) = last {
-                let record = v1::ArrivingTablet {
-                    complete: true,
+                let record = ArrivalRecord {
+                    is_complete: true,
                     observed: observed.clone(),
                     ..arrival.record.clone()
                 };
-                arriving::put_record(&mut decision.batch, id, &record);
+                arriving::put_record(&mut decision.batch, record);
                 raise(state, &mut decision, *points);
             }
         }
         Step::Serve { barrier } => {
-            let served = moved(&arrival.tablet);
+            let served = moved(&arrival.record.tablet);
             decision.batch = tablets::record(&served);
             tablets::note_id(&mut decision.batch, &state.tablets, id);
             tablets::remove_left(&mut decision.batch, id);
             let (table, columns) = (served.table.0, arrival.record.observed.clone());
             observed::put_record(&mut decision.batch, id, table, columns);
             arriving::remove_record(&mut decision.batch, id);
-            // The last chunk is older than what its owner has said since of its locks.
+            // The owner may have reported on its locks since the last chunk.
             raise(
                 state,
                 &mut decision,
@@ -177,11 +175,11 @@ fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Deci
                     ..Points::default()
                 },
             );
-            // Nobody else can serve it.
+            // No other server can serve it.
             decision.batch.spend_reserve();
         }
         Step::GiveUp(_) => {
-            tablets::add_dropped(&mut decision.batch, &arrival.tablet);
+            tablets::add_dropped(&mut decision.batch, &arrival.record.tablet);
             arriving::remove_record(&mut decision.batch, id);
             decision.batch.spend_reserve();
         }
@@ -194,7 +192,7 @@ fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Deci
     Ok(decision)
 }
 
-/// The decision makes these points durable, if they are news.
+/// Makes these points durable with the decision, if they are higher than the server's.
 fn raise(state: &State, decision: &mut Decision, points: Points) {
     let news = state.points.news(points);
     if let Some(raised) = news.filter(|_| !mutants::on(Mutant::MovedBarrierForgotten)) {
@@ -202,7 +200,7 @@ fn raise(state: &State, decision: &mut Decision, points: Points) {
     }
 }
 
-/// The tablet as it is at the server that has got it.
+/// The tablet as its receiver serves it.
 fn moved(tablet: &Tablet) -> Tablet {
     Tablet {
         epoch: tablet.epoch + 1,
@@ -210,17 +208,17 @@ fn moved(tablet: &Tablet) -> Tablet {
     }
 }
 
-/// What a chunk changes here: all that other requests need to know of keys is learned again from them.
+/// Stores a chunk, and rebuilds what memory knows of its keys.
 fn store(
     state: &State,
     decision: &mut Decision,
-    entries: &[v1::MovedEntry],
+    entries: &[MovedEntry],
     changes: usize,
 ) -> Result<(), Refusal> {
-    // Of locks that are in the chunk twice.
+    // A lock may be in the chunk twice.
     let mut locked: HashMap<&Bytes, bool> = HashMap::new();
     for (at, entry) in entries.iter().enumerate() {
-        let column = column_of(entry)?;
+        let column = entry.column;
         match column {
             Column::Lock => {
                 let was_locked = match locked.get(&entry.key) {
@@ -252,13 +250,13 @@ fn store(
     Ok(())
 }
 
-/// A write record that has come, or has gone: marks, the index of garbage, and what memory knows of the cell. `next`: what
-/// was copied behind it.
+/// Notes a write record that is put or deleted: in the marks, in the index of garbage, and in what memory knows of the cell.
+/// `next` is the entry that was copied behind it.
 fn learn(
     state: &State,
     decision: &mut Decision,
-    entry: &v1::MovedEntry,
-    next: Option<&v1::MovedEntry>,
+    entry: &MovedEntry,
+    next: Option<&MovedEntry>,
 ) -> Result<(), Refusal> {
     let cell_key = cell_of(&entry.key).map_err(Error::from)?;
     if !mutants::on(Mutant::MovedCacheKept) {
@@ -275,10 +273,9 @@ fn learn(
         let hash = latches::hash(&[cell_key]);
         decision.memory.records.push((hash, commit_ts));
     }
-    // Copied records of a cell follow each other, newest first. An entry too many does no harm.
-    let is_alone = |next: &v1::MovedEntry| {
-        next.column() == v1::MovedColumn::Write
-            && cell_of(&next.key).is_ok_and(|next| next > cell_key)
+    // Copied records of a cell follow each other, newest first. An extra entry of the index does no harm.
+    let is_alone = |next: &MovedEntry| {
+        next.column == Column::Write && cell_of(&next.key).is_ok_and(|next| next > cell_key)
     };
     let hides_nothing = write.kind == WriteKind::Put && next.is_some_and(is_alone);
     if state.limits.index_garbage && !hides_nothing && !mutants::on(Mutant::MovedGarbageForgotten) {
@@ -296,66 +293,50 @@ pub(crate) fn cell_of(version_key: &[u8]) -> Result<&[u8], DecodeError> {
     Ok(key::split_version(version_key)?.0)
 }
 
-fn column_of(entry: &v1::MovedEntry) -> Result<Column, Refusal> {
-    match entry.column() {
-        v1::MovedColumn::Lock => Ok(Column::Lock),
-        v1::MovedColumn::Write => Ok(Column::Write),
-        v1::MovedColumn::Data => Ok(Column::Data),
-        v1::MovedColumn::Notify => Ok(Column::Notify),
-        v1::MovedColumn::Unspecified => Err(invalid("a chunk has a column that is not known")),
-    }
-}
-
-/// To hand a tablet over.
-fn give(state: &State, take: v1::TakeTabletRequest) -> Decision {
-    let id = take.tablet.as_ref().map_or(0, |tablet| tablet.id);
-    let is_this = |left: &&v1::LeftTablet| {
-        let server = |to: &Option<v1::MovedTo>| to.as_ref().and_then(|to| to.server.clone());
-        left.attempt == take.attempt && server(&left.to) == server(&take.by)
+/// Decides whether a tablet is handed over.
+fn give(state: &State, take: TakeRequest) -> Decision {
+    let id = take.id;
+    let moved_to_receiver = TakeOutcome::Moved {
+        barrier: state.points.now().barrier,
     };
-    let answer = |taken: v1::Taken| {
-        Decision::answered(Body::TakeTablet(v1::TakeTabletResponse {
-            taken: taken.into(),
-            barrier: state.points.now().barrier.as_u64(),
-        }))
-    };
-    if state.tablets.departed(id).filter(is_this).is_some() {
-        return answer(v1::Taken::Moved);
+    let departed = state.tablets.departed(id);
+    if departed.is_some_and(|it| it.attempt == take.attempt && it.to.server == take.by.server) {
+        return Decision::answered(moved_to_receiver.into());
     }
-    // Without a lease another start of this server may have the tablet, by a copy of the folder, and have committed to it.
+    // Without a lease another incarnation may have the tablet, by a copy of the folder, and have committed to it.
     let known = state.tablets.get(id);
     if let Some(tablet) = known.filter(|_| state.check_leased().is_ok())
-        && state.leaving.may_give(id, &take)
+        && state.leaving.may_give(&take)
     {
-        let record = v1::LeftTablet {
-            tablet: Some(moved(tablet).into()),
+        let departed = DepartedTablet {
+            tablet: moved(tablet),
             to: take.by,
             attempt: take.attempt,
-            settled: false,
         };
-        let mut decision = answer(v1::Taken::Moved);
+        let mut decision = Decision::answered(moved_to_receiver.into());
         if mutants::on(Mutant::MovedAndKept) {
             return decision;
         }
         tablets::remove_record(&mut decision.batch, id);
         observed::remove_record(&mut decision.batch, &state.observed, id);
-        tablets::put_left(&mut decision.batch, id, &record);
+        tablets::put_departed(&mut decision.batch, &departed);
         decision.batch.spend_reserve();
-        decision.tablet_change = Some(TabletChange::Leave(Box::new(record)));
+        decision.tablet_change = Some(TabletChange::Leave(Box::new(departed)));
         return decision;
     }
-    // It may have been merged with its neighbour. While it is on its way to the disk that it leaves, nobody knows.
-    let owner = state.tablets.owning(take.table_id, &take.start_row);
+    // The tablet may have been merged with its neighbour. While its hand-over is on its way to the disk, the outcome is open.
+    let owner = state.tablets.owning(take.table, &take.start_row);
     let stays = owner.is_some_and(|owner| !state.leaving.is_given(owner.id));
-    // To another one, by another attempt. One that has it never asks again after others report that.
-    let epoch = take.tablet.map_or(0, |tablet| tablet.epoch);
-    let has_left = state.tablets.has_left(id, epoch + 1);
-    let is_over = stays || has_left || state.tablets.is_deleted(take.table_id);
-    // The copy goes with that: a folder of before the hand-over must not say so.
-    if is_over && state.check_leased().is_ok() {
-        return answer(v1::Taken::Stays);
-    }
-    answer(v1::Taken::Unspecified)
+    // It has left to another server, by another attempt: a receiver repeats no request for a tablet that it reports.
+    let has_left = state.tablets.has_left(id, take.epoch + 1);
+    let is_over = stays || has_left || state.tablets.is_deleted(take.table);
+    // The receiver then removes its copy: a folder from before the hand-over must not cause that.
+    let outcome = if is_over && state.check_leased().is_ok() {
+        TakeOutcome::Stays
+    } else {
+        TakeOutcome::Undecided
+    };
+    Decision::answered(outcome.into())
 }
 
 fn settle(state: &State, ids: Vec<u64>) -> Decision {
@@ -365,18 +346,9 @@ fn settle(state: &State, ids: Vec<u64>) -> Decision {
         let Some(left) = state.tablets.departed(id) else {
             continue;
         };
-        let tablet = left.tablet.clone().unwrap_or_default();
-        let Ok(tablet) = Tablet::try_from(tablet) else {
-            continue;
-        };
-        let record = v1::LeftTablet {
-            to: None,
-            settled: true,
-            ..left.clone()
-        };
-        tablets::put_left(&mut decision.batch, id, &record);
-        tablets::add_dropped(&mut decision.batch, &tablet);
-        settled.push(tablet);
+        tablets::put_settled(&mut decision.batch, &left.tablet);
+        tablets::add_dropped(&mut decision.batch, &left.tablet);
+        settled.push(left.tablet.clone());
     }
     if !settled.is_empty() {
         decision.batch.spend_reserve();
@@ -385,44 +357,35 @@ fn settle(state: &State, ids: Vec<u64>) -> Decision {
     decision
 }
 
-/// The last words of an owner.
-pub(crate) fn points_of(chunk: &v1::PullTabletResponse) -> Points {
-    Points {
-        barrier: Timestamp::from_u64(chunk.barrier),
-        safe_point: Timestamp::from_u64(chunk.safe_point),
-        resolved: Timestamp::from_u64(chunk.all_resolved_ts),
-    }
-}
-
-/// Whether all of a chunk is of the tablet, and can be read.
+/// Checks that all of a chunk belongs to the tablet, and can be read.
 ///
 /// # Errors
-/// What is wrong with it.
-pub(crate) fn check_chunk(entries: &[v1::MovedEntry], rows: &Range) -> Result<(), String> {
-    let readable = |entry: &v1::MovedEntry| {
+/// The reason to give the tablet up.
+pub(crate) fn check_chunk(entries: &[MovedEntry], rows: &Range) -> Result<(), String> {
+    let readable = |entry: &MovedEntry| {
         let value = entry.value.clone();
-        match entry.column() {
-            v1::MovedColumn::Lock => {
+        match entry.column {
+            Column::Lock => {
                 key::decode_cell(&entry.key)?;
                 value.map(Lock::decode).transpose()?;
             }
-            v1::MovedColumn::Write => {
+            Column::Write => {
                 let (cell_key, ts) = key::split_version(&entry.key)?;
                 key::decode_cell(cell_key)?;
                 value.map(|value| Write::decode(ts, value)).transpose()?;
             }
-            v1::MovedColumn::Notify => {
+            Column::Notify => {
                 key::decode_cell(&entry.key)?;
                 value.map(Notification::decode).transpose()?;
             }
-            v1::MovedColumn::Data | v1::MovedColumn::Unspecified => {
+            Column::Data | Column::Garbage | Column::Meta => {
                 key::split_version(&entry.key)?;
             }
         }
         Ok::<_, DecodeError>(())
     };
     for entry in entries {
-        if entry.column() == v1::MovedColumn::Unspecified || !rows.contains(&entry.key) {
+        if !rows.contains(&entry.key) {
             return Err("its owner has sent keys that are not the tablet's".into());
         }
         readable(entry)

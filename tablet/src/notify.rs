@@ -16,9 +16,10 @@ use percolator_wire::v1::response::Body;
 
 use crate::decision::{Decision, TabletChange};
 use crate::leaving::Range;
+use crate::places::Place;
 use crate::state::State;
 use crate::store;
-use crate::work::{Place, invalid, timestamp};
+use crate::work::{invalid, timestamp};
 use crate::{Error, Refusal, observed};
 
 /// Entries that one request looks at.
@@ -194,7 +195,7 @@ fn one_tablet<'a>(state: &'a State, refs: &[v1::TabletRef]) -> Result<&'a Tablet
     let [asked] = refs else {
         return Err(invalid("a column is observed in one tablet at a time"));
     };
-    Ok(state.tablets.serving(asked)?)
+    Ok(state.tablets.serving(asked.id, asked.epoch)?)
 }
 
 /// To observe a column of a tablet.
@@ -346,7 +347,7 @@ pub(crate) fn observed_tablet<'a>(
     asked: &v1::TabletRef,
     column: &[u8],
 ) -> Result<&'a Tablet, Refusal> {
-    let tablet = state.tablets.serving(asked)?;
+    let tablet = state.tablets.serving(asked.id, asked.epoch)?;
     if state.observed.has(tablet.id, column) {
         Ok(tablet)
     } else {

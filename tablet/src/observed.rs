@@ -10,11 +10,9 @@ use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::key;
-use percolator_wire::v1;
-use prost::Message as _;
 
-use crate::Error;
 use crate::tablets::{self, Tablets};
+use crate::{Error, stored};
 
 const PREFIX: &[u8] = b"observed/";
 const PREFIX_END: &[u8] = b"observed0";
@@ -45,12 +43,10 @@ impl Observed {
             };
             let id = key[PREFIX.len()..].try_into();
             let id = id.map_err(|_| malformed("a tablet's id has 8 bytes"))?;
-            let record = v1::ObservedColumns::decode(value)
-                .map_err(|_| malformed("the observed columns of a tablet can't be read"))?;
-            let tablet = ObservedTablet {
-                table: record.table_id,
-                columns: record.columns.into_iter().collect(),
-            };
+            let (table, columns) = stored::decode_observed(value)
+                .ok_or_else(|| malformed("the observed columns of a tablet can't be read"))?;
+            let columns = columns.into_iter().collect();
+            let tablet = ObservedTablet { table, columns };
             observed.tablets.insert(u64::from_be_bytes(id), tablet);
         }
         observed.find_endings();
@@ -174,11 +170,7 @@ pub(crate) fn put_record(batch: &mut Batch, tablet: u64, table: u32, columns: Ve
     if columns.is_empty() {
         batch.delete(Column::Meta, key);
     } else {
-        let record = v1::ObservedColumns {
-            table_id: table,
-            columns,
-        };
-        batch.put(Column::Meta, key, record.encode_to_vec());
+        batch.put(Column::Meta, key, stored::encode_observed(table, columns));
     }
 }
 

@@ -9,10 +9,10 @@ use percolator_wire::v1::response::Body;
 use percolator_wire::{prewrite_rejection, v1};
 
 use crate::decision::Decision;
+use crate::places::Place;
 use crate::probe::Committed;
 use crate::state::State;
 use crate::store::{self, Version};
-use crate::work::Place;
 use crate::{Refusal, latches, notify};
 
 /// A mutation's cell, as it stands.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use percolator_engine::{Column, Direction, Engine};
-use percolator_wire::v1;
 
 use crate::Error;
 use crate::index::Entry;
@@ -11,6 +10,17 @@ use crate::tablets::Tablets;
 
 /// Items of the index that are counted at a start: about a second.
 const COUNTED_MAX: usize = 1_000_000;
+
+/// What waits for collection in a tablet, and what was collected since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TabletGarbage {
+    /// Items of the index.
+    pub(crate) waiting: u64,
+    /// Records that were removed.
+    pub(crate) records: u64,
+    /// Bytes of their keys, and of the values that stand in them.
+    pub(crate) bytes: u64,
+}
 
 /// A change of one tablet's garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +38,7 @@ pub(crate) struct Change {
 /// By tablet; zero: rows of tablets that are not here any more.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    tablets: BTreeMap<u64, v1::GcTablet>,
+    tablets: BTreeMap<u64, TabletGarbage>,
     /// A tablet was split since the index was last empty: what waits in each is an estimate.
     is_estimate: bool,
 }
@@ -53,11 +63,8 @@ impl Progress {
         Ok(progress)
     }
 
-    fn of(&mut self, tablet: u64) -> &mut v1::GcTablet {
-        self.tablets.entry(tablet).or_insert(v1::GcTablet {
-            tablet_id: tablet,
-            ..v1::GcTablet::default()
-        })
+    fn of(&mut self, tablet: u64) -> &mut TabletGarbage {
+        self.tablets.entry(tablet).or_default()
     }
 
     /// This is durable.
@@ -126,8 +133,8 @@ impl Progress {
         }
     }
 
-    /// For the master.
-    pub(crate) fn report(&self) -> Vec<v1::GcTablet> {
-        self.tablets.values().copied().collect()
+    /// The garbage of each tablet, by id.
+    pub(crate) fn tablets(&self) -> impl Iterator<Item = (u64, TabletGarbage)> {
+        self.tablets.iter().map(|(id, garbage)| (*id, *garbage))
     }
 }

@@ -11,10 +11,11 @@ use percolator_wire::{met_lock, v1};
 
 use crate::asked::raw_key;
 use crate::load::Load;
+use crate::places::{Place, check_count};
 use crate::scan_part::{Part, PartEnd, PartMax, Range, scan_part};
 use crate::state::State;
 use crate::store;
-use crate::work::{Place, check_count, invalid, timestamp};
+use crate::work::{invalid, timestamp};
 use crate::{Error, Refusal, changes, latches, locks, verify};
 
 /// Answers a request that only reads.
@@ -58,10 +59,13 @@ pub(crate) fn has_to_wait(state: &State, request: &v1::Request) -> bool {
     use v1::request::Body as B;
     let readers = state.readers.borrow();
     let waits_for = |asked: &v1::TabletRef, row: &[u8], column: &[u8], snapshot: u64| {
-        state.tablets.serving(asked).is_ok_and(|tablet| {
-            let cell_key = key::cell(tablet.table, row, column);
-            readers.waits_for(latches::hash(&[&cell_key]), Timestamp::from_u64(snapshot))
-        })
+        state
+            .tablets
+            .serving(asked.id, asked.epoch)
+            .is_ok_and(|tablet| {
+                let cell_key = key::cell(tablet.table, row, column);
+                readers.waits_for(latches::hash(&[&cell_key]), Timestamp::from_u64(snapshot))
+            })
     };
     match &request.body {
         Some(B::GetOne(get)) => {
@@ -316,7 +320,7 @@ fn scan(state: &State, refs: &[v1::TabletRef], request: v1::ScanRequest) -> Resu
     let [asked] = refs else {
         return Err(invalid("a scan goes to one tablet"));
     };
-    let tablet = state.tablets.serving(asked)?;
+    let tablet = state.tablets.serving(asked.id, asked.epoch)?;
     let (ts, bypass) = snapshot(state, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,

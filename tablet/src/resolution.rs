@@ -8,7 +8,6 @@ use percolator_client::Obstacle;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -98,15 +97,10 @@ impl Resolution {
         self.obstacle.is_some()
     }
 
-    /// What is in the way, for the master.
-    pub(crate) fn obstacle(&self, now: Duration) -> Option<v1::LockObstacle> {
+    /// The lock that can't be resolved, and for how long.
+    pub(crate) fn obstacle(&self, now: Duration) -> Option<(&Obstacle, Duration)> {
         let (obstacle, since) = self.obstacle.as_ref()?;
-        let for_ms = now.saturating_sub(*since).as_millis();
-        Some(v1::LockObstacle {
-            what: obstacle.what.clone(),
-            start_ts: obstacle.start_ts.as_u64(),
-            since_ms: u64::try_from(for_ms).unwrap_or(u64::MAX),
-        })
+        Some((obstacle, now.saturating_sub(*since)))
     }
 }
 
@@ -146,14 +140,14 @@ mod tests {
         let mut resolution = Resolution::at(Points::default());
         resolution.blocked(second(1), obstacle(7));
         resolution.blocked(second(3), obstacle(7));
-        let since_ms = |resolution: &Resolution| {
+        let age = |resolution: &Resolution| {
             let obstacle = resolution.obstacle(second(5));
-            obstacle.map(|obstacle| (obstacle.start_ts, obstacle.since_ms))
+            obstacle.map(|(obstacle, age)| (obstacle.start_ts, age))
         };
-        assert_eq!(since_ms(&resolution), Some((7, 4_000)));
+        assert_eq!(age(&resolution), Some((ts(7), second(4))));
         resolution.blocked(second(5), obstacle(8));
-        assert_eq!(since_ms(&resolution), Some((8, 0)));
+        assert_eq!(age(&resolution), Some((ts(8), second(0))));
         resolution.resolved(ts(9));
-        assert_eq!(since_ms(&resolution), None);
+        assert_eq!(age(&resolution), None);
     }
 }

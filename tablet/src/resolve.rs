@@ -93,7 +93,7 @@ pub(crate) fn find(
     let Ok([asked]) = <[v1::TabletRef; 1]>::try_from(refs) else {
         return Err(invalid("locks are resolved in one tablet at a time"));
     };
-    let tablet = state.tablets.serving(&asked)?;
+    let tablet = state.tablets.serving(asked.id, asked.epoch)?;
     let rows = tablet.rows.within(&request.start_row, &request.end_row);
     let mut start = key::row_bound(tablet.table, &rows.start);
     if let Some(after) = request.after {
@@ -141,7 +141,7 @@ pub(crate) fn decide(
     piece: Piece,
 ) -> Result<Decision, Refusal> {
     for asked in refs {
-        state.tablets.serving(asked)?;
+        state.tablets.serving(asked.id, asked.epoch)?;
     }
     let commit_ts = match piece.ending {
         Ending::Committed(commit_ts) => Some(commit_ts),

@@ -11,11 +11,10 @@ use percolator_engine::{Batch, Error};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
-use percolator_wire::v1::response::Body;
 
 use crate::core::{Asker, Core, Reply, TabletCommand};
 use crate::lapse::Lapse;
-use crate::{MoveCall, Unanswered};
+use crate::{MoveCall, MoveResponse, ServerIncarnation, ServerLocation, Unanswered};
 
 /// What a runner needs done.
 pub trait Host {
@@ -40,9 +39,9 @@ pub trait Host {
 pub struct MasterCommand {
     /// The cluster that it belongs to.
     pub cluster_id: String,
-    /// The server that it is meant for, and which start of it.
-    pub to: Option<v1::Addressee>,
-    /// What is to be done.
+    /// The server to which it is addressed.
+    pub to: Option<ServerIncarnation>,
+    /// The command.
     pub command: TabletCommand,
 }
 
@@ -231,6 +230,11 @@ impl<H: Host> Runner<H> {
     pub fn heartbeat(&mut self, now: Duration) -> v1::HeartbeatRequest {
         self.lapse.sends(now);
         let obstacle = self.core.resolution().obstacle(now);
+        let obstacle = obstacle.map(|(obstacle, age)| v1::LockObstacle {
+            what: obstacle.what.clone(),
+            start_ts: obstacle.start_ts.as_u64(),
+            since_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        });
         self.core.correct_progress();
         let report = self.core.report();
         if std::mem::replace(&mut self.unanswered, true) {
@@ -273,7 +277,12 @@ impl<H: Host> Runner<H> {
     }
 
     /// What became of a call.
-    pub fn asked(&mut self, now: Duration, call: &MoveCall, result: Result<Body, Unanswered>) {
+    pub fn asked(
+        &mut self,
+        now: Duration,
+        call: &MoveCall,
+        result: Result<MoveResponse, Unanswered>,
+    ) {
         self.turn(now, |core, replies| core.asked(now, call, result, replies));
     }
 
@@ -302,13 +311,17 @@ impl<H: Host> Runner<H> {
 
     /// The master has answered the last heartbeat.
     pub fn heard(&mut self, now: Duration, told: &v1::HeartbeatResponse) {
+        let arrivals = told.settled_arrivals.iter();
+        let arrivals: Vec<(u64, u64)> = arrivals.map(|it| (it.id, it.epoch)).collect();
+        let owners = told.owners.iter().cloned();
+        let owners: Vec<ServerLocation> = owners.filter_map(|it| it.try_into().ok()).collect();
         self.turn(now, |core, replies| {
             core.lease(told.into());
-            core.keep(told.gc, replies);
+            core.keep(told.gc.map(Into::into), replies);
             core.reach(told.into(), replies);
             core.settle(&told.settled_moves, replies);
-            core.settle_arrivals(&told.settled_arrivals, replies);
-            core.find_owners(&told.owners);
+            core.settle_arrivals(&arrivals, replies);
+            core.locate_owners(&owners);
             core.split_above(told.split_bytes, told.split_load);
             core.drain(told.draining);
         });

@@ -25,7 +25,7 @@ use crate::pages::pages;
 use crate::resolver::resolve_locks;
 use crate::service::{Service, Shared};
 use crate::trace::Traces;
-use crate::{Error, Limits};
+use crate::{Error, Limits, ServerIncarnation};
 
 /// A message of requests may be this large: one request at its limit, and its envelope.
 const MESSAGE_BYTES_MAX: usize = 24 << 20;
@@ -92,7 +92,7 @@ impl Server {
                     EngineKind::Memory => Incarnation::without_folder(),
                     _ => Incarnation::begin(&options.data_dir, percolator_engine::LOCK_FILE),
                 };
-                let me = v1::Addressee {
+                let me = ServerIncarnation {
                     server: options.server.clone(),
                     incarnation: life.incarnation,
                 };

@@ -26,7 +26,7 @@ use crate::mover::Arrivals;
 use crate::outbox::{Outbox, Packs};
 use crate::resolver::OwnLocks;
 use crate::runner::{Host, MasterCommand, NotReady, Runner};
-use crate::{MoveCall, Unanswered};
+use crate::{MoveCall, MoveResponse, ServerLocation, Unanswered};
 
 /// Requests of one message that are handled before it is looked whether their answers are taken.
 const REQUESTS_AT_A_TIME: usize = 64;
@@ -342,7 +342,7 @@ impl Arrivals for Arc<Shared> {
         self.runner.lock().is_arriving()
     }
 
-    fn asked(&self, call: &MoveCall, result: Result<Body, Unanswered>) {
+    fn asked(&self, call: &MoveCall, result: Result<MoveResponse, Unanswered>) {
         self.runner.lock().asked(boot_time(), call, result);
     }
 }
@@ -383,7 +383,7 @@ impl Tablets for Service {
         let tablet = read_tablet(request.tablet)?;
         let command = MasterCommand {
             cluster_id: request.cluster_id,
-            to: request.to,
+            to: request.to.map(Into::into),
             command: TabletCommand::Create {
                 tablet,
                 made: request.made,
@@ -402,7 +402,7 @@ impl Tablets for Service {
         let tablet = named(request.tablet)?;
         let command = MasterCommand {
             cluster_id: request.cluster_id,
-            to: request.to,
+            to: request.to.map(Into::into),
             command: TabletCommand::Split {
                 id: tablet.id,
                 epoch: tablet.epoch,
@@ -422,7 +422,7 @@ impl Tablets for Service {
         let (first, second) = (named(request.tablet)?, named(request.next)?);
         let command = MasterCommand {
             cluster_id: request.cluster_id,
-            to: request.to,
+            to: request.to.map(Into::into),
             command: TabletCommand::Merge {
                 first: (first.id, first.epoch),
                 second: (second.id, second.epoch),
@@ -440,12 +440,10 @@ impl Tablets for Service {
         let request = request.into_inner();
         let command = MasterCommand {
             cluster_id: request.cluster_id,
-            to: request.to,
+            to: request.to.map(Into::into),
             command: TabletCommand::Import {
                 tablet: read_tablet(request.tablet)?,
-                from: request
-                    .from
-                    .ok_or_else(|| Status::invalid_argument("a command without an owner"))?,
+                from: read_owner(request.from)?,
                 address: request.address,
             },
         };
@@ -460,7 +458,7 @@ impl Tablets for Service {
         let request = request.into_inner();
         let command = MasterCommand {
             cluster_id: request.cluster_id,
-            to: request.to,
+            to: request.to.map(Into::into),
             command: TabletCommand::Drop {
                 id: request.tablet_id,
                 table: request.table_id,
@@ -474,6 +472,12 @@ impl Tablets for Service {
 fn read_tablet(tablet: Option<v1::TabletInfo>) -> Result<Tablet, Status> {
     let tablet = tablet.ok_or_else(|| Status::invalid_argument("a command without a tablet"))?;
     Tablet::try_from(tablet).map_err(|malformed| Status::invalid_argument(malformed.to_string()))
+}
+
+fn read_owner(owner: Option<v1::MovedTo>) -> Result<ServerLocation, Status> {
+    let owner = owner.ok_or_else(|| Status::invalid_argument("a command without an owner"))?;
+    ServerLocation::try_from(owner)
+        .map_err(|malformed| Status::invalid_argument(malformed.to_string()))
 }
 
 fn named(tablet: Option<v1::TabletRef>) -> Result<v1::TabletRef, Status> {

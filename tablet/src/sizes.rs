@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::types::{Cell, Tablet, key};
-use percolator_wire::v1;
 
 use crate::Error;
 use crate::leaving::Range;
@@ -234,16 +233,10 @@ impl Sizes {
         }
     }
 
-    /// For the master.
-    pub(crate) fn report(&self) -> v1::TabletSizes {
-        let tablets = self.tablets.iter().map(|(id, size)| v1::TabletSize {
-            tablet_id: *id,
-            bytes: rounded(size.bytes),
-            split_at: size.split_at.clone(),
-        });
-        v1::TabletSizes {
-            tablets: tablets.collect(),
-        }
+    /// The size of each tablet, for the master: id, bytes, and the row at which to split it, which may be empty.
+    pub(crate) fn reported(&self) -> impl Iterator<Item = (u64, u64, &Bytes)> {
+        let all = self.tablets.iter();
+        all.map(|(id, size)| (*id, rounded(size.bytes), &size.split_at))
     }
 
     /// Whether there is something to write down.

@@ -3,13 +3,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use percolator_engine::Engine;
 use percolator_protocol::actions::CellView;
 use percolator_protocol::lease::{Lease, NotLeased};
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::{Cell, Lock, Tablet, Timestamp};
-use percolator_wire::v1;
+use percolator_protocol::types::{Lock, Timestamp};
 
 use crate::arriving::Arriving;
 use crate::cache::CellCache;
@@ -17,6 +15,7 @@ use crate::leaving::Leaving;
 use crate::limits::Limits;
 use crate::marks::Marks;
 use crate::observed::Observed;
+use crate::peers::ServerIncarnation;
 use crate::points::ServerPoints;
 use crate::probe::{Probe, Silent};
 use crate::rates::Rates;
@@ -24,15 +23,14 @@ use crate::readers::Readers;
 use crate::recent::Recent;
 use crate::store::{self, FolderProgress, LockFilter};
 use crate::tablets::Tablets;
-use crate::work::Place;
 use crate::{Error, Refusal};
 
 /// What is stored, and what memory knows of it. Decisions only read it; it changes by what they decided.
 pub(crate) struct State {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) limits: Limits,
-    /// The server's name, and a number of this start of it.
-    pub(crate) me: v1::Addressee,
+    /// This server.
+    pub(crate) me: ServerIncarnation,
     pub(crate) tablets: Tablets,
     /// Those that are on their way to other servers, and those that come from others.
     pub(crate) leaving: Leaving,
@@ -66,7 +64,7 @@ impl State {
     pub(crate) fn load(
         engine: Arc<dyn Engine>,
         limits: Limits,
-        me: v1::Addressee,
+        me: ServerIncarnation,
         reached: FolderProgress,
     ) -> Result<Self, Error> {
         let arriving = Arriving::load(&*engine)?;
@@ -95,14 +93,14 @@ impl State {
         })
     }
 
-    /// Whether this server, in this start of it, is meant.
-    pub(crate) fn check_addressee(&self, to: Option<v1::Addressee>) -> Result<(), Refusal> {
+    /// Checks that a request is addressed to this incarnation of this server.
+    pub(crate) fn check_addressee(&self, to: Option<ServerIncarnation>) -> Result<(), Refusal> {
         match to {
             Some(to) if to == self.me => Ok(()),
-            meant => Err(Refusal::OtherServer(v1::OtherServer {
+            meant => Err(Refusal::OtherServer {
                 meant,
-                answers: Some(self.me.clone()),
-            })),
+                this: self.me.clone(),
+            }),
         }
     }
 
@@ -121,33 +119,6 @@ impl State {
             return highest;
         }
         highest.max(self.lease.commits_above)
-    }
-
-    /// The cell at a place, where this server serves its tablet.
-    pub(crate) fn cell(&self, refs: &[v1::TabletRef], place: &Place) -> Result<Cell, Refusal> {
-        let asked = asked(refs, place)?;
-        self.cell_in(asked, place.row.clone(), place.column.clone())
-    }
-
-    /// The cell at a place, where this server may tell what became of a transaction there, and roll it
-    /// back: its tablet may be frozen.
-    pub(crate) fn cell_to_decide(
-        &self,
-        refs: &[v1::TabletRef],
-        place: &Place,
-    ) -> Result<Cell, Refusal> {
-        let tablet = self.tablets.deciding(asked(refs, place)?)?;
-        check_cell(tablet, place.row.clone(), place.column.clone())
-    }
-
-    /// The cell, where this server serves the tablet.
-    pub(crate) fn cell_in(
-        &self,
-        asked: &v1::TabletRef,
-        row: Bytes,
-        column: Bytes,
-    ) -> Result<Cell, Refusal> {
-        check_cell(self.tablets.serving(asked)?, row, column)
     }
 
     /// The cell's state as far as the transaction `start_ts` is concerned, of which something may have been
@@ -200,23 +171,4 @@ impl State {
         self.probe.loaded();
         view
     }
-}
-
-fn asked<'a>(refs: &'a [v1::TabletRef], place: &Place) -> Result<&'a v1::TabletRef, Refusal> {
-    refs.get(place.tablet as usize)
-        .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))
-}
-
-fn check_cell(tablet: &Tablet, row: Bytes, column: Bytes) -> Result<Cell, Refusal> {
-    let cell = Cell::new(tablet.table, row, column);
-    if let Some(why) = cell.invalid() {
-        return Err(Refusal::Invalid(why));
-    }
-    if !tablet.rows.contains(&cell.row) {
-        return Err(Refusal::Invalid(format!(
-            "cell {cell} does not lie in tablet {}",
-            tablet.id
-        )));
-    }
-    Ok(cell)
 }

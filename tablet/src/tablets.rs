@@ -2,16 +2,17 @@
 //! change of the tablet's state can be one batch; ownership is the owner's durable fact.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Rows, Tablet, key};
-use percolator_wire::v1;
-use prost::Message as _;
 
-use crate::Error;
+use crate::peers::{DepartedTablet, NotServed};
 use crate::sizes::Sizes;
+use crate::stored::LeftRecord;
+use crate::{Error, stored};
 
 const TABLET_PREFIX: &[u8] = b"tablet/";
 /// The most tablets that a refusal names.
@@ -26,6 +27,19 @@ const HIGHEST: &[u8] = b"highest tablet";
 /// Where the settings of garbage collection are.
 const SETTINGS: &[u8] = b"gc settings";
 
+/// The master's settings of garbage collection, as this server stores them for a master whose lost state is rebuilt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GcSettingsCopy {
+    /// Grows with each change; zero: the settings were never changed.
+    pub revision: u64,
+    /// How long versions are kept; `None`: the default.
+    pub retention: Option<Duration>,
+    /// How long a transaction may hold up collection; `None`: no limit.
+    pub hold_max: Option<Duration>,
+    /// Collection is paused.
+    pub paused: bool,
+}
+
 /// The tablets of this server, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Tablets {
@@ -34,8 +48,8 @@ pub(crate) struct Tablets {
     by_start: BTreeMap<(u32, Bytes), u64>,
     /// Dropped or handed over, but their rows are still to be removed.
     dropped: BTreeMap<u64, Tablet>,
-    /// Handed over to others, as far as nobody else is known to report them.
-    departed: BTreeMap<u64, v1::LeftTablet>,
+    /// Handed over to other servers, which are not known to report them.
+    departed: BTreeMap<u64, DepartedTablet>,
     /// The epochs of those that were handed over before, or merged into others: a late command must not make one again. Sixteen
     /// bytes each, for every tablet that was here.
     left: BTreeMap<u64, u64>,
@@ -48,10 +62,10 @@ pub(crate) struct Tablets {
     /// are never given twice. Eight bytes each, for every table that was ever deleted.
     deleted: BTreeSet<u32>,
     /// The settings of garbage collection, for a master whose lost state is rebuilt.
-    settings: v1::GcSettings,
+    settings: GcSettingsCopy,
     /// The highest id that a tablet here ever had.
     highest: u64,
-    /// How often what [`Self::report`] has was changed since the start.
+    /// Changes of the lists in heartbeats since the start.
     changes: u64,
 }
 
@@ -75,12 +89,8 @@ impl Tablets {
                 Ok(u32::from_be_bytes(bytes))
             })?,
             settings: match engine.get(Column::Meta, SETTINGS)? {
-                None => v1::GcSettings::default(),
-                Some(value) => {
-                    v1::GcSettings::decode(value).map_err(|source| Error::TabletRecord {
-                        detail: source.to_string(),
-                    })?
-                }
+                None => GcSettingsCopy::default(),
+                Some(value) => stored::decode_settings(value)?,
             },
             highest: match engine.get(Column::Meta, HIGHEST)? {
                 None => 0,
@@ -96,63 +106,59 @@ impl Tablets {
         })
     }
 
-    /// The tablet, where this server serves it at this epoch.
-    pub(crate) fn serving(&self, asked: &v1::TabletRef) -> Result<&Tablet, v1::NotServed> {
-        match self.deciding(asked)? {
-            tablet if refuses(tablet) => Err(v1::NotServed {
-                tablet_id: asked.id,
-                asked_epoch: asked.epoch,
+    /// The tablet, if this server serves it at this epoch.
+    pub(crate) fn serving(&self, id: u64, epoch: u64) -> Result<&Tablet, NotServed> {
+        match self.deciding(id, epoch)? {
+            tablet if refuses(tablet) => Err(NotServed {
+                id,
+                asked_epoch: epoch,
                 known_epoch: tablet.epoch,
-                frozen: true,
-                ..v1::NotServed::default()
+                is_frozen: true,
+                ..NotServed::default()
             }),
             tablet => Ok(tablet),
         }
     }
 
-    /// The tablet, where this server has it at this epoch, to tell or to settle what became of transactions:
-    /// also a frozen one. No transaction commits by that.
-    pub(crate) fn deciding(&self, asked: &v1::TabletRef) -> Result<&Tablet, v1::NotServed> {
-        let known = self.serving.get(&asked.id);
-        let is_closed = self.closed.contains(&asked.id);
+    /// The tablet, frozen or not, if this server has it at this epoch. For requests that read or decide how a transaction ended,
+    /// and that commit none.
+    pub(crate) fn deciding(&self, id: u64, epoch: u64) -> Result<&Tablet, NotServed> {
+        let known = self.serving.get(&id);
+        let is_closed = self.closed.contains(&id);
         match known {
-            Some(tablet) if tablet.epoch == asked.epoch && !is_closed => Ok(tablet),
-            _ => Err(self.not_served(asked, known)),
+            Some(tablet) if tablet.epoch == epoch && !is_closed => Ok(tablet),
+            _ => Err(self.not_served(id, epoch, known)),
         }
     }
 
-    fn not_served(&self, asked: &v1::TabletRef, known: Option<&Tablet>) -> v1::NotServed {
-        let not = v1::NotServed {
-            tablet_id: asked.id,
-            asked_epoch: asked.epoch,
+    fn not_served(&self, id: u64, epoch: u64, known: Option<&Tablet>) -> NotServed {
+        let not = NotServed {
+            id,
+            asked_epoch: epoch,
             known_epoch: known.map_or(0, |tablet| tablet.epoch),
-            moving: self.closed.contains(&asked.id)
-                || self.arriving.get(&asked.id) == Some(&asked.epoch),
-            ..v1::NotServed::default()
+            is_moving: self.closed.contains(&id) || self.arriving.get(&id) == Some(&epoch),
+            ..NotServed::default()
         };
-        if let Some(known) = known.filter(|known| known.epoch > asked.epoch) {
-            return v1::NotServed {
+        if let Some(known) = known.filter(|known| known.epoch > epoch) {
+            return NotServed {
                 tablets: self.following(known),
                 ..not
             };
         }
-        let moved = |left: &&v1::LeftTablet| {
-            let tablet = left.tablet.as_ref();
-            tablet.is_some_and(|tablet| tablet.epoch > asked.epoch)
-        };
-        match self.departed.get(&asked.id).filter(moved) {
-            Some(left) if known.is_none() => v1::NotServed {
-                known_epoch: left.tablet.as_ref().map_or(0, |tablet| tablet.epoch),
-                tablets: left.tablet.iter().cloned().collect(),
-                moved_to: left.to.clone(),
+        let departed = self.departed.get(&id);
+        match departed.filter(|departed| departed.tablet.epoch > epoch) {
+            Some(departed) if known.is_none() => NotServed {
+                known_epoch: departed.tablet.epoch,
+                tablets: vec![departed.tablet.clone()],
+                moved_to: Some(departed.to.clone()),
                 ..not
             },
             _ => not,
         }
     }
 
-    /// The tablet, and those behind it whose rows follow without a gap.
-    fn following(&self, first: &Tablet) -> Vec<v1::TabletInfo> {
+    /// The tablet, and the tablets whose rows follow it without a gap.
+    fn following(&self, first: &Tablet) -> Vec<Tablet> {
         let from = (first.table.0, first.rows.start.clone());
         let mut next = Some(first.rows.start.clone());
         self.by_start
@@ -161,7 +167,7 @@ impl Tablets {
                 let follows = *table == first.table.0 && next.as_ref() == Some(start);
                 let tablet = self.serving.get(id).filter(|_| follows)?;
                 next = Some(tablet.rows.end.clone()).filter(|end| !end.is_empty());
-                Some(tablet.clone().into())
+                Some(tablet.clone())
             })
             .take(FOLLOWING_MAX)
             .collect()
@@ -198,31 +204,30 @@ impl Tablets {
         found.find(|tablet| tablet.table.0 == table && tablet.rows.overlaps(rows))
     }
 
-    /// One that was here and has some of this one's rows, which are still to be removed.
-    pub(crate) fn left_over(&self, tablet: &Tablet) -> Option<Tablet> {
-        let departed = self.departed.values().filter_map(|left| {
-            let left = left.tablet.clone()?;
-            Tablet::try_from(left).ok()
-        });
-        let mut all = self.dropped.values().cloned().chain(departed);
+    /// A former tablet that has some of this one's rows, which are not removed yet.
+    pub(crate) fn left_over(&self, tablet: &Tablet) -> Option<&Tablet> {
+        let departed = self.departed.values().map(|departed| &departed.tablet);
+        let mut all = self.dropped.values().chain(departed);
         all.find(|it| it.table == tablet.table && it.rows.overlaps(&tablet.rows))
     }
 
-    /// The tablet that was handed over, and is not known to be reported by anybody else.
-    pub(crate) fn departed(&self, id: u64) -> Option<&v1::LeftTablet> {
+    /// The tablet with this id, if it was handed over, and no other server is known to report it.
+    pub(crate) fn departed(&self, id: u64) -> Option<&DepartedTablet> {
         self.departed.get(&id)
+    }
+
+    /// All tablets that were handed over, and that no other server is known to report.
+    pub(crate) fn all_departed(&self) -> impl Iterator<Item = &DepartedTablet> {
+        self.departed.values()
     }
 
     /// Whether the tablet was handed over at this epoch, or a later one.
     pub(crate) fn has_left(&self, id: u64, epoch: u64) -> bool {
-        let departed = self.departed.get(&id);
-        let departed = departed
-            .and_then(|left| left.tablet.as_ref())
-            .map(|it| it.epoch);
+        let departed = self.departed.get(&id).map(|it| it.tablet.epoch);
         departed.max(self.left.get(&id).copied()) >= Some(epoch.max(1))
     }
 
-    /// Nothing is answered about the tablet until [`Self::reopen`].
+    /// Refuses all requests for the tablet until [`Self::reopen`].
     pub(crate) fn close(&mut self, id: u64) {
         self.closed.insert(id);
     }
@@ -235,24 +240,25 @@ impl Tablets {
         self.closed.contains(&id)
     }
 
-    /// This server is getting the tablet, to serve it at this epoch.
+    /// Notes that this server gets the tablet, to serve it at this epoch.
     pub(crate) fn arrives(&mut self, id: u64, epoch: u64) {
         self.arriving.insert(id, epoch);
     }
 
-    /// It isn't any more.
+    /// Notes that the arrival of the tablet has ended.
     pub(crate) fn arrives_no_more(&mut self, id: u64) {
         self.arriving.remove(&id);
     }
 
-    /// The tablet is another server's.
-    pub(crate) fn leave(&mut self, id: u64, record: v1::LeftTablet) {
+    /// Notes that another server has the tablet.
+    pub(crate) fn leave(&mut self, departed: DepartedTablet) {
+        let id = departed.tablet.id;
         self.remove(id);
         self.reopen(id);
-        self.departed.insert(id, record);
+        self.departed.insert(id, departed);
     }
 
-    /// Others report it: its rows are to be removed.
+    /// Notes that another server reports the tablet: its rows here can be removed.
     pub(crate) fn settle(&mut self, tablet: Tablet) {
         self.changes += 1;
         self.departed.remove(&tablet.id);
@@ -260,13 +266,13 @@ impl Tablets {
         self.dropped.insert(tablet.id, tablet);
     }
 
-    /// It is part of another tablet, which has this epoch: nobody has it as it was any more.
+    /// Notes that the tablet is part of another one, which has this epoch.
     pub(crate) fn merged(&mut self, gone: u64, epoch: u64) {
         self.remove(gone);
         self.left.insert(gone, epoch);
     }
 
-    /// It was not got after all: what is here of it is to be removed.
+    /// Notes that the tablet was not got after all: its rows here can be removed.
     pub(crate) fn discard(&mut self, tablet: Tablet) {
         self.dropped.insert(tablet.id, tablet);
     }
@@ -281,31 +287,22 @@ impl Tablets {
         self.serving.values()
     }
 
-    /// What the master is told.
-    pub(crate) fn report(&self) -> v1::HeartbeatRequest {
-        v1::HeartbeatRequest {
-            tablets: self.serving.values().cloned().map(Into::into).collect(),
-            deleted_tables: self.deleted.iter().copied().collect(),
-            highest_tablet_id: self.highest,
-            departed: self
-                .departed
-                .values()
-                .map(|left| v1::DepartedTablet {
-                    tablet: left.tablet.clone(),
-                    server: left
-                        .to
-                        .as_ref()
-                        .and_then(|to| to.server.as_ref())
-                        .map_or_else(String::new, |to| to.server.clone()),
-                })
-                .collect(),
-            gc: Some(self.settings),
-            lists_version: self.lists_version(),
-            ..v1::HeartbeatRequest::default()
-        }
+    /// The tables that were deleted, and had tablets here.
+    pub(crate) fn deleted_tables(&self) -> impl Iterator<Item = u32> {
+        self.deleted.iter().copied()
     }
 
-    /// The version of the lists that the master is told.
+    /// The highest id that a tablet here ever had.
+    pub(crate) fn highest_id(&self) -> u64 {
+        self.highest
+    }
+
+    /// The settings of garbage collection.
+    pub(crate) fn settings(&self) -> GcSettingsCopy {
+        self.settings
+    }
+
+    /// The version of the lists in heartbeats.
     pub(crate) fn lists_version(&self) -> u64 {
         self.changes + 1
     }
@@ -315,13 +312,13 @@ impl Tablets {
         self.deleted.contains(&table)
     }
 
-    /// Whether these settings are newer than those that are kept.
-    pub(crate) fn are_news(&self, settings: &v1::GcSettings) -> bool {
+    /// Whether these settings are newer than the stored ones.
+    pub(crate) fn are_newer(&self, settings: GcSettingsCopy) -> bool {
         settings.revision > self.settings.revision
     }
 
-    pub(crate) fn keep(&mut self, settings: v1::GcSettings) {
-        if self.are_news(&settings) {
+    pub(crate) fn keep(&mut self, settings: GcSettingsCopy) {
+        if self.are_newer(settings) {
             self.changes += 1;
             self.settings = settings;
         }
@@ -390,8 +387,8 @@ pub(crate) fn note_id(batch: &mut Batch, known: &Tablets, id: u64) {
 
 /// The batch makes this tablet ours as well.
 pub(crate) fn add_record(batch: &mut Batch, tablet: &Tablet) {
-    let record = v1::TabletInfo::from(tablet.clone()).encode_to_vec();
-    batch.put(Column::Meta, key(TABLET_PREFIX, tablet.id), record);
+    let key = key(TABLET_PREFIX, tablet.id);
+    batch.put(Column::Meta, key, stored::encode_tablet(tablet));
 }
 
 /// The batch takes a tablet away whose rows are another one's.
@@ -414,33 +411,31 @@ pub(crate) fn drop_record(tablet: Option<&Tablet>, table: u32) -> Batch {
 
 /// The batch says that the rows of this tablet are to be removed.
 pub(crate) fn add_dropped(batch: &mut Batch, tablet: &Tablet) {
-    let record = v1::TabletInfo::from(tablet.clone()).encode_to_vec();
-    batch.put(Column::Meta, key(DROPPED_PREFIX, tablet.id), record);
+    let key = key(DROPPED_PREFIX, tablet.id);
+    batch.put(Column::Meta, key, stored::encode_tablet(tablet));
 }
 
-/// What is kept of a tablet that is not here any more, and has left nothing.
-pub(crate) fn settled(tablet: Tablet) -> v1::LeftTablet {
-    v1::LeftTablet {
-        tablet: Some(tablet.into()),
-        settled: true,
-        ..v1::LeftTablet::default()
-    }
+/// Adds to the batch that the tablet was handed over.
+pub(crate) fn put_departed(batch: &mut Batch, departed: &DepartedTablet) {
+    let key = key(LEFT_PREFIX, departed.tablet.id);
+    batch.put(Column::Meta, key, stored::encode_departed(departed));
 }
 
-/// The batch keeps this of a tablet that was handed over.
-pub(crate) fn put_left(batch: &mut Batch, id: u64, record: &v1::LeftTablet) {
-    batch.put(Column::Meta, key(LEFT_PREFIX, id), record.encode_to_vec());
+/// Adds to the batch that the tablet is not here any more since this epoch, and that no row of it is missing elsewhere.
+pub(crate) fn put_settled(batch: &mut Batch, tablet: &Tablet) {
+    let key = key(LEFT_PREFIX, tablet.id);
+    batch.put(Column::Meta, key, stored::encode_settled(tablet));
 }
 
-/// The batch forgets that the tablet was handed over: it is back.
+/// Adds to the batch that the tablet is back.
 pub(crate) fn remove_left(batch: &mut Batch, id: u64) {
     batch.delete(Column::Meta, key(LEFT_PREFIX, id));
 }
 
-/// The batch that keeps the settings of garbage collection.
-pub(crate) fn settings_record(settings: &v1::GcSettings) -> Batch {
+/// The batch that stores the settings of garbage collection.
+pub(crate) fn settings_record(settings: GcSettingsCopy) -> Batch {
     let mut batch = Batch::default();
-    batch.put(Column::Meta, SETTINGS, settings.encode_to_vec());
+    batch.put(Column::Meta, SETTINGS, stored::encode_settings(settings));
     batch
 }
 
@@ -456,26 +451,22 @@ pub(crate) fn key(prefix: &[u8], id: u64) -> Vec<u8> {
     [prefix, &id.to_be_bytes()].concat()
 }
 
-/// Those that were handed over: those that nobody else is known to report, and the epochs of the others.
+/// The tablets that were handed over and are not known to be reported elsewhere, and the epochs of the others.
 #[expect(clippy::type_complexity, reason = "two maps by id")]
 fn load_left(
     engine: &dyn Engine,
-) -> Result<(BTreeMap<u64, v1::LeftTablet>, BTreeMap<u64, u64>), Error> {
+) -> Result<(BTreeMap<u64, DepartedTablet>, BTreeMap<u64, u64>), Error> {
     let (mut departed, mut left) = (BTreeMap::new(), BTreeMap::new());
     let end = behind(LEFT_PREFIX);
     for pair in engine.scan(Column::Meta, LEFT_PREFIX, &end, Direction::Forward)? {
         let (_, value) = pair?;
-        let record = v1::LeftTablet::decode(value).map_err(|error| Error::TabletRecord {
-            detail: error.to_string(),
-        })?;
-        let (id, epoch) = record
-            .tablet
-            .as_ref()
-            .map_or((0, 0), |tablet| (tablet.id, tablet.epoch));
-        if record.settled {
-            left.insert(id, epoch);
-        } else {
-            departed.insert(id, record);
+        match stored::decode_left(value)? {
+            LeftRecord::Departed(record) => {
+                departed.insert(record.tablet.id, record);
+            }
+            LeftRecord::Settled(id, epoch) => {
+                left.insert(id, epoch);
+            }
         }
     }
     Ok((departed, left))
@@ -511,10 +502,7 @@ fn load(engine: &dyn Engine, prefix: &[u8]) -> Result<BTreeMap<u64, Tablet>, Err
     let mut tablets = BTreeMap::new();
     for pair in engine.scan(Column::Meta, prefix, &behind(prefix), Direction::Forward)? {
         let (_, value) = pair?;
-        let unreadable = |detail: String| Error::TabletRecord { detail };
-        let record =
-            v1::TabletInfo::decode(value).map_err(|error| unreadable(error.to_string()))?;
-        let tablet = Tablet::try_from(record).map_err(|error| unreadable(error.to_string()))?;
+        let tablet = stored::decode_tablet(value)?;
         tablets.insert(tablet.id, tablet);
     }
     Ok(tablets)

@@ -25,7 +25,7 @@ pub(crate) fn look(
     request: v1::VerifyRequest,
 ) -> Result<v1::VerifyResponse, Refusal> {
     let part = request.part();
-    state.check_addressee(request.to)?;
+    state.check_addressee(request.to.map(Into::into))?;
     let snapshot = state.engine.snapshot().map_err(Error::from)?;
     let mut looked = Looked {
         state,

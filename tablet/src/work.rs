@@ -1,15 +1,13 @@
 //! Requests that write: read from their messages, and decided by the rules of `protocol`.
 
-use std::collections::HashSet;
-
 use bytes::Bytes;
 use percolator_engine::Column;
 use percolator_protocol::actions::{Prewrite, StatusQuery};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::limits::{REQUEST_CELLS_MAX, VALUE_BYTES_MAX};
+use percolator_protocol::types::limits::VALUE_BYTES_MAX;
 use percolator_protocol::types::{
-    Cell, Chain, LockKind, Mutation, OBSERVED_COLUMN_BYTES_MAX, Timestamp, escape,
+    Cell, Chain, LockKind, Mutation, OBSERVED_COLUMN_BYTES_MAX, Timestamp,
 };
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
@@ -19,8 +17,10 @@ use crate::commands::TabletCommand;
 use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::moves::Move;
+use crate::peers::NotServed;
+use crate::places::{Place, check_count, check_distinct, places, primary};
 use crate::state::State;
-use crate::tablets::{self, Tablets};
+use crate::tablets::{self, GcSettingsCopy, Tablets};
 use crate::{Refusal, asked, endings, garbage, notify, prewrite, resolve};
 
 /// A request that writes.
@@ -58,7 +58,7 @@ enum Operation {
     },
     Command(TabletCommand),
     Points(Points),
-    Settings(v1::GcSettings),
+    Settings(GcSettingsCopy),
     Collect(garbage::Piece),
     Resolve(resolve::Piece),
     Move(Move),
@@ -78,24 +78,6 @@ enum Operation {
 struct OnePhase {
     commit_ts: Timestamp,
     incarnation: u64,
-}
-
-/// A cell as a request names it: in one of its tablets.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) tablet: u32,
-    pub(crate) row: Bytes,
-    pub(crate) column: Bytes,
-}
-
-impl From<v1::CellRef> for Place {
-    fn from(cell: v1::CellRef) -> Self {
-        Self {
-            tablet: cell.tablet,
-            row: cell.row,
-            column: cell.column,
-        }
-    }
 }
 
 impl Work {
@@ -157,8 +139,14 @@ impl Work {
             B::Notifications(request) => {
                 return Err(RequestError::Notifications(tablets, request));
             }
-            B::TakeTablet(request) => Operation::Move(Move::Give(request)),
-            B::PullTablet(request) => return Err(RequestError::Pulls(Box::new(request))),
+            B::TakeTablet(request) => {
+                let take = request.try_into().map_err(Refusal::from)?;
+                Operation::Move(Move::Give(take))
+            }
+            B::PullTablet(request) => {
+                let pull = request.try_into().map_err(Refusal::from)?;
+                return Err(RequestError::Pulls(Box::new(pull)));
+            }
             B::Resolve(request) => return Err(RequestError::Resolves(tablets, request)),
             B::WaitForCell(request) => return Err(RequestError::Waits(tablets, request)),
             other @ (B::GetOne(_)
@@ -198,7 +186,7 @@ impl Work {
     }
 
     /// Settings of garbage collection to keep.
-    pub(crate) fn settings(settings: v1::GcSettings) -> Self {
+    pub(crate) fn settings(settings: GcSettingsCopy) -> Self {
         Self {
             tablets: Vec::new(),
             operation: Operation::Settings(settings),
@@ -223,16 +211,16 @@ impl Work {
 
     /// Whether every tablet of the request is served here. A frozen one is for these two alone: they end
     /// transactions, and none of them as committed.
-    pub(crate) fn served_by(&self, tablets: &Tablets) -> Result<(), v1::NotServed> {
+    pub(crate) fn served_by(&self, tablets: &Tablets) -> Result<(), NotServed> {
         let decides = matches!(
             self.operation,
             Operation::CheckStatus(..) | Operation::Rollback { .. }
         );
         self.tablets.iter().try_for_each(|asked| {
             if decides {
-                tablets.deciding(asked).map(drop)
+                tablets.deciding(asked.id, asked.epoch).map(drop)
             } else {
-                tablets.serving(asked).map(drop)
+                tablets.serving(asked.id, asked.epoch).map(drop)
             }
         })
     }
@@ -396,7 +384,7 @@ impl Work {
             }
             Operation::Settings(settings) => {
                 let mut decision = Decision::new();
-                decision.batch = tablets::settings_record(&settings);
+                decision.batch = tablets::settings_record(settings);
                 decision.tablet_change = Some(TabletChange::Keep(settings));
                 Ok(decision)
             }
@@ -491,48 +479,6 @@ fn read_mutation(mutation: v1::Mutation) -> Result<(Place, Mutation), Refusal> {
         value: mutation.value,
     };
     Ok((place, mutation))
-}
-
-fn places(cells: Vec<v1::CellRef>) -> Result<Vec<Place>, Refusal> {
-    check_count(cells.len())?;
-    let places: Vec<Place> = cells.into_iter().map(Place::from).collect();
-    check_distinct(places.iter())?;
-    Ok(places)
-}
-
-/// Every decision is made on what was loaded before the request, so a cell may be named once.
-fn check_distinct<'a>(places: impl ExactSizeIterator<Item = &'a Place>) -> Result<(), Refusal> {
-    if places.len() < 2 {
-        return Ok(());
-    }
-    let mut seen = HashSet::with_capacity(places.len());
-    for place in places {
-        if !seen.insert((place.tablet, &place.row, &place.column)) {
-            return Err(invalid(format!(
-                "cell {}:{} is named twice in one request",
-                escape(&place.row),
-                escape(&place.column)
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn primary(cell: Option<v1::CellRef>) -> Result<Place, Refusal> {
-    cell.map(Place::from)
-        .ok_or_else(|| invalid("the primary is missing"))
-}
-
-pub(crate) fn check_count(cells: usize) -> Result<(), Refusal> {
-    if cells == 0 {
-        return Err(invalid("a request without cells"));
-    }
-    if cells > REQUEST_CELLS_MAX {
-        return Err(invalid(format!(
-            "{cells} cells in one request, the limit is {REQUEST_CELLS_MAX}"
-        )));
-    }
-    Ok(())
 }
 
 pub(crate) fn timestamp(value: u64, what: &str) -> Result<Timestamp, Refusal> {

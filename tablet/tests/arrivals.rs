@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::moves::{Two, tablets};
+use crate::support::moves::{Two, at, tablets};
 use crate::support::{INCARNATION, ME, Server, me, prewrite, refused, tablet};
 use percolator_client::Obstacle;
 use percolator_engine::Column;
@@ -11,16 +11,12 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, Tablet, TabletState, Timestamp};
 use percolator_tablet::Unanswered;
 use percolator_tablet::core::TabletCommand;
-use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 
 fn import(id: u64, start_row: &'static str, end_row: &'static str) -> TabletCommand {
     TabletCommand::Import {
         tablet: tablet(id, 5, start_row, end_row),
-        from: v1::MovedTo {
-            server: Some(me(INCARNATION)),
-            address: "tablet-0:1".into(),
-        },
+        from: at("tablet-0"),
         address: "tablet-1:1".into(),
     }
 }
@@ -40,7 +36,7 @@ fn create(id: u64, start_row: &'static str, end_row: &'static str) -> TabletComm
 fn second(first: TabletCommand, second: TabletCommand) -> String {
     let mut server = Server::empty();
     for (id, command) in [(1, first), (2, second)] {
-        let to = Some(me(INCARNATION));
+        let to = Some(me(INCARNATION).into());
         server
             .core
             .command(ME, id, to, command, &mut server.replies);
@@ -107,10 +103,9 @@ fn what_is_refused_is_given_up_where_another_server_has_the_tablet() {
     let call = two.call();
     two.ask(&call);
     assert_eq!(two.other.refuse_group(), 1);
-    let settled = [v1::TabletRef { id: 1, epoch: 1 }];
     two.other
         .core
-        .settle_arrivals(&settled, &mut two.other.replies);
+        .settle_arrivals(&[(1, 1)], &mut two.other.replies);
     two.other.settle();
     assert!(!two.other.core.is_arriving());
     let failure = two.other.core.report().arriving[0].failure.clone();
@@ -174,23 +169,19 @@ fn of_attempts_that_failed_the_newest_are_remembered() {
     let mut server = Server::empty();
     let rows: Vec<String> = (0..=66).map(|row| format!("{row:03}")).collect();
     // The lowest numbers fail last.
-    for (at, id) in (100..164).chain([1, 2]).enumerate() {
+    for (nth, id) in (100..164).chain([1, 2]).enumerate() {
         let rows = Rows {
-            start: rows[at].clone().into(),
-            end: rows[at + 1].clone().into(),
+            start: rows[nth].clone().into(),
+            end: rows[nth + 1].clone().into(),
         };
         let tablet = Tablet {
             id,
             rows,
             ..tablet(id, 5, "", "")
         };
-        let from = v1::MovedTo {
-            server: Some(me(INCARNATION)),
-            address: "tablet-0:1".into(),
-        };
         server.command(TabletCommand::Import {
             tablet,
-            from,
+            from: at("tablet-0"),
             address: "tablet-1:1".into(),
         });
         let call = server.core.next_call(Duration::ZERO).expect("a call");

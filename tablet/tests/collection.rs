@@ -9,6 +9,7 @@ use crate::support::{INCARNATION, Server, cell, me};
 use percolator_engine::{Column, Direction};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TableId, Timestamp, Write, key};
+use percolator_tablet::MoveRequest;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
@@ -333,7 +334,7 @@ fn what_is_overwritten_while_it_moves_is_collected_at_the_other_one() {
         let mut ts = 20;
         let take = loop {
             let call = two.call();
-            if matches!(call.body, Ask::TakeTablet(_)) {
+            if matches!(call.request, MoveRequest::Take(_)) {
                 break call;
             }
             two.carry(&call);

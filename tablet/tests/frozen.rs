@@ -144,7 +144,7 @@ fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
         made: true,
         barrier: Timestamp::ZERO,
     };
-    let meant = Some(me(INCARNATION));
+    let meant = Some(me(INCARNATION).into());
     server
         .core
         .command(ME, 99, meant, command, &mut server.replies);
@@ -313,9 +313,13 @@ fn what_is_meant_for_another_server_or_start_is_refused() {
     };
     for meant in [Some(other), Some(me(INCARNATION + 1)), None] {
         let command = TabletCommand::Drop { id: 1, table: 5 };
-        server
-            .core
-            .command(ME, 99, meant.clone(), command, &mut server.replies);
+        server.core.command(
+            ME,
+            99,
+            meant.clone().map(Into::into),
+            command,
+            &mut server.replies,
+        );
         let kind = refused(server.answer(99));
         assert!(
             matches!(&kind, Kind::OtherServer(is) if is.meant == meant),

@@ -3,6 +3,7 @@
 use crate::support::{INCARNATION, Server, cell, prewrite, refused};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::Timestamp;
+use percolator_tablet::GcSettingsCopy;
 use percolator_wire::v1;
 use percolator_wire::v1::commit_response::Result as Committed;
 use percolator_wire::v1::request::Body as Ask;
@@ -218,9 +219,9 @@ fn a_start_reports_what_it_found_in_its_folder() {
     let mut server = Server::new();
     server.start_again_without_lease();
     let found = server.core.groups();
-    let settings = v1::GcSettings {
+    let settings = GcSettingsCopy {
         revision: 1,
-        ..v1::GcSettings::default()
+        ..GcSettingsCopy::default()
     };
     server.core.keep(Some(settings), &mut server.replies);
     server.settle();

@@ -1,4 +1,4 @@
-//! What asks the owners of tablets that this server gets.
+//! The task that calls the owners of tablets.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -6,12 +6,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolator_client::TabletPeers;
 use percolator_tablet::mover::{Arrivals, get_tablets};
-use percolator_tablet::{MoveCall, Unanswered};
-use percolator_wire::v1;
-use percolator_wire::v1::request::Body as Ask;
-use percolator_wire::v1::response::Body;
+use percolator_tablet::{
+    MoveCall, MoveRequest, MoveResponse, ServerIncarnation, ServerLocation, TakeRequest, Unanswered,
+};
 
-/// Two tablets, each to be asked for once, and whose call ended when.
+/// Two tablets with one call each, and the order in which the calls ended.
 struct Two {
     calls: Mutex<Vec<MoveCall>>,
     ended: Mutex<Vec<u64>>,
@@ -26,25 +25,40 @@ impl Arrivals for Two {
         true
     }
 
-    fn asked(&self, call: &MoveCall, result: Result<Body, Unanswered>) {
+    fn asked(&self, call: &MoveCall, result: Result<MoveResponse, Unanswered>) {
         assert!(matches!(result, Err(Unanswered::Lost(_))), "{result:?}");
         self.ended.lock().push(call.tablet);
     }
 }
 
-/// The other one would be closed for longer than its owner waits.
+/// Otherwise the other tablet would be closed for longer than its owner waits.
 #[tokio::test]
 async fn an_owner_that_does_not_answer_keeps_no_other_one_waiting() {
     let listener = |port| TcpListener::bind(("127.0.0.1", port)).unwrap();
-    // It takes connections, and says nothing.
+    // It accepts connections, and never responds.
     let silent = listener(0);
-    // There is nobody.
+    // Nothing listens there.
     let gone = listener(0).local_addr().unwrap();
     let call = |tablet, address: std::net::SocketAddr| MoveCall {
         tablet,
         attempt: 1,
         address: address.to_string(),
-        body: Ask::TakeTablet(v1::TakeTabletRequest::default()),
+        request: MoveRequest::Take(TakeRequest {
+            owner: "tablet-0".into(),
+            id: tablet,
+            epoch: 1,
+            table: 5,
+            start_row: "a".into(),
+            by: ServerLocation {
+                server: ServerIncarnation {
+                    server: "tablet-1".into(),
+                    incarnation: 1,
+                },
+                address: "tablet-1:1".into(),
+            },
+            attempt: 1,
+            copy: 1,
+        }),
     };
     let two = Two {
         calls: Mutex::new(vec![call(2, gone), call(1, silent.local_addr().unwrap())]),

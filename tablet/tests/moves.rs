@@ -7,8 +7,8 @@ use crate::support::{INCARNATION, ME, Server, cell, prewrite, refused, tablet};
 use percolator_engine::Column;
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::TabletState;
-use percolator_tablet::Unanswered;
 use percolator_tablet::core::TabletCommand;
+use percolator_tablet::{MoveRequest, ServerLocation, Unanswered};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
@@ -29,7 +29,7 @@ fn all_of_it_comes_along_and_the_owner_says_where_it_is() {
     assert_eq!(value(other, 2, "c", 14).as_deref(), Some("old"));
     assert_eq!(other.core.locks(), 1);
     let not = not_served(ask_at(&mut two.owner, 1, get("b", 20)));
-    assert_eq!(not.moved_to, Some(at_other()));
+    assert_eq!(not.moved_to, Some(at_other().into()));
     assert_eq!((not.known_epoch, not.tablets[0].epoch), (2, 2));
     let departed = two.owner.core.report().departed;
     assert_eq!(departed.len(), 1);
@@ -40,7 +40,7 @@ fn all_of_it_comes_along_and_the_owner_says_where_it_is() {
     assert_eq!(tablets(&two.owner), []);
     assert_eq!(value(&mut two.other, 2, "c", 20).as_deref(), Some("new"));
     let not = not_served(ask_at(&mut two.owner, 1, get("b", 20)));
-    assert_eq!(not.moved_to, Some(at_other()));
+    assert_eq!(not.moved_to, Some(at_other().into()));
     two.owner.core.settle(&[1, 77], &mut two.owner.replies);
     two.owner.settle();
     two.owner.settle();
@@ -50,8 +50,8 @@ fn all_of_it_comes_along_and_the_owner_says_where_it_is() {
     assert_eq!(two.owner.core.report().departed, []);
 }
 
-fn at_other() -> v1::MovedTo {
-    v1::MovedTo {
+fn at_other() -> ServerLocation {
+    ServerLocation {
         address: "tablet-0:2".into(),
         ..at("tablet-0")
     }
@@ -134,7 +134,7 @@ fn restarts_are_settled_by_what_the_owner_has_written() {
     let mut two = Two::new();
     two.begin(1);
     let take = two.copy();
-    let id = two.owner.send_as_it_is(take.body);
+    let id = two.owner.send_as_it_is(take.request.into());
     two.owner.settle();
     two.owner.answer(id).expect("an answer that is lost");
     two.owner.start_again();
@@ -327,7 +327,7 @@ fn what_the_owner_refused_comes_along_though_a_full_disk_refuses_the_last_chunk_
     let mut refused_once = false;
     let take = loop {
         let call = two.call();
-        if matches!(call.body, Ask::TakeTablet(_)) {
+        if matches!(call.request, MoveRequest::Take(_)) {
             break call;
         }
         two.ask(&call);
@@ -366,7 +366,7 @@ fn chunks_of_two_copies_are_not_put_together() {
         .tick(Duration::from_secs(3), &mut two.owner.replies);
     two.owner.put("b", "2", 30, 31);
     // A second one of the first request was long on its way: it begins another copy, of which the other one knows nothing.
-    let late = two.owner.send_as_it_is(first.body);
+    let late = two.owner.send_as_it_is(first.request.into());
     assert!(two.owner.answer(late).is_some());
     let next = two.call();
     let Body::PullTablet(chunk) = two.carry(&next) else {
@@ -481,7 +481,7 @@ fn a_copy_is_given_up_when_the_master_knows_that_another_server_has_the_tablet()
     // Its owner never answers that.
     two.copy();
     for (epoch, is_arriving) in [(2, true), (1, false)] {
-        let (settled, other) = ([v1::TabletRef { id: 1, epoch }], &mut two.other);
+        let (settled, other) = ([(1, epoch)], &mut two.other);
         other.core.settle_arrivals(&settled, &mut other.replies);
         other.settle();
         assert_eq!(other.core.is_arriving(), is_arriving, "epoch {epoch}");
@@ -512,11 +512,11 @@ fn the_next_piece_is_asked_for_while_one_is_written() {
         two.now += Duration::from_millis(300);
         two.other.core.next_call(two.now)
     } {
-        let Ask::PullTablet(pull) = &call.body else {
+        let MoveRequest::Pull(pull) = &call.request else {
             panic!("{call:?}");
         };
         asked.push(pull.chunk);
-        let id = two.owner.send_as_it_is(call.body.clone());
+        let id = two.owner.send_as_it_is(call.request.clone().into());
         two.owner.settle();
         let answer = two.owner.answer(id).expect("an answer");
         // The second answer is lost once: it is asked for by the same number.
@@ -524,7 +524,7 @@ fn the_next_piece_is_asked_for_while_one_is_written() {
         let answer = if is_lost {
             Err(Unanswered::Lost("the network".into()))
         } else {
-            Ok(answer)
+            Ok(answer.try_into().expect("a chunk"))
         };
         let other = &mut two.other;
         other.core.asked(two.now, &call, answer, &mut other.replies);

@@ -387,7 +387,7 @@ fn both_parts_of_a_split_are_observed_and_so_is_the_whole() {
     server.core.command(
         7,
         0,
-        Some(support::me(INCARNATION + 1)),
+        Some(support::me(INCARNATION + 1).into()),
         merge,
         &mut server.replies,
     );

@@ -1,8 +1,11 @@
 //! The barrier and the safe point of a tablet server: what is refused, what is collected, and what is kept.
 
+use std::time::Duration;
+
 use crate::support::{INCARNATION, ME, Server, cell, me, prewrite, tablet};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
+use percolator_tablet::GcSettingsCopy;
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -82,7 +85,7 @@ fn a_record_that_waited_for_room_takes_nothing_back() {
         barrier: Timestamp::from_u64(30),
     };
     let Server { core, replies, .. } = &mut server;
-    core.command(ME, 7, Some(me(INCARNATION)), command, replies);
+    core.command(ME, 7, Some(me(INCARNATION).into()), command, replies);
     reach(&mut server, points(40, 20));
     assert_eq!(server.commit_group_short_of_room(), 2, "points alone");
     // There is room again.
@@ -147,10 +150,10 @@ fn what_waits_is_counted_and_counted_anew_at_a_start() {
 #[test]
 fn the_settings_of_the_master_are_kept_for_one_that_has_lost_them() {
     let mut server = Server::new();
-    let settings = |revision, retention_ms| v1::GcSettings {
+    let settings = |revision, retention_ms| GcSettingsCopy {
         revision,
-        retention_ms: Some(retention_ms),
-        ..v1::GcSettings::default()
+        retention: Some(Duration::from_millis(retention_ms)),
+        ..GcSettingsCopy::default()
     };
     let keep = |server: &mut Server, settings| {
         server.core.keep(Some(settings), &mut server.replies);
@@ -159,5 +162,5 @@ fn the_settings_of_the_master_are_kept_for_one_that_has_lost_them() {
     keep(&mut server, settings(2, 5_000));
     keep(&mut server, settings(1, 9_000));
     server.start_again();
-    assert_eq!(server.core.report().gc, Some(settings(2, 5_000)));
+    assert_eq!(server.core.report().gc, Some(settings(2, 5_000).into()));
 }

@@ -170,7 +170,7 @@ fn a_request_that_waits_for_its_row_while_its_tablet_is_split_is_told_so() {
         row: "h".into(),
         sibling: 2,
     };
-    let to = Some(support::me(INCARNATION));
+    let to = Some(support::me(INCARNATION).into());
     server
         .core
         .command(support::ME, 0, to, command, &mut server.replies);

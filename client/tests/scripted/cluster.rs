@@ -14,8 +14,8 @@ use percolator_protocol::actions::Status;
 use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, Tablet, TabletState};
-use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Reply, TabletCommand};
+use percolator_tablet::{Limits, ServerIncarnation};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
@@ -48,7 +48,7 @@ struct Server {
 
 impl Server {
     fn open(address: &str, engine: Arc<dyn Engine>, incarnation: u64) -> Self {
-        let me = v1::Addressee {
+        let me = ServerIncarnation {
             server: address.to_owned(),
             incarnation,
         };
@@ -155,7 +155,7 @@ impl Cluster {
                 made: false,
                 barrier: Timestamp::ZERO,
             };
-            let me = v1::Addressee {
+            let me = ServerIncarnation {
                 server: (*address).to_owned(),
                 incarnation: server.incarnation,
             };

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use percolator_client::TabletPeers;
 use percolator_tablet::mover::{Arrivals, get_tablets};
-use percolator_tablet::{MoveCall, Unanswered};
-use percolator_wire::v1::response::Body;
+use percolator_tablet::{MoveCall, MoveResponse, Unanswered};
 
 use crate::servers::tablet::{Shared, Tablet};
 use crate::world::World;
@@ -41,7 +40,7 @@ impl Arrivals for ProcessArrivals {
         self.running.lock().runner.is_arriving()
     }
 
-    fn asked(&self, call: &MoveCall, result: Result<Body, Unanswered>) {
+    fn asked(&self, call: &MoveCall, result: Result<MoveResponse, Unanswered>) {
         self.tablet.act(&self.world, &self.running, |runner, now| {
             runner.asked(now, call, result);
         });

@@ -2,6 +2,7 @@
 
 use percolator_gc_master::Action;
 use percolator_tablet::core::TabletCommand;
+use percolator_tablet::{ServerIncarnation, ServerLocation};
 
 /// What a tablet server is asked to do.
 pub(super) fn command_of(action: &Action) -> TabletCommand {
@@ -36,7 +37,13 @@ pub(super) fn command_of(action: &Action) -> TabletCommand {
             address,
         } => TabletCommand::Import {
             tablet: tablet.clone(),
-            from: from.clone().into(),
+            from: ServerLocation {
+                server: ServerIncarnation {
+                    server: from.server.clone(),
+                    incarnation: from.incarnation,
+                },
+                address: from.address.clone(),
+            },
             address: address.clone(),
         },
         Action::Merge { first, second } => TabletCommand::Merge {

@@ -9,8 +9,8 @@ use percolator_gc_master::{
     COMMAND_TIMEOUT, Command, Directory, Done, Note, PersistError, Runner, RunnerHost,
 };
 use percolator_protocol::election::StateNumber;
+use percolator_tablet::ServerIncarnation;
 use percolator_tablet::runner::MasterCommand;
-use percolator_wire::v1;
 
 use crate::messages::{Answer, Ask};
 use crate::mutation::Mutation;
@@ -51,7 +51,7 @@ impl SimRunnerHost {
 fn ask(command: &Command, server: String, incarnation: u64) -> Ask {
     Ask::Command(MasterCommand {
         cluster_id: command.cluster_id.clone(),
-        to: Some(v1::Addressee {
+        to: Some(ServerIncarnation {
             server,
             incarnation,
         }),

@@ -16,9 +16,9 @@ use percolator_engine::{
     MemoryStore, Options, Versioned,
 };
 use percolator_protocol::types::Tablet as Owned;
-use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core};
 use percolator_tablet::runner::Runner;
+use percolator_tablet::{Limits, ServerIncarnation};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
@@ -322,7 +322,7 @@ impl Tablet {
                 )?)
             }
         };
-        let me = v1::Addressee {
+        let me = ServerIncarnation {
             server: self.name.clone(),
             incarnation,
         };

@@ -82,8 +82,11 @@ fn reply(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> R
         Ok(body) => body,
         Err(refusal) => Some(Body::Error(v1::RequestError {
             kind: Some(match refusal {
-                Refusal::NotServed(not_served) => Kind::NotServed(not_served),
-                Refusal::OtherServer(other) => Kind::OtherServer(other),
+                Refusal::NotServed(not_served) => Kind::NotServed(not_served.into()),
+                Refusal::OtherServer { meant, this } => Kind::OtherServer(v1::OtherServer {
+                    meant: meant.map(Into::into),
+                    answers: Some(this.into()),
+                }),
                 Refusal::TooOld(too_old) => Kind::TooOld(too_old.into()),
                 Refusal::NotLeased(not_leased) => Kind::NotLeased(not_leased.into()),
                 Refusal::Invalid(why) => Kind::Invalid(why),

@@ -8,7 +8,6 @@ use percolator_engine::{Batch, Column};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
 use prost::Message as _;
 
 use super::groups::PendingDecision;
@@ -24,8 +23,9 @@ use crate::progress::Progress;
 use crate::resolution::Resolution;
 use crate::sizes::Sizes;
 use crate::state::State;
+use crate::tablets::GcSettingsCopy;
 use crate::work::Work;
-use crate::{Error, garbage, locks, wait_queue};
+use crate::{Error, garbage, wait_queue};
 
 /// How long it may take until it is noticed that there is something to collect again.
 const NOTHING_TO_DO: Duration = Duration::from_millis(500);
@@ -123,9 +123,9 @@ impl Core {
         tablets.iter().filter(lacks).copied().collect()
     }
 
-    /// Keeps the settings of garbage collection; [`Self::report`] has them when they are durable.
-    pub fn keep(&mut self, settings: Option<v1::GcSettings>, out: &mut Vec<Reply>) {
-        if let Some(settings) = settings.filter(|settings| self.state.tablets.are_news(settings)) {
+    /// Stores the settings of garbage collection; [`Self::report`] has them when they are durable.
+    pub fn keep(&mut self, settings: Option<GcSettingsCopy>, out: &mut Vec<Reply>) {
+        if let Some(settings) = settings.filter(|it| self.state.tablets.are_newer(*it)) {
             self.enqueue(None, 0, Note::default(), Work::settings(settings), out);
         }
     }
@@ -168,15 +168,6 @@ impl Core {
     /// The barrier that is durable, if locks below it are not resolved yet.
     pub(crate) fn next_to_resolve(&mut self) -> Option<Timestamp> {
         self.resolution.begin(self.state.points.durable.barrier)
-    }
-
-    /// The next locks below this, behind this cell.
-    pub(crate) fn locks_below(
-        &self,
-        below: Timestamp,
-        after: Option<v1::CellName>,
-    ) -> Result<v1::LocksBelowResponse, Error> {
-        locks::page(&self.state, below, after)
     }
 
     /// Up to where locks are resolved, and what is in the way.
@@ -328,14 +319,10 @@ impl Core {
         }
     }
 
-    /// What waits, and what was collected.
-    pub(super) fn gc_progress(&self) -> v1::GcProgress {
-        // An engine that can't be read is noticed by others.
-        let oldest = self.gc.front.oldest(&*self.state.engine).ok().flatten();
-        v1::GcProgress {
-            oldest: oldest.unwrap_or_default().as_u64(),
-            tablets: self.gc.progress.report(),
-        }
+    /// The oldest entry of the index of garbage.
+    pub(super) fn oldest_garbage(&self) -> Option<Timestamp> {
+        // Other reads notice an engine that can't be read.
+        self.gc.front.oldest(&*self.state.engine).ok().flatten()
     }
 
     pub(super) fn background_ended(&mut self, ticket: Ticket, durable: bool) {

@@ -110,16 +110,16 @@ impl Core {
                 self.state.readers.get_mut().split(first.id, second.id);
                 self.state.rates.get_mut().split(first.id, second.id);
             }
-            Some(TabletChange::Merge { whole, gone }) => {
-                self.end_departure(whole.id);
+            Some(TabletChange::Merge { merged, gone }) => {
+                self.end_departure(merged.id);
                 self.end_departure(*gone);
-                self.state.tablets.merged(*gone, whole.epoch);
-                self.state.tablets.insert(whole.clone());
-                self.gc.progress.merge(whole.id, *gone);
-                self.gc.sizes.merge(whole.id, *gone);
-                self.state.observed.merge(whole.id, *gone, whole.table.0);
-                self.state.readers.get_mut().merge(whole.id, *gone);
-                self.state.rates.get_mut().merge(whole.id, *gone);
+                self.state.tablets.merged(*gone, merged.epoch);
+                self.state.tablets.insert(merged.clone());
+                self.gc.progress.merge(merged.id, *gone);
+                self.gc.sizes.merge(merged.id, *gone);
+                self.state.observed.merge(merged.id, *gone, merged.table.0);
+                self.state.readers.get_mut().merge(merged.id, *gone);
+                self.state.rates.get_mut().merge(merged.id, *gone);
             }
             Some(TabletChange::Drop { id, table }) => {
                 self.end_departure(*id);

@@ -2,11 +2,11 @@
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};
-use percolator_wire::v1;
 
 use super::Core;
 use crate::notify;
 use crate::probe::Probe;
+use crate::progress::TabletGarbage;
 
 /// How the server is now.
 #[derive(Clone, Debug)]
@@ -37,8 +37,8 @@ pub(crate) struct Facts {
     pub(crate) points: Points,
     /// The oldest entry of the index of garbage.
     pub(crate) oldest_garbage: Timestamp,
-    /// By tablet.
-    pub(crate) garbage: Vec<v1::GcTablet>,
+    /// The garbage of each tablet.
+    pub(crate) garbage: Vec<TabletGarbage>,
     /// What is owned.
     pub(crate) tablets: Vec<Tablet>,
 }
@@ -57,7 +57,6 @@ impl Core {
     /// How it is now.
     pub(crate) fn facts(&self) -> Facts {
         let cache = self.state.cache.borrow();
-        let progress = self.gc_progress();
         Facts {
             queued: self.queue.waiting.len() + self.flushes.len(),
             reads: self.queue.reads.len(),
@@ -71,8 +70,8 @@ impl Core {
             cache_bytes: cache.bytes(),
             short_of_room: self.groups.short_of_room,
             points: self.state.points.durable,
-            oldest_garbage: Timestamp::from_u64(progress.oldest),
-            garbage: progress.tablets,
+            oldest_garbage: self.oldest_garbage().unwrap_or_default(),
+            garbage: self.gc.progress.tablets().map(|(_, it)| it).collect(),
             tablets: self.state.tablets.all().cloned().collect(),
         }
     }

@@ -91,7 +91,7 @@ impl Core {
             return self.take_flush(to, request, note, out);
         }
         let mut asked = request.tablets.iter();
-        if asked.any(|tablet| self.state.tablets.serving(tablet).is_err()) {
+        if asked.any(|asked| self.state.tablets.serving(asked.id, asked.epoch).is_err()) {
             // Who asks the wrong server is told that at once.
             return self.take(to, request, note, out);
         }

@@ -14,6 +14,7 @@ mod groups;
 mod moves;
 mod observing;
 mod queue;
+mod report;
 mod unleased;
 mod waits;
 
@@ -33,6 +34,7 @@ use crate::asked::RequestError;
 use crate::latches::Ticket;
 use crate::limits::Limits;
 use crate::pace::Pace;
+use crate::peers::ServerIncarnation;
 use crate::probe::{Method, Note, Step, tablets};
 use crate::resolution::Resolution;
 use crate::state::State;
@@ -77,8 +79,7 @@ pub struct Core {
 
 impl Core {
     /// A server over this engine's content that keeps within these limits. `raw` allows the benchmark's
-    /// plain reads and writes. `me` is the server's name and a number of this start of it: not zero, and
-    /// never used again.
+    /// plain reads and writes. The incarnation of `me` is not zero, and no other start of the server has it.
     ///
     /// # Errors
     /// The engine can't be read, or its content is damaged.
@@ -86,7 +87,7 @@ impl Core {
         engine: Arc<dyn Engine>,
         limits: Limits,
         raw: bool,
-        me: v1::Addressee,
+        me: ServerIncarnation,
     ) -> Result<Self, Error> {
         let reached = FolderProgress::load(&*engine)?;
         let state = State::load(engine, limits, me, reached)?;
@@ -105,25 +106,6 @@ impl Core {
             pace: Pace::new(limits.large_cells_a_second),
             failed: None,
         })
-    }
-
-    /// What the server durably holds, for the master: the heartbeat's fields from `tablets` on.
-    pub fn report(&self) -> v1::HeartbeatRequest {
-        v1::HeartbeatRequest {
-            barrier: self.state.points.durable.barrier.as_u64(),
-            safe_point: self.state.points.durable.safe_point.as_u64(),
-            all_resolved_ts: self.state.points.durable.resolved.as_u64(),
-            resolved_ts: self.resolution.resolved_ts().as_u64(),
-            arriving: self.state.arriving.report(),
-            progress: Some(self.gc_progress()),
-            sizes: Some(self.gc.sizes.report()),
-            loads: Some(self.state.rates.borrow().report()),
-            draining: self.state.draining && !self.is_getting(),
-            high_ts: self.groups.durable.high_ts.as_u64(),
-            groups: self.groups(),
-            groups_found: Some(self.groups.found),
-            ..self.state.tablets.report()
-        }
     }
 
     /// The tablet with this id, as it is here.
@@ -209,7 +191,7 @@ impl Core {
             Err(RequestError::Notifications(refs, request)) => {
                 return self.notifications(to, id, note, &refs, request, out);
             }
-            Err(RequestError::Pulls(request)) => self.pull(&request),
+            Err(RequestError::Pulls(request)) => self.pull(&request).map(Into::into),
             Err(RequestError::Refused(refusal)) => Err(refusal),
         };
         if let Err(refusal) = &result {
@@ -224,7 +206,7 @@ impl Core {
         &mut self,
         to: Asker,
         id: u64,
-        meant: Option<v1::Addressee>,
+        meant: Option<ServerIncarnation>,
         command: TabletCommand,
         out: &mut Vec<Reply>,
     ) {

@@ -1,52 +1,53 @@
-//! Tablets that are handed over: what the server does for those that leave, and for those that arrive.
+//! Tablets that are handed over, at their owner and at their receiver.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
-use percolator_wire::v1::response::Body;
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::{Tablet, Timestamp};
 
 use super::{Core, Reply};
 use crate::Refusal;
-use crate::arriving::{MoveCall, Step, Unanswered};
+use crate::arriving::{Arrival, Step};
 use crate::decision::{Decision, TabletChange};
 use crate::latches::Ticket;
-use crate::leaving::{OLD_LOCKS, Pulled, Range, Source};
+use crate::leaving::{OLD_LOCKS, PulledChunk, Range, Source};
 use crate::locks::{self, LockSearch};
-use crate::moves::{Move, check_chunk, points_of};
+use crate::moves::{Move, check_chunk};
+use crate::peers::{
+    ClosedTablet, MoveCall, MoveResponse, MovedEntry, PullRequest, PullResponse, ServerLocation,
+    TabletChunk, TakeOutcome, Unanswered,
+};
 use crate::probe::Note;
 use crate::work::Work;
 
 impl Core {
-    /// A server that gets a tablet of this one asks for the next piece of it.
-    pub(super) fn pull(&mut self, request: &v1::PullTabletRequest) -> Result<Body, Refusal> {
+    /// Takes a receiver's request for the next chunk of a tablet.
+    pub(super) fn pull(&mut self, request: &PullRequest) -> Result<PullResponse, Refusal> {
         self.state.check_addressee(request.to.clone())?;
         self.state.check_leased()?;
-        let asked = request.tablet.unwrap_or_default();
-        let id = asked.id;
-        let resolved_ts = Timestamp::from_u64(request.resolved_ts);
+        let PullRequest { id, epoch, .. } = *request;
+        let resolved_ts = request.resolved_ts;
         let is_resolved =
             self.resolution.resolved_ts() >= resolved_ts || mutants::on(Mutant::MovedUnresolved);
-        if self.state.leaving.begins(request, id) {
+        if self.state.leaving.begins(request) {
             let known = self.state.tablets.get(id);
-            let Some(tablet) = known.filter(|it| it.epoch == asked.epoch && !it.is_frozen()) else {
-                return Ok(over(format!(
-                    "its owner does not serve tablet {id} at epoch {}",
-                    asked.epoch
+            let Some(tablet) = known.filter(|it| it.epoch == epoch && !it.is_frozen()) else {
+                return Ok(PullResponse::Over(format!(
+                    "its owner does not serve tablet {id} at epoch {epoch}"
                 )));
             };
             let tablet = tablet.clone();
             if !is_resolved && self.resolution.is_blocked() {
-                // All of it would be copied for nothing.
+                // The copy would be of no use.
                 let rows = Range::of(&tablet);
                 let found = locks::search(&*self.state.engine, &rows, resolved_ts)?;
                 if found == LockSearch::Found {
-                    return Ok(over(OLD_LOCKS.into()));
+                    return Ok(PullResponse::Over(OLD_LOCKS.into()));
                 }
             }
-            // Of an attempt that is over with this.
+            // An older attempt, which ends now, may have closed it.
             self.state.tablets.reopen(id);
             self.state.leaving.begin(&tablet, request);
         }
@@ -56,45 +57,48 @@ impl Core {
                 engine,
                 lease: self.state.lease,
                 chunk_bytes: self.state.limits.move_bytes,
-                is_ahead: request.ahead,
+                is_ahead: request.is_ahead,
                 is_quiet: self.is_quiet(id),
                 may_have_old_locks: &|rows| {
                     Ok(!is_resolved
                         && locks::search(engine, rows, resolved_ts)? != LockSearch::Nothing)
                 },
             };
-        let pulled = self.state.leaving.pull(id, request, &source)?;
+        let pulled = self.state.leaving.pull(request, &source)?;
         Ok(match pulled {
-            Ok(Pulled::Chunk(chunk)) => Body::PullTablet(chunk),
-            Ok(Pulled::Closes(chunk)) => {
+            Ok(PulledChunk::Chunk(chunk)) => PullResponse::Chunk(chunk),
+            Ok(PulledChunk::Closes(chunk)) => {
                 self.state.tablets.close(id);
-                Body::PullTablet(chunk)
+                PullResponse::Chunk(chunk)
             }
-            Ok(Pulled::Last(chunk)) => {
-                let points = self.state.points.durable;
-                let resolved_ts = self.resolved_in(id, resolved_ts)?;
-                let chunk = v1::PullTabletResponse {
-                    barrier: self.state.points.now().barrier.as_u64(),
-                    safe_point: points.safe_point.as_u64(),
-                    all_resolved_ts: points.resolved.as_u64(),
-                    read_ts: self.state.read_ts().as_u64(),
-                    resolved_ts: resolved_ts.as_u64(),
+            Ok(PulledChunk::Last(chunk)) => {
+                let points = Points {
+                    barrier: self.state.points.now().barrier,
+                    ..self.state.points.durable
+                };
+                let closed = ClosedTablet {
+                    points,
+                    read_ts: self.state.read_ts(),
+                    resolved_ts: self.resolved_in(id, resolved_ts)?,
                     observed: self.state.observed.columns(id),
+                };
+                let chunk = TabletChunk {
+                    last: Some(closed),
                     ..chunk
                 };
                 self.state.leaving.sent_last(id, &chunk);
-                Body::PullTablet(chunk)
+                PullResponse::Chunk(chunk)
             }
-            Err(why) => {
+            Err(reason) => {
                 if self.state.leaving.rows(id).is_none() {
                     self.state.tablets.reopen(id);
                 }
-                over(why)
+                PullResponse::Over(reason)
             }
         })
     }
 
-    /// Up to where the locks of a tablet that is closed, and changes no more, are resolved. It need not wait for other tablets'.
+    /// Up to where the locks of a closed tablet are resolved. It changes no more, so that other tablets' locks don't matter.
     fn resolved_in(&self, id: u64, asked: Timestamp) -> Result<Timestamp, crate::Error> {
         let of_server = self.resolution.resolved_ts();
         let Some(rows) = self.state.leaving.rows(id).filter(|_| asked > of_server) else {
@@ -106,7 +110,7 @@ impl Core {
         })
     }
 
-    /// Whether nothing that is on its way to the disk changes the tablet.
+    /// Whether no batch on its way to the disk changes the tablet.
     fn is_quiet(&self, id: u64) -> bool {
         let Some(rows) = self.state.leaving.rows(id) else {
             return true;
@@ -121,22 +125,22 @@ impl Core {
             && !decided.any(|decided| changes(&decided.decision))
     }
 
-    /// The tablet is on its way no more: it stays, or has left.
+    /// Ends the departure of a tablet that stays, or has left.
     pub(super) fn end_departure(&mut self, id: u64) {
         self.state.leaving.forget(id);
         self.state.tablets.reopen(id);
         self.gc.look_at_postponed();
     }
 
-    /// What is to be asked of the owners of tablets that this server gets: [`Self::asked`] is to be called with what became
-    /// of it. None: ask again a moment later.
+    /// The next call to an owner of a tablet that this server gets. The caller passes its result to [`Self::asked`]. `None`: there
+    /// may be one a moment later.
     pub fn next_call(&mut self, now: Duration) -> Option<MoveCall> {
         let resolved_ts = self.resolution.resolved_ts();
         let arriving = &mut self.state.arriving;
         arriving.next_call(now, &self.state.me, resolved_ts)
     }
 
-    /// Whether this server is to have no tablets.
+    /// Sets whether this server is drained, and gets no tablets.
     pub fn drain(&mut self, draining: bool) {
         self.state.draining = draining;
     }
@@ -152,12 +156,12 @@ impl Core {
         !self.state.arriving.is_empty()
     }
 
-    /// What became of a call.
+    /// Takes the result of a call.
     pub fn asked(
         &mut self,
         now: Duration,
         call: &MoveCall,
-        result: Result<Body, Unanswered>,
+        result: Result<MoveResponse, Unanswered>,
         out: &mut Vec<Reply>,
     ) {
         let Some(arrival) = self.state.arriving.get_mut(call.tablet) else {
@@ -167,34 +171,32 @@ impl Core {
             return;
         }
         let step = match result {
-            Ok(Body::PullTablet(chunk)) => {
+            Ok(MoveResponse::Pull(PullResponse::Over(reason))) => {
                 arrival.answered();
-                arrival.is_copied |= chunk.copied;
+                Some(Step::GiveUp(reason))
+            }
+            Ok(MoveResponse::Pull(PullResponse::Chunk(chunk))) => {
+                arrival.answered();
+                arrival.is_copied |= chunk.is_copied;
                 arrival.is_written = chunk.changes > 0;
                 arrival.record.copy = chunk.copy;
                 next_step(now, arrival, chunk, self.resolution.resolved_ts())
             }
-            Ok(Body::TakeTablet(answer)) => {
+            Ok(MoveResponse::Take(TakeOutcome::Moved { barrier })) => {
                 arrival.answered();
-                match answer.taken() {
-                    v1::Taken::Moved => Some(Step::Serve {
-                        barrier: Timestamp::from_u64(answer.barrier),
-                    }),
-                    v1::Taken::Stays => {
-                        let owner = arrival.owner_name();
-                        Some(Step::GiveUp(format!("it stays at {owner}")))
-                    }
-                    v1::Taken::Unspecified => {
-                        let why = Unanswered::Lost("its owner has lost it".into());
-                        arrival.missed(now, &why).map(Step::GiveUp)
-                    }
-                }
+                Some(Step::Serve { barrier })
             }
-            Ok(_) => {
-                let why = Unanswered::Lost("an answer of another kind".into());
-                arrival.missed(now, &why).map(Step::GiveUp)
+            Ok(MoveResponse::Take(TakeOutcome::Stays)) => {
+                arrival.answered();
+                let owner = arrival.owner_name();
+                Some(Step::GiveUp(format!("it stays at {owner}")))
             }
-            Err(why) => arrival.missed(now, &why).map(Step::GiveUp),
+            Ok(MoveResponse::Take(TakeOutcome::Undecided)) => {
+                arrival.answered();
+                let lost = Unanswered::Lost("its owner has lost it".into());
+                arrival.missed(now, &lost).map(Step::GiveUp)
+            }
+            Err(unanswered) => arrival.missed(now, &unanswered).map(Step::GiveUp),
         };
         let holds = self.state.arriving.holds_resolution();
         self.resolution.hold(holds);
@@ -205,7 +207,7 @@ impl Core {
         self.write_steps(out);
     }
 
-    /// Lets what is to be written down of tablets that arrive go to the disk.
+    /// Sends the next steps of arrivals to the disk.
     pub(super) fn write_steps(&mut self, out: &mut Vec<Reply>) {
         // For the same reason that `collect_piece` waits for these.
         if self.gc.collecting.is_some() {
@@ -223,14 +225,14 @@ impl Core {
             let before = self.queue.next_ticket;
             arrival.ticket = Some(before);
             if let Step::Chunk { last: Some(_), .. } = &*step {
-                // Before the group leaves that has this: it goes to the disk with it.
+                // The group of this step makes the snapshot durable, too.
                 let read_ts = arrival.read_ts;
                 self.state.readers.get_mut().was_read(read_ts);
             }
             let work = Work::of_move(Move::Arrival { id, attempt, step });
             self.enqueue(None, 0, Note::default(), work, out);
             if self.queue.next_ticket == before {
-                // Too busy for it: later.
+                // The server is too busy: a later call sends the step.
                 if let Some(arrival) = self.state.arriving.get_mut(id) {
                     arrival.ticket = None;
                 }
@@ -238,7 +240,7 @@ impl Core {
         }
     }
 
-    /// A background task has ended.
+    /// Notes that a background task has ended.
     pub(super) fn step_ended(&mut self, ticket: Ticket) {
         let ids: Vec<u64> = self.state.arriving.ids().collect();
         for id in ids {
@@ -248,7 +250,7 @@ impl Core {
         }
     }
 
-    /// So much time has passed.
+    /// Lets time pass.
     pub(super) fn tick_moves(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
         for id in self.state.leaving.tick(elapsed) {
             self.end_departure(id);
@@ -257,23 +259,23 @@ impl Core {
         self.write_steps(out);
     }
 
-    /// Whether a tablet is on its way here, or away.
+    /// Whether a tablet arrives or leaves.
     pub(super) fn moves(&self) -> bool {
         !self.state.leaving.is_empty() || self.is_arriving()
     }
 
-    /// The servers from which this one gets tablets are there now.
-    pub fn find_owners(&mut self, owners: &[v1::MovedTo]) {
-        self.state.arriving.found(owners);
+    /// Updates the locations of the servers from which this one gets tablets.
+    pub fn locate_owners(&mut self, owners: &[ServerLocation]) {
+        self.state.arriving.locate_owners(owners);
     }
 
-    /// These tablets that this server gets will never be its own.
-    pub fn settle_arrivals(&mut self, tablets: &[v1::TabletRef], out: &mut Vec<Reply>) {
+    /// Gives up tablets, by id and epoch, that this server will never own.
+    pub fn settle_arrivals(&mut self, tablets: &[(u64, u64)], out: &mut Vec<Reply>) {
         self.state.arriving.settled(tablets);
         self.write_steps(out);
     }
 
-    /// The rows of these tablets, which others have and report, may go.
+    /// Lets the rows of these tablets go, which other servers report.
     pub fn settle(&mut self, ids: &[u64], out: &mut Vec<Reply>) {
         let is_here = |id: &&u64| self.state.tablets.departed(**id).is_some();
         let ids: Vec<u64> = ids.iter().filter(is_here).copied().collect();
@@ -283,13 +285,11 @@ impl Core {
         }
     }
 
-    /// This is decided, and not durable yet; or it was refused.
+    /// Notes that a change is decided and not durable yet, or that the disk refused it.
     pub(super) fn move_decided(&mut self, change: &TabletChange, is_decided: bool) {
         match change {
-            TabletChange::Leave(record) => {
-                if let Some(tablet) = &record.tablet {
-                    self.state.leaving.give(tablet.id, is_decided);
-                }
+            TabletChange::Leave(departed) => {
+                self.state.leaving.give(departed.tablet.id, is_decided);
             }
             TabletChange::Arrived { id, .. } if !is_decided => {
                 if let Some(arrival) = self.state.arriving.get_mut(*id) {
@@ -300,28 +300,24 @@ impl Core {
         }
     }
 
-    /// It is durable.
+    /// Carries out a durable change.
     pub(super) fn move_done(&mut self, change: TabletChange) {
         match change {
             TabletChange::Arrive(record) => {
-                if let Some(tablet) = &record.tablet {
-                    self.state.tablets.arrives(tablet.id, tablet.epoch + 1);
-                }
-                // It was read before it was written.
-                let _ = self.state.arriving.insert(*record);
+                let Tablet { id, epoch, .. } = record.tablet;
+                self.state.tablets.arrives(id, epoch + 1);
+                self.state.arriving.insert(*record);
             }
             TabletChange::Arrived { id, step, entries } => self.step_done(id, &step, entries),
-            TabletChange::Leave(record) => {
-                let Some(tablet) = record.tablet.clone() else {
-                    return;
-                };
-                self.state.tablets.leave(tablet.id, *record);
-                self.state.observed.forget(tablet.id);
-                self.end_departure(tablet.id);
-                self.gc.progress.dropped(tablet.id);
-                self.gc.sizes.ends(tablet.id);
-                self.state.rates.get_mut().ends(tablet.id);
-                self.state.readers.get_mut().forget(tablet.id);
+            TabletChange::Leave(departed) => {
+                let id = departed.tablet.id;
+                self.state.tablets.leave(*departed);
+                self.state.observed.forget(id);
+                self.end_departure(id);
+                self.gc.progress.dropped(id);
+                self.gc.sizes.ends(id);
+                self.state.rates.get_mut().ends(id);
+                self.state.readers.get_mut().forget(id);
             }
             TabletChange::Settle(tablets) => {
                 for tablet in tablets {
@@ -339,7 +335,7 @@ impl Core {
         };
         arrival.was_written(true);
         arrival.step = arrival.next_step.take();
-        let tablet = arrival.tablet.clone();
+        let tablet = arrival.record.tablet.clone();
         match step {
             Step::Chunk {
                 entries,
@@ -347,10 +343,7 @@ impl Core {
                 observed,
                 ..
             } => {
-                let bytes = |entry: &v1::MovedEntry| {
-                    entry.key.len() + entry.value.as_ref().map_or(0, bytes::Bytes::len)
-                };
-                let bytes: usize = entries.iter().map(bytes).sum();
+                let bytes: usize = entries.iter().map(MovedEntry::size_bytes).sum();
                 arrival.stored(bytes as u64, last.is_some());
                 arrival.entries += made;
                 arrival.record.observed.clone_from(observed);
@@ -361,7 +354,7 @@ impl Core {
                 return;
             }
             Step::Serve { .. } => {
-                let served = percolator_protocol::types::Tablet {
+                let served = Tablet {
                     epoch: tablet.epoch + 1,
                     ..tablet
                 };
@@ -375,8 +368,8 @@ impl Core {
                 self.state.arriving.end(id, None);
                 self.state.tablets.insert(served);
             }
-            Step::GiveUp(why) => {
-                self.state.arriving.end(id, Some(why));
+            Step::GiveUp(reason) => {
+                self.state.arriving.end(id, Some(reason));
                 self.state.tablets.discard(tablet);
                 self.gc.clearing.dropped(self.queue.next_ticket);
             }
@@ -389,48 +382,36 @@ impl Core {
     }
 }
 
-/// What is to be written down of an answer.
+/// The step that makes a chunk durable, or gives the tablet up.
 fn next_step(
     now: Duration,
-    arrival: &mut crate::arriving::Arrival,
-    chunk: v1::PullTabletResponse,
+    arrival: &mut Arrival,
+    chunk: TabletChunk,
     resolved_ts: Timestamp,
 ) -> Option<Step> {
-    if !chunk.over.is_empty() {
-        return Some(Step::GiveUp(chunk.over));
+    if let Err(reason) = check_chunk(&chunk.entries, &arrival.rows()) {
+        return Some(Step::GiveUp(reason));
     }
-    if let Err(why) = check_chunk(&chunk.entries, &arrival.rows()) {
-        return Some(Step::GiveUp(why));
-    }
-    if chunk.last {
-        let is_resolved = Timestamp::from_u64(chunk.resolved_ts) >= resolved_ts;
-        if !is_resolved && !mutants::on(Mutant::MovedUnresolved) {
+    let (mut last, mut observed) = (None, Vec::new());
+    if let Some(closed) = chunk.last {
+        if closed.resolved_ts < resolved_ts && !mutants::on(Mutant::MovedUnresolved) {
             return Some(Step::GiveUp(
                 "its locks are not resolved as far as those of this server are".into(),
             ));
         }
-        arrival.read_ts = Timestamp::from_u64(chunk.read_ts);
-    }
-    if chunk.entries.is_empty() && !chunk.last {
+        arrival.read_ts = closed.read_ts;
+        last = Some(closed.points);
+        if !mutants::on(Mutant::MovedObservedForgotten) {
+            observed = closed.observed;
+        }
+    } else if chunk.entries.is_empty() {
         arrival.wait(now);
         return None;
     }
     Some(Step::Chunk {
-        last: chunk.last.then(|| points_of(&chunk)),
-        changes: chunk.changes as usize,
-        observed: if mutants::on(Mutant::MovedObservedForgotten) {
-            Vec::new()
-        } else {
-            chunk.observed
-        },
         entries: chunk.entries,
-    })
-}
-
-/// The attempt is over.
-fn over(why: String) -> Body {
-    Body::PullTablet(v1::PullTabletResponse {
-        over: why,
-        ..v1::PullTabletResponse::default()
+        changes: chunk.changes,
+        last,
+        observed,
     })
 }

@@ -236,7 +236,7 @@ impl Core {
         out: &mut Vec<Reply>,
     ) -> Result<(), Refusal> {
         if !request.returned.is_empty() || !request.renewed.is_empty() {
-            let table = self.state.tablets.serving(asked)?.table;
+            let table = self.state.tablets.serving(asked.id, asked.epoch)?.table;
             let cell_key = |row: &Bytes| Bytes::from(key::cell(table, row, &request.column));
             let (lease, worker) = (
                 Duration::from_millis(request.lease_ms.into()),
@@ -302,7 +302,7 @@ impl Core {
     ) -> Result<v1::NotificationsResponse, Refusal> {
         let mut response = v1::NotificationsResponse::default();
         if request.columns {
-            let tablet = self.state.tablets.serving(asked)?;
+            let tablet = self.state.tablets.serving(asked.id, asked.epoch)?;
             response.observed_columns = self.state.observed.columns(tablet.id);
             return Ok(response);
         }
@@ -412,7 +412,7 @@ impl Core {
             self.may_be_sent(&cell_key);
         }
         let tablets = &self.state.tablets;
-        let is_served = |asked: &v1::TabletRef| tablets.serving(asked).is_ok();
+        let is_served = |asked: &v1::TabletRef| tablets.serving(asked.id, asked.epoch).is_ok();
         let now = self.observing.now;
         let over = |waiting: &WaitingRequest| waiting.until <= now || !is_served(&waiting.asked);
         let places: Vec<_> = self

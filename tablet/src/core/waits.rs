@@ -8,10 +8,11 @@ use percolator_wire::v1::response::Body;
 use super::{Asker, Core, Reply};
 use crate::decision::Decision;
 use crate::latches;
+use crate::places::Place;
 use crate::probe::Note;
 use crate::store::{self, LockChange};
 use crate::wait_queue::Woken;
-use crate::work::{Place, invalid};
+use crate::work::invalid;
 
 /// Whom to answer.
 #[derive(Debug)]

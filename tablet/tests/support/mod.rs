@@ -52,7 +52,7 @@ impl Server {
         let engine: Arc<dyn Engine> =
             Arc::from(open(std::path::Path::new("nowhere"), &options).expect("memory"));
         let mut server = Self {
-            core: Core::open(engine.clone(), limits, false, me(INCARNATION)).expect("empty"),
+            core: Core::open(engine.clone(), limits, false, me(INCARNATION).into()).expect("empty"),
             engine,
             next_id: 0,
             replies: Vec::new(),
@@ -69,20 +69,20 @@ impl Server {
     /// The same, before the master has answered it.
     pub(crate) fn start_again_without_lease(&mut self) {
         let (engine, limits) = (self.engine.clone(), Limits::default());
-        self.core = Core::open(engine, limits, false, me(INCARNATION)).expect("readable");
+        self.core = Core::open(engine, limits, false, me(INCARNATION).into()).expect("readable");
     }
 
     /// The same, as this incarnation.
     pub(crate) fn start_again_as(&mut self, incarnation: u64) {
         let (engine, limits) = (self.engine.clone(), Limits::default());
-        self.core = Core::open(engine, limits, false, me(incarnation)).expect("readable");
+        self.core = Core::open(engine, limits, false, me(incarnation).into()).expect("readable");
         self.core.lease(Lease::UNLIMITED);
     }
 
     /// From now on it takes the benchmark's plain reads and writes.
     pub(crate) fn allow_raw(&mut self) {
         let (engine, limits) = (self.engine.clone(), Limits::default());
-        self.core = Core::open(engine, limits, true, me(INCARNATION + 1)).expect("readable");
+        self.core = Core::open(engine, limits, true, me(INCARNATION + 1).into()).expect("readable");
     }
 
     /// All that a column has.
@@ -110,8 +110,13 @@ impl Server {
 
     /// A command of the master, and its answer: none, if all is well.
     pub(crate) fn command(&mut self, command: TabletCommand) -> Option<Body> {
-        self.core
-            .command(ME, 0, Some(me(INCARNATION)), command, &mut self.replies);
+        self.core.command(
+            ME,
+            0,
+            Some(me(INCARNATION).into()),
+            command,
+            &mut self.replies,
+        );
         self.settle();
         self.replies.pop().expect("an answer").response.body
     }
@@ -119,8 +124,13 @@ impl Server {
     /// The command to drop a tablet of table 5, which is not carried out yet.
     pub(crate) fn drop_tablet(&mut self, id: u64) {
         let command = TabletCommand::Drop { id, table: 5 };
-        self.core
-            .command(ME, 0, Some(me(INCARNATION)), command, &mut self.replies);
+        self.core.command(
+            ME,
+            0,
+            Some(me(INCARNATION).into()),
+            command,
+            &mut self.replies,
+        );
     }
 
     /// How many keys there are.

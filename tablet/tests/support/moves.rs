@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
-use percolator_tablet::MoveCall;
 use percolator_tablet::core::TabletCommand;
+use percolator_tablet::{MoveCall, MoveRequest, ServerIncarnation, ServerLocation};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
@@ -20,12 +20,12 @@ pub(crate) struct Two {
     pub(crate) now: Duration,
 }
 
-pub(crate) fn at(server: &str) -> v1::MovedTo {
-    v1::MovedTo {
-        server: Some(v1::Addressee {
+pub(crate) fn at(server: &str) -> ServerLocation {
+    ServerLocation {
+        server: ServerIncarnation {
             server: server.to_owned(),
             incarnation: INCARNATION,
-        }),
+        },
         address: format!("{server}:1"),
     }
 }
@@ -43,7 +43,7 @@ impl Two {
         two
     }
 
-    /// The master has told the owner of this barrier.
+    /// Raises the owner's barrier, as the master does.
     pub(crate) fn raise_barrier_of_owner(&mut self, barrier: u64) {
         let points = Points {
             barrier: Timestamp::from_u64(barrier),
@@ -75,12 +75,13 @@ impl Two {
 
     /// Asks the owner, and gives the other one the answer, which has yet to be written down.
     pub(crate) fn ask(&mut self, call: &MoveCall) -> Body {
-        let id = self.owner.send_as_it_is(call.body.clone());
+        let id = self.owner.send_as_it_is(call.request.clone().into());
         self.owner.settle();
         let answer = self.owner.answer(id).expect("an answer");
+        let response = answer.clone().try_into().expect("a move's response");
         self.other
             .core
-            .asked(self.now, call, Ok(answer.clone()), &mut self.other.replies);
+            .asked(self.now, call, Ok(response), &mut self.other.replies);
         answer
     }
 
@@ -95,7 +96,7 @@ impl Two {
     pub(crate) fn copy(&mut self) -> MoveCall {
         for _ in 0..50 {
             let call = self.call();
-            if matches!(call.body, Ask::TakeTablet(_)) {
+            if matches!(call.request, MoveRequest::Take(_)) {
                 return call;
             }
             self.carry(&call);

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_protocol::types::ack_column;
+use percolator_tablet::MoveRequest;
 use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
-use super::{INCARNATION, Server, cell, tablet};
+use super::moves::at;
+use super::{Server, cell, tablet};
 
 pub(crate) fn observing() -> Server {
     let mut server = Server::new();
@@ -131,13 +133,6 @@ pub(crate) fn hand_over(
     meanwhile: impl Fn(&mut Server),
 ) -> Server {
     let mut other = Server::empty();
-    let at = |server: &str| v1::MovedTo {
-        server: Some(v1::Addressee {
-            server: server.to_owned(),
-            incarnation: INCARNATION,
-        }),
-        address: format!("{server}:1"),
-    };
     let import = TabletCommand::Import {
         tablet: tablet(1, 5, "a", "m"),
         from: at("tablet-0"),
@@ -150,18 +145,19 @@ pub(crate) fn hand_over(
         let Some(call) = other.core.next_call(now) else {
             break;
         };
-        let takes = matches!(call.body, Ask::TakeTablet(_));
-        let id = owner.send_as_it_is(call.body.clone());
+        let takes = matches!(call.request, MoveRequest::Take(_));
+        let id = owner.send_as_it_is(call.request.clone().into());
         owner.settle();
         let answer = owner.answer(id).expect("an answer");
+        let response = Ok(answer.try_into().expect("a move's response"));
         if takes && restarts {
             other.start_again();
             let call = other.core.next_call(now).expect("the same call");
-            other.core.asked(now, &call, Ok(answer), &mut other.replies);
+            other.core.asked(now, &call, response, &mut other.replies);
             other.settle();
             return other;
         }
-        other.core.asked(now, &call, Ok(answer), &mut other.replies);
+        other.core.asked(now, &call, response, &mut other.replies);
         other.settle();
         if step == 0 {
             meanwhile(owner);

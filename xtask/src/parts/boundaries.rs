@@ -94,7 +94,7 @@ const RULES: [(&str, Siblings); 16] = [
 ];
 
 /// Where servers turn messages into types of their own, and back. Their other files know no message.
-const EDGES: [(&str, &[&str]); 2] = [
+const EDGES: [(&str, &[&str]); 3] = [
     (
         "gc-master/src",
         &[
@@ -111,6 +111,45 @@ const EDGES: [(&str, &[&str]); 2] = [
         ],
     ),
     ("tso/src", &["beats.rs", "server.rs", "service.rs"]),
+    // Requests and responses are decided as messages, and are not converted twice.
+    (
+        "tablet/src",
+        &[
+            "asked.rs",
+            "changes.rs",
+            "convert.rs",
+            "core/answer.rs",
+            "core/effects.rs",
+            "core/flushes.rs",
+            "core/mod.rs",
+            "core/observing.rs",
+            "core/queue.rs",
+            "core/report.rs",
+            "core/waits.rs",
+            "decision.rs",
+            "endings.rs",
+            "load.rs",
+            "locks.rs",
+            "meter.rs",
+            "notify.rs",
+            "outbox.rs",
+            "places.rs",
+            "prewrite.rs",
+            "probe.rs",
+            "rates.rs",
+            "reads.rs",
+            "resolve.rs",
+            "resolver.rs",
+            "runner.rs",
+            "scan_part.rs",
+            "server.rs",
+            "service.rs",
+            "stored.rs",
+            "trace.rs",
+            "verify.rs",
+            "work.rs",
+        ],
+    ),
 ];
 
 pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
