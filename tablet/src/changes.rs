@@ -1,6 +1,6 @@
-//! Scans for changes: every version that was committed in a tablet between two timestamps, and not what a snapshot sees of its
-//! cells. The rules are a reader's at the upper one: whatever could still commit at or below it is in the way, and what
-//! prewrites later commits above it. So nothing is added to such an answer later (`docs/design/changes.md`).
+//! Scans for changes: they read every version that was committed in a tablet between two timestamps. The rules are a reader's at
+//! the upper one: a lock whose transaction could commit at or below it blocks the scan, and later prewrites commit above it. So
+//! no version is added to such a response later (`docs/design/changes.md`).
 
 use percolator_engine::{Column, Direction};
 use percolator_protocol::actions::Snapshot;
@@ -15,18 +15,18 @@ use crate::state::State;
 use crate::work::invalid;
 use crate::{Error, Refusal, store};
 
-/// Records of one cell that are passed one by one where none of them is asked for.
+/// Records of one cell that are passed one by one if none of them is requested.
 const PASSED_MAX: usize = 8;
 
-/// What is asked for.
-struct Wanted<'a> {
+/// The requested changes.
+struct ChangeFilter<'a> {
     above: Timestamp,
     until: Timestamp,
     columns: &'a [bytes::Bytes],
     limit: usize,
 }
 
-/// Answers the scan; `asked` is the tablet's name in the request.
+/// Scans the tablet that the request names `asked`.
 pub(crate) fn scan(
     state: &State,
     asked: &v1::TabletRef,
@@ -42,13 +42,13 @@ pub(crate) fn scan(
             "a scan for changes goes forward, from one timestamp to a later one that is not above its snapshot",
         ));
     }
-    // Of what was hidden below the barrier, versions may be gone.
+    // Versions that were hidden below the barrier may be gone.
     state.points.now().admit_read(above)?;
     let limit = match request.limit as usize {
         0 => state.limits.scan_cells,
         limit => limit.min(state.limits.scan_cells),
     };
-    let wanted = Wanted {
+    let wanted = ChangeFilter {
         above,
         until,
         columns: &changed.columns,
@@ -56,37 +56,13 @@ pub(crate) fn scan(
     };
     state.readers.borrow_mut().scan(tablet.id, snapshot.ts);
     state.recent.borrow_mut().follow(tablet, snapshot.ts);
-    let rows = tablet.rows.within(&request.start_row, &request.end_row);
-    let first_row = key::row_bound(tablet.table, &rows.start);
-    let end = key::rows_end(tablet.table, &rows.end);
-    // Where locks are looked for from, and where versions are.
-    let (locks_start, start) = match &request.after {
-        None => (first_row.clone(), first_row),
-        Some(after) => {
-            let cell_key = store::cell_key(&Cell::from(after.clone()));
-            let start = match changed.after_ts {
-                0 => key::behind_cell(cell_key.clone()),
-                ts => key::version(cell_key.clone(), Timestamp::from_u64(ts)),
-            };
-            let locks_start = if changed.after_ts == 0 {
-                start.clone()
-            } else {
-                cell_key
-            };
-            (locks_start.max(first_row.clone()), start.max(first_row))
-        }
-    };
-    let range = Range {
-        start: locks_start,
-        end,
-        reverse: false,
-    };
+    let (range, start) = range_of(tablet, changed, request);
     // Locks first, as in `reads`.
     let mut obstacle = Obstacle::find(state, snapshot, &range)?;
     if let Some(obstacle) = &mut obstacle
         && obstacle.end < start
     {
-        // It is on the cell to go on with, and came since its newer versions were sent.
+        // The lock is on the cell at which the scan continues, and is newer than the versions that were sent.
         obstacle.resume_ts = changed.after_ts;
         obstacle.end.clone_from(&start);
     }
@@ -113,7 +89,40 @@ pub(crate) fn scan(
     Ok(Body::Scan(response))
 }
 
-/// What ends a part of the range before its end.
+/// The range in which locks are searched, and the key from which versions are read.
+fn range_of(
+    tablet: &Tablet,
+    changed: &v1::ChangedBetween,
+    request: &v1::ScanRequest,
+) -> (Range, Vec<u8>) {
+    let rows = tablet.rows.within(&request.start_row, &request.end_row);
+    let first_row = key::row_bound(tablet.table, &rows.start);
+    let (locks_start, start) = match &request.after {
+        None => (first_row.clone(), first_row),
+        Some(after) => {
+            let cell_key = store::cell_key(&Cell::from(after.clone()));
+            let (locks_start, start) = match changed.after_ts {
+                0 => {
+                    let behind = key::behind_cell(cell_key);
+                    (behind.clone(), behind)
+                }
+                ts => {
+                    let version = key::version(cell_key.clone(), Timestamp::from_u64(ts));
+                    (cell_key, version)
+                }
+            };
+            (locks_start.max(first_row.clone()), start.max(first_row))
+        }
+    };
+    let range = Range {
+        start: locks_start,
+        end: key::rows_end(tablet.table, &rows.end),
+        reverse: false,
+    };
+    (range, start)
+}
+
+/// A lock, or the limit of locks, that ends a page before the end of the range.
 struct Obstacle {
     end: Vec<u8>,
     cell: Cell,
@@ -133,7 +142,7 @@ impl Obstacle {
         if let Some((cell_key, _)) = blocking.first() {
             return Ok(Some(Self {
                 cell: key::decode_cell(cell_key)?,
-                // From its newest version on, once the lock is out of the way.
+                // Once the lock is cleared, the cell is read from its newest version on.
                 resume_ts: u64::MAX,
                 met: met_from(cell_key, &blocking, snapshot)?,
                 end: cell_key.clone(),
@@ -178,7 +187,7 @@ impl Page {
     fn add(
         &mut self,
         state: &State,
-        wanted: &Wanted<'_>,
+        wanted: &ChangeFilter<'_>,
         cell_key: &[u8],
         (commit_ts, write): (Timestamp, Write),
     ) -> Result<(), Error> {
@@ -211,7 +220,7 @@ impl Page {
 fn read(
     state: &State,
     tablet: &Tablet,
-    wanted: &Wanted<'_>,
+    wanted: &ChangeFilter<'_>,
     (start, end): (&[u8], &[u8]),
     page: &mut Page,
 ) -> Result<(), Error> {
@@ -242,7 +251,7 @@ fn read(
 /// Whether the page has all versions of the range, as far as one answer could.
 fn is_all(
     state: &State,
-    wanted: &Wanted<'_>,
+    wanted: &ChangeFilter<'_>,
     range: (&[u8], &[u8]),
     page: &Page,
 ) -> Result<bool, Error> {
@@ -254,7 +263,7 @@ fn is_all(
 
 fn read_all(
     state: &State,
-    wanted: &Wanted<'_>,
+    wanted: &ChangeFilter<'_>,
     (start, end): (&[u8], &[u8]),
     page: &mut Page,
 ) -> Result<(), Error> {

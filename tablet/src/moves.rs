@@ -90,34 +90,7 @@ pub(crate) fn import(
         // The tablet has arrived since the master sent the command.
         return Ok(decision);
     }
-    if state.tablets.is_deleted(tablet.table.0) {
-        let table = &tablet.table_name;
-        return Err(invalid(format!("table {table} was deleted")));
-    }
-    if tablet.is_frozen() {
-        let table = &tablet.table_name;
-        return Err(invalid(format!("table {table} is being deleted")));
-    }
-    if let Some(other) = state.tablets.overlapping(tablet.table.0, &tablet.rows) {
-        let other = other.id;
-        return Err(invalid(format!(
-            "this server has rows of tablet {id} in its tablet {other}"
-        )));
-    }
-    if let Some(other) = state.arriving.overlapping(&tablet) {
-        return Err(invalid(format!(
-            "this server is getting tablet {}, which has the same rows",
-            other.id
-        )));
-    }
-    if let Some(other) = state.tablets.left_over(&tablet)
-        && !mutants::on(Mutant::MovedOntoLeftovers)
-    {
-        return Err(invalid(format!(
-            "rows of tablet {}, which was here before, are still to be removed: try again soon",
-            other.id
-        )));
-    }
+    check_import(state, &tablet)?;
     let record = ArrivalRecord {
         tablet,
         from,
@@ -131,6 +104,38 @@ pub(crate) fn import(
     arriving::put_record(&mut decision.batch, record.clone());
     decision.tablet_change = Some(TabletChange::Arrive(Box::new(record)));
     Ok(decision)
+}
+
+/// Checks that no other tablet and no deleted table is in the way of a tablet that isn't here.
+fn check_import(state: &State, tablet: &Tablet) -> Result<(), Refusal> {
+    let table = &tablet.table_name;
+    if state.tablets.is_deleted(tablet.table.0) {
+        return Err(invalid(format!("table {table} was deleted")));
+    }
+    if tablet.is_frozen() {
+        return Err(invalid(format!("table {table} is being deleted")));
+    }
+    if let Some(other) = state.tablets.overlapping(tablet.table.0, &tablet.rows) {
+        return Err(invalid(format!(
+            "this server has rows of tablet {} in its tablet {}",
+            tablet.id, other.id
+        )));
+    }
+    if let Some(other) = state.arriving.overlapping(tablet) {
+        return Err(invalid(format!(
+            "this server is getting tablet {}, which has the same rows",
+            other.id
+        )));
+    }
+    if let Some(other) = state.tablets.left_over(tablet)
+        && !mutants::on(Mutant::MovedOntoLeftovers)
+    {
+        return Err(invalid(format!(
+            "rows of tablet {}, which was here before, are still to be removed: try again soon",
+            other.id
+        )));
+    }
+    Ok(())
 }
 
 fn arrive(state: &State, id: u64, attempt: u64, step: &Arc<Step>) -> Result<Decision, Refusal> {

@@ -260,19 +260,10 @@ fn get_rows(
     for cell in request.cells {
         let tablet = cell.tablet;
         let row = state.cell(refs, &Place::from(cell))?;
-        let start = key::cell(row.table, &row.row, b"");
-        let end = {
-            let mut end = key::row_bound(row.table, &row.row);
-            let hash = latches::hash(&[&end]);
-            state.readers.borrow_mut().read(hash, ts);
-            end.extend_from_slice(&[0, 2]);
-            end
-        };
-        let mut range = Range {
-            start,
-            end,
-            reverse: false,
-        };
+        let bound = key::row_bound(row.table, &row.row);
+        let hash = latches::hash(&[&bound]);
+        state.readers.borrow_mut().read(hash, ts);
+        let mut range = row_range(&row, bound);
         loop {
             let max = PartMax {
                 cells: state.limits.scan_cells,
@@ -314,6 +305,16 @@ fn get_rows(
         results,
         truncated: false,
     })
+}
+
+/// The keys of a row, which lie at and behind its bound.
+fn row_range(row: &Cell, mut end: Vec<u8>) -> Range {
+    end.extend_from_slice(&[0, 2]);
+    Range {
+        start: key::cell(row.table, &row.row, b""),
+        end,
+        reverse: false,
+    }
 }
 
 fn scan(state: &State, refs: &[v1::TabletRef], request: v1::ScanRequest) -> Result<Body, Refusal> {

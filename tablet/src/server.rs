@@ -27,18 +27,18 @@ use crate::service::{Service, Shared};
 use crate::trace::Traces;
 use crate::{Error, Limits, ServerIncarnation};
 
-/// A message of requests may be this large: one request at its limit, and its envelope.
+/// The most bytes of a message of requests: one request at its limit, and its envelope.
 const MESSAGE_BYTES_MAX: usize = 24 << 20;
-/// What the log holds between two checkpoints of the engine: what is buffered in memory in
-/// front of it, two to three times this much with its overhead, and twice that during a checkpoint.
+/// The bytes of the log between two checkpoints of the engine. The buffer in front of the engine takes two to three times this much
+/// memory, and twice that during a checkpoint.
 const LOG_SEGMENT_BYTES: u64 = 16 << 20;
 /// Cells of large transactions in a second for each processor: beside them reads take little longer than alone, on two
 /// processors that three servers and their clients share.
 const LARGE_CELLS_A_SECOND: u32 = 800;
-/// A connection to another tablet server is given up when that was silent for so long.
+/// A connection to another tablet server is closed after this without a response.
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Requests under way may end within this when the server stops.
-const GRACE: Duration = Duration::from_millis(200);
+/// When the server stops, requests under way may end within this.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A tablet server that listens.
 pub struct Server {
@@ -49,7 +49,7 @@ pub struct Server {
     exporter: Option<Exporter>,
     metrics: Arc<Metrics>,
     engine: Arc<dyn Engine>,
-    life: Incarnation,
+    incarnation: Incarnation,
     core: Core,
 }
 
@@ -77,27 +77,26 @@ impl Server {
             large_cells_a_second: LARGE_CELLS_A_SECOND.saturating_mul(processors),
             ..Limits::default()
         };
-        // As later: one that belongs to no cluster yet has nothing to recover either. What is wrong with the folder, who
-        // opens it says.
-        let lives = percolator_engine::identity(&options.data_dir)
+        // A server that belongs to no cluster has nothing to recover. To open the folder shows what is wrong with it.
+        let is_member = percolator_engine::identity(&options.data_dir)
             .ok()
             .flatten()
             .is_some_and(|identity| identity.cluster_id.is_some());
-        let (engine, life, mut core) =
-            percolator_server::while_recovering(&listener, lives, || {
+        let (engine, incarnation, mut core) =
+            percolator_server::while_recovering(&listener, is_member, || {
                 let engine: Arc<dyn Engine> =
                     Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
                 // The engine holds the folder's lock.
-                let life = match options.engine {
+                let incarnation = match options.engine {
                     EngineKind::Memory => Incarnation::without_folder(),
                     _ => Incarnation::begin(&options.data_dir, percolator_engine::LOCK_FILE),
                 };
                 let me = ServerIncarnation {
                     server: options.server.clone(),
-                    incarnation: life.incarnation,
+                    incarnation: incarnation.incarnation,
                 };
                 let core = Core::open(engine.clone(), limits, options.raw, me)?;
-                Ok::<_, Error>((engine, life, core))
+                Ok::<_, Error>((engine, incarnation, core))
             })??;
         let torn_bytes = engine.stats().torn_bytes;
         if torn_bytes > 0 {
@@ -110,7 +109,7 @@ impl Server {
         let exporter = options.traces.as_ref().map(export).transpose()?;
         let tracer = exporter.as_ref().map(Exporter::tracer);
         let traces = Traces::new(tracer, options.slow_request);
-        // Where nobody sees it, nothing is measured.
+        // Without an endpoint and traces nothing reads the measurements.
         if endpoint.is_some() || traces.is_some() {
             core.watch(Box::new(Meter::new(metrics.clone(), traces)));
         }
@@ -122,7 +121,7 @@ impl Server {
             exporter,
             metrics,
             engine,
-            life,
+            incarnation,
             core,
         })
     }
@@ -141,10 +140,6 @@ impl Server {
     ///
     /// # Errors
     /// The master refuses this server, or the disk lost a write.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "the parts of a server, from start to end"
-    )]
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let Self {
             options,
@@ -154,7 +149,7 @@ impl Server {
             exporter: _exporter,
             metrics,
             engine,
-            life,
+            incarnation,
             core,
         } = self;
         let metrics_address = endpoint.as_ref().map(endpoint::Listener::address);
@@ -188,34 +183,39 @@ impl Server {
             address: advertised(options.advertise.as_deref(), address)?,
             metrics_address,
             cluster_id,
-            process: life,
+            process: incarnation,
         };
         let leaving = beat.clone();
         let resolver = LockResolver::connect(&beat.master).map_err(Error::Master)?;
         let peers = TabletPeers::connect(&beat.master, PEER_TIMEOUT).map_err(Error::Master)?;
         let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
         let heartbeats = shared.clone().heartbeats(beat, folder);
-        let (mut failed, lives) = (stopped.clone(), engine.clone());
-        let stopping = shared.clone();
-        let stops = async move {
-            shutdown.await;
-            stopping.move_tablets_off(options.drain_on_stop).await;
-        };
-        let ending = async move {
-            tokio::select! {
-                () = stops => None,
-                failure = failed.wait_for(Option::is_some) => {
-                    failure.ok().and_then(|failure| failure.clone())
-                }
-                stalled = stall.exceeds(options.disk_stall_max, || lives.signs_of_life()) => Some(stalled),
+        let drained = {
+            let (shared, drain_on_stop) = (shared.clone(), options.drain_on_stop);
+            async move {
+                shutdown.await;
+                shared.move_tablets_off(drain_on_stop).await;
             }
         };
+        let ending = ending(
+            drained,
+            stopped,
+            stall,
+            options.disk_stall_max,
+            engine.clone(),
+        );
         let (ended, end) = oneshot::channel();
         let known = Arc::downgrade(&shared);
         let passes = move |probe| known.upgrade().is_some_and(|shared| shared.passes(probe));
-        let serving = percolator_server::serve_when(listener, service, passes, GRACE, async move {
-            let _ = ended.send(ending.await);
-        });
+        let serving = percolator_server::serve_when(
+            listener,
+            service,
+            passes,
+            SHUTDOWN_TIMEOUT,
+            async move {
+                let _ = ended.send(ending.await);
+            },
+        );
         shared.begin();
         let result = tokio::select! {
             result = serving => result.map_err(Error::from),
@@ -233,7 +233,24 @@ impl Server {
     }
 }
 
-/// Gives the lease back when the server has ended with this, and its folder, unless that takes too long.
+/// Waits until the server is drained, or its disk has failed or stalls. Returns the failure.
+async fn ending(
+    drained: impl Future<Output = ()>,
+    mut stopped: watch::Receiver<Option<String>>,
+    stall: StallWatch,
+    stall_max: Duration,
+    engine: Arc<dyn Engine>,
+) -> Option<String> {
+    tokio::select! {
+        () = drained => None,
+        failure = stopped.wait_for(Option::is_some) => {
+            failure.ok().and_then(|failure| failure.clone())
+        }
+        stalled = stall.exceeds(stall_max, || engine.signs_of_life()) => Some(stalled),
+    }
+}
+
+/// Gives the lease and the folder back after this end of the server, unless that takes too long.
 async fn leave(
     ended: Result<(), Error>,
     shared: Arc<Shared>,
@@ -246,17 +263,17 @@ async fn leave(
     // The committer ends when the last holder of its channel does; it doesn't hold up the end.
     let close = tokio::task::spawn_blocking(move || engine.close());
     if let Err(Error::Stopped(failure)) = &ended {
-        // What was answered is durable, and nothing more is.
+        // All that was answered is durable, and nothing else is.
         last.failure.clone_from(failure);
         heartbeat::leave(&leaving, cluster_id, last).await;
         return ended;
     }
     ended?;
-    // What is left for the store, the next start has from the log.
+    // The next start replays from the log what the store doesn't have.
     if let Ok(Ok(closed)) = tokio::time::timeout(stall_max, close).await {
         closed?;
     }
-    // Nobody is answered any more, and all that was is in the folder.
+    // No request is answered any more, and the folder has all that was answered.
     heartbeat::leave(&leaving, cluster_id, last).await;
     Ok(())
 }

@@ -101,20 +101,7 @@ impl Work {
                 start_ts: timestamp(request.start_ts, "start_ts")?,
                 places: places(request.cells)?,
             },
-            B::CheckStatus(request) => {
-                let query = StatusQuery {
-                    start_ts: timestamp(request.start_ts, "start_ts")?,
-                    now: timestamp(request.now, "now")?,
-                    push_past: (request.push_past > 0)
-                        .then(|| Timestamp::from_u64(request.push_past)),
-                    force: request.force,
-                    met_ttl_ms: request.met_ttl_ms,
-                };
-                if query.push_past.is_some_and(|snapshot| snapshot > query.now) {
-                    return Err(invalid("push_past is above now: no snapshot is").into());
-                }
-                Operation::CheckStatus(query, primary(request.primary)?)
-            }
+            B::CheckStatus(request) => read_check_status(request)?,
             B::KeepAlive(request) => Operation::KeepAlive {
                 start_ts: timestamp(request.start_ts, "start_ts")?,
                 ttl_ms: request.ttl_ms,
@@ -434,6 +421,20 @@ fn read_prewrite(request: v1::PrewriteRequest) -> Result<Operation, Refusal> {
         txn,
         mutations,
     })
+}
+
+fn read_check_status(request: v1::CheckStatusRequest) -> Result<Operation, Refusal> {
+    let query = StatusQuery {
+        start_ts: timestamp(request.start_ts, "start_ts")?,
+        now: timestamp(request.now, "now")?,
+        push_past: (request.push_past > 0).then(|| Timestamp::from_u64(request.push_past)),
+        force: request.force,
+        met_ttl_ms: request.met_ttl_ms,
+    };
+    if query.push_past.is_some_and(|snapshot| snapshot > query.now) {
+        return Err(invalid("push_past is above now: no snapshot is"));
+    }
+    Ok(Operation::CheckStatus(query, primary(request.primary)?))
 }
 
 fn read_chain(chain: Option<v1::Chain>) -> Result<Option<Box<Chain>>, Refusal> {

@@ -27,29 +27,15 @@ impl Core {
     pub(super) fn pull(&mut self, request: &PullRequest) -> Result<PullResponse, Refusal> {
         self.state.check_addressee(request.to.clone())?;
         self.state.check_leased()?;
-        let PullRequest { id, epoch, .. } = *request;
-        let resolved_ts = request.resolved_ts;
+        let PullRequest {
+            id, resolved_ts, ..
+        } = *request;
         let is_resolved =
             self.resolution.resolved_ts() >= resolved_ts || mutants::on(Mutant::MovedUnresolved);
-        if self.state.leaving.begins(request) {
-            let known = self.state.tablets.get(id);
-            let Some(tablet) = known.filter(|it| it.epoch == epoch && !it.is_frozen()) else {
-                return Ok(PullResponse::Over(format!(
-                    "its owner does not serve tablet {id} at epoch {epoch}"
-                )));
-            };
-            let tablet = tablet.clone();
-            if !is_resolved && self.resolution.is_blocked() {
-                // The copy would be of no use.
-                let rows = Range::of(&tablet);
-                let found = locks::search(&*self.state.engine, &rows, resolved_ts)?;
-                if found == LockSearch::Found {
-                    return Ok(PullResponse::Over(OLD_LOCKS.into()));
-                }
-            }
-            // An older attempt, which ends now, may have closed it.
-            self.state.tablets.reopen(id);
-            self.state.leaving.begin(&tablet, request);
+        if self.state.leaving.begins(request)
+            && let Some(refusal) = self.begin_departure(request, is_resolved)?
+        {
+            return Ok(PullResponse::Over(refusal));
         }
         let engine = &*self.state.engine;
         let source =
@@ -96,6 +82,33 @@ impl Core {
                 PullResponse::Over(reason)
             }
         })
+    }
+
+    /// Begins the departure of a tablet. Returns the reason if it stays.
+    fn begin_departure(
+        &mut self,
+        request: &PullRequest,
+        is_resolved: bool,
+    ) -> Result<Option<String>, crate::Error> {
+        let PullRequest { id, epoch, .. } = *request;
+        let known = self.state.tablets.get(id);
+        let Some(tablet) = known.filter(|it| it.epoch == epoch && !it.is_frozen()) else {
+            return Ok(Some(format!(
+                "its owner does not serve tablet {id} at epoch {epoch}"
+            )));
+        };
+        if !is_resolved && self.resolution.is_blocked() {
+            // The copy would be of no use.
+            let rows = Range::of(tablet);
+            let found = locks::search(&*self.state.engine, &rows, request.resolved_ts)?;
+            if found == LockSearch::Found {
+                return Ok(Some(OLD_LOCKS.into()));
+            }
+        }
+        self.state.leaving.begin(tablet, request);
+        // An older attempt, which ends now, may have closed the tablet.
+        self.state.tablets.reopen(id);
+        Ok(None)
     }
 
     /// Up to where the locks of a closed tablet are resolved. It changes no more, so that other tablets' locks don't matter.
