@@ -13,7 +13,7 @@ use percolator_telemetry::otlp::Exporter;
 use percolator_wire::v1;
 use percolator_wire::v1::tablets_server::TabletsServer;
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::committer::Committer;
 use crate::core::Core;
@@ -186,44 +186,28 @@ impl Server {
             process: incarnation,
         };
         let leaving = beat.clone();
-        let resolver = LockResolver::connect(&beat.master).map_err(Error::Master)?;
-        let peers = TabletPeers::connect(&beat.master, PEER_TIMEOUT).map_err(Error::Master)?;
+        let tasks = background_tasks(&beat.master, shared.clone(), committed)?;
         let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
         let heartbeats = shared.clone().heartbeats(beat, folder);
-        let drained = {
-            let (shared, drain_on_stop) = (shared.clone(), options.drain_on_stop);
-            async move {
-                shutdown.await;
-                shared.move_tablets_off(drain_on_stop).await;
-            }
+        let stalled = {
+            let (engine, stall_max) = (engine.clone(), options.disk_stall_max);
+            async move { stall.exceeds(stall_max, || engine.signs_of_life()).await }
         };
-        let ending = ending(
-            drained,
-            stopped,
-            stall,
-            options.disk_stall_max,
-            engine.clone(),
-        );
+        let drained = drained(shutdown, shared.clone(), options.drain_on_stop);
+        let ending = ending(drained, stopped, stalled);
         let (ended, end) = oneshot::channel();
         let known = Arc::downgrade(&shared);
         let passes = move |probe| known.upgrade().is_some_and(|shared| shared.passes(probe));
-        let serving = percolator_server::serve_when(
-            listener,
-            service,
-            passes,
-            SHUTDOWN_TIMEOUT,
-            async move {
-                let _ = ended.send(ending.await);
-            },
-        );
+        let ending = async move {
+            let _ = ended.send(ending.await);
+        };
+        let serving =
+            percolator_server::serve_when(listener, service, passes, SHUTDOWN_TIMEOUT, ending);
         shared.begin();
         let result = tokio::select! {
             result = serving => result.map_err(Error::from),
             result = heartbeats => result.map_err(Error::from),
-            () = shared.clone().answer_committed(committed) => Ok(()),
-            () = shared.clone().tick() => Ok(()),
-            () = resolve_locks(&resolver, &shared) => Ok(()),
-            () = get_tablets(&peers, &shared) => Ok(()),
+            () = tasks => Ok(()),
         };
         let ended = match end.await.ok().flatten() {
             Some(failure) => Err(Error::Stopped(failure)),
@@ -233,20 +217,42 @@ impl Server {
     }
 }
 
+/// The tasks beside the requests. They go on for ever.
+fn background_tasks(
+    master: &str,
+    shared: Arc<Shared>,
+    committed: mpsc::UnboundedReceiver<Result<(), percolator_engine::Error>>,
+) -> Result<impl Future<Output = ()> + use<>, Error> {
+    let resolver = LockResolver::connect(master).map_err(Error::Master)?;
+    let peers = TabletPeers::connect(master, PEER_TIMEOUT).map_err(Error::Master)?;
+    Ok(async move {
+        tokio::select! {
+            () = shared.clone().answer_committed(committed) => {}
+            () = shared.clone().tick() => {}
+            () = resolve_locks(&resolver, &shared) => {}
+            () = get_tablets(&peers, &shared) => {}
+        }
+    })
+}
+
+/// Waits for the shutdown, and then until other servers have the tablets, for at most `longest`.
+async fn drained(shutdown: impl Future<Output = ()>, shared: Arc<Shared>, longest: Duration) {
+    shutdown.await;
+    shared.move_tablets_off(longest).await;
+}
+
 /// Waits until the server is drained, or its disk has failed or stalls. Returns the failure.
 async fn ending(
     drained: impl Future<Output = ()>,
     mut stopped: watch::Receiver<Option<String>>,
-    stall: StallWatch,
-    stall_max: Duration,
-    engine: Arc<dyn Engine>,
+    stalled: impl Future<Output = String>,
 ) -> Option<String> {
     tokio::select! {
         () = drained => None,
         failure = stopped.wait_for(Option::is_some) => {
             failure.ok().and_then(|failure| failure.clone())
         }
-        stalled = stall.exceeds(stall_max, || engine.signs_of_life()) => Some(stalled),
+        failure = stalled => Some(failure),
     }
 }
 
