@@ -12,7 +12,7 @@ use percolator_protocol::types::{Tablet, Timestamp};
 
 use crate::Error;
 use crate::latches::Ticket;
-use crate::leaving::Range;
+use crate::leaving::KeyRange;
 use crate::peers::{
     MoveCall, MoveRequest, MovedEntry, PullRequest, ServerIncarnation, ServerLocation, TakeRequest,
     Unanswered,
@@ -416,8 +416,8 @@ impl Arrival {
     }
 
     /// All keys of the tablet.
-    pub(crate) fn rows(&self) -> Range {
-        Range::of(&self.record.tablet)
+    pub(crate) fn rows(&self) -> KeyRange {
+        KeyRange::of(&self.record.tablet)
     }
 
     /// Its owner has responded.

@@ -10,7 +10,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
 use crate::reads::has_read;
-use crate::scan_part::{Range, locks_in, met_from};
+use crate::scan_part::{CellRange, locks_in, met_from};
 use crate::state::State;
 use crate::work::invalid;
 use crate::{Error, Refusal, store};
@@ -58,7 +58,7 @@ pub(crate) fn scan(
     state.recent.borrow_mut().follow(tablet, snapshot.ts);
     let (range, start) = range_of(tablet, changed, request);
     // Locks first, as in `reads`.
-    let mut obstacle = Obstacle::find(state, snapshot, &range)?;
+    let mut obstacle = ScanObstacle::find(state, snapshot, &range)?;
     if let Some(obstacle) = &mut obstacle
         && obstacle.end < start
     {
@@ -94,7 +94,7 @@ fn range_of(
     tablet: &Tablet,
     changed: &v1::ChangedBetween,
     request: &v1::ScanRequest,
-) -> (Range, Vec<u8>) {
+) -> (CellRange, Vec<u8>) {
     let rows = tablet.rows.within(&request.start_row, &request.end_row);
     let first_row = key::row_bound(tablet.table, &rows.start);
     let (locks_start, start) = match &request.after {
@@ -114,7 +114,7 @@ fn range_of(
             (locks_start.max(first_row.clone()), start.max(first_row))
         }
     };
-    let range = Range {
+    let range = CellRange {
         start: locks_start,
         end: key::rows_end(tablet.table, &rows.end),
         reverse: false,
@@ -123,15 +123,19 @@ fn range_of(
 }
 
 /// A lock, or the limit of locks, that ends a page before the end of the range.
-struct Obstacle {
+struct ScanObstacle {
     end: Vec<u8>,
     cell: Cell,
     resume_ts: u64,
     met: Vec<v1::MetLock>,
 }
 
-impl Obstacle {
-    fn find(state: &State, snapshot: Snapshot<'_>, range: &Range) -> Result<Option<Self>, Error> {
+impl ScanObstacle {
+    fn find(
+        state: &State,
+        snapshot: Snapshot<'_>,
+        range: &CellRange,
+    ) -> Result<Option<Self>, Error> {
         let most = state.limits.scan_locks;
         let locks = locks_in(&*state.engine, range, Direction::Forward, most)?;
         let last = (locks.len() == most).then(|| locks[most - 1].0.clone());

@@ -16,8 +16,8 @@ use crate::index::{Hidden, Item};
 use crate::latches;
 use crate::notify::Notified;
 use crate::peers::DepartedTablet;
-use crate::probe::Committed;
-use crate::progress::Change;
+use crate::probe::CommitKind;
+use crate::progress::TabletGarbageChange;
 use crate::state::State;
 use crate::store::{self, LockChange, Version};
 use crate::tablets::GcSettingsCopy;
@@ -98,7 +98,7 @@ pub(crate) struct Decision {
     /// This transaction's cells are prewritten by it; it may not commit below what has been read until the batch is durable.
     pub(crate) prewritten: Option<Timestamp>,
     /// A transaction is committed by it: this decides for all its cells.
-    pub(crate) commits: Option<Committed>,
+    pub(crate) commits: Option<CommitKind>,
     pub(crate) tablet_change: Option<TabletChange>,
     /// What the points are then, where they are raised.
     pub(crate) points: Option<Points>,
@@ -129,7 +129,7 @@ pub(crate) struct GarbageChanges {
     /// The records are those of a tablet that this server gets.
     pub(crate) arrives: bool,
     /// By tablet.
-    pub(crate) counts: BTreeMap<u64, Change>,
+    pub(crate) counts: BTreeMap<u64, TabletGarbageChange>,
     /// The lowest entry of the index that is made.
     pub(crate) lowest_entry: Option<Timestamp>,
     /// The lowest one of fates.
@@ -172,8 +172,8 @@ impl Decision {
         let primary = own.filter(|lock| lock.primary == *cell);
         if let Some(lock) = primary.filter(|_| effects.iter().any(writes)) {
             self.commits = Some(match lock.generation {
-                0 => Committed::TwoPhase,
-                _ => Committed::Large,
+                0 => CommitKind::TwoPhase,
+                _ => CommitKind::Large,
             });
         }
     }

@@ -37,7 +37,7 @@ pub(crate) type Piece = Vec<(Bytes, Entry)>;
 
 /// What an entry of this time says of a cell.
 #[derive(Clone, Copy)]
-struct Said {
+struct IndexedGarbage {
     of_fates: bool,
     ts: Timestamp,
     hidden: Hidden,
@@ -140,14 +140,17 @@ pub(crate) fn rows(piece: &Piece) -> impl Iterator<Item = RowHash> {
 /// Decides what of the piece goes; it holds its latches.
 pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
     let mut decision = Decision::new();
-    let mut cells: BTreeMap<&Bytes, Vec<Said>> = BTreeMap::new();
+    let mut cells: BTreeMap<&Bytes, Vec<IndexedGarbage>> = BTreeMap::new();
     for (_, entry) in &piece {
         for item in &entry.items {
-            cells.entry(&item.cell_key).or_default().push(Said {
-                of_fates: entry.of_fates,
-                ts: entry.ts,
-                hidden: item.hidden,
-            });
+            cells
+                .entry(&item.cell_key)
+                .or_default()
+                .push(IndexedGarbage {
+                    of_fates: entry.of_fates,
+                    ts: entry.ts,
+                    hidden: item.hidden,
+                });
         }
     }
     // Of these cells the entries stay; of the others they don't.
@@ -255,7 +258,7 @@ fn keep_fate(decision: &mut Decision, ts: Timestamp, cell_key: &Bytes, hidden: H
 }
 
 /// What goes of a cell: what its entries say, or, where one doesn't, what its records do.
-fn collect(state: &State, cell_key: &[u8], said: &[Said]) -> Result<Collected, Error> {
+fn collect(state: &State, cell_key: &[u8], said: &[IndexedGarbage]) -> Result<Collected, Error> {
     let points = state.points.now();
     let mut all = Collected {
         done: true,

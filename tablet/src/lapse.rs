@@ -1,11 +1,10 @@
-//! The end of a lease by this machine's clock: it comes when the master was not heard for so long.
+//! The end of a lease by this machine's clock, if the master answers no heartbeat.
 //!
-//! Correctness rests on the lease in timestamps (`protocol::lease`). This ends sooner what requests that were long on their
-//! way could still decide.
+//! Correctness rests on the lease in timestamps (`protocol::lease`). This clock refuses delayed requests sooner.
 
 use std::time::Duration;
 
-/// When a lease is over, unless the master is heard before. Times are of a clock that goes on while the machine sleeps.
+/// The end of the lease, unless the master renews it. Times are of a clock that goes on while the machine sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Lapse {
     sent: Duration,
@@ -13,17 +12,17 @@ pub(crate) struct Lapse {
 }
 
 impl Lapse {
-    /// A heartbeat is sent now.
-    pub(crate) fn sends(&mut self, now: Duration) {
+    /// Notes that a heartbeat is sent.
+    pub(crate) fn sent(&mut self, now: Duration) {
         self.sent = now;
     }
 
-    /// It was answered: the lease lasts for so long from when it was sent.
-    pub(crate) fn heard(&mut self, lease_ms: u32) {
+    /// Notes that the last heartbeat was answered: the lease lasts this long from when it was sent.
+    pub(crate) fn renewed(&mut self, lease_ms: u32) {
         self.over_at = Some(self.sent + Duration::from_millis(lease_ms.into()));
     }
 
-    /// Whether it is over now. Says so once.
+    /// Whether the lease has ended. Returns true once.
     pub(crate) fn is_due(&mut self, now: Duration) -> bool {
         self.over_at.take_if(|at| now >= *at).is_some()
     }

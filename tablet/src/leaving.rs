@@ -50,7 +50,7 @@ pub(crate) struct Departure {
     attempt: u64,
     /// The number of this copy. A late request for the first chunk may begin a second one of the same attempt.
     copy: u64,
-    rows: Range,
+    rows: KeyRange,
     phase: Phase,
     /// The column and the key at which the copy continues.
     column: usize,
@@ -80,12 +80,12 @@ enum Phase {
 
 /// Keys of a tablet, the same in all columns.
 #[derive(Clone, Debug)]
-pub(crate) struct Range {
+pub(crate) struct KeyRange {
     pub(crate) start: Vec<u8>,
     pub(crate) end: Vec<u8>,
 }
 
-impl Range {
+impl KeyRange {
     pub(crate) fn of(tablet: &Tablet) -> Self {
         Self {
             start: key::row_bound(tablet.table, &tablet.rows.start),
@@ -115,7 +115,7 @@ pub(crate) struct Source<'a> {
     /// No change of the tablet is on its way to the disk.
     pub(crate) is_quiet: bool,
     /// Whether these rows may have locks below the receiver's resolved_ts.
-    pub(crate) may_have_old_locks: &'a dyn Fn(&Range) -> Result<bool, Error>,
+    pub(crate) may_have_old_locks: &'a dyn Fn(&KeyRange) -> Result<bool, Error>,
 }
 
 /// A chunk for the receiver.
@@ -147,7 +147,7 @@ impl Leaving {
 
     /// Begins the copy of this tablet.
     pub(crate) fn begin(&mut self, tablet: &Tablet, request: &PullRequest) {
-        let rows = Range::of(tablet);
+        let rows = KeyRange::of(tablet);
         self.copies += 1;
         let departure = Departure {
             by: request.by.clone(),
@@ -169,7 +169,7 @@ impl Leaving {
     }
 
     /// The keys of the tablet, if it is on its way.
-    pub(crate) fn rows(&self, id: u64) -> Option<&Range> {
+    pub(crate) fn rows(&self, id: u64) -> Option<&KeyRange> {
         self.tablets.get(&id).map(|departure| &departure.rows)
     }
 
@@ -523,7 +523,7 @@ mod tests {
         let value = vec![0; 1 << 20];
         let mut most = 0;
         for n in 0..200_u64 {
-            let key = [&Range::of(&tablet).start[..], &n.to_be_bytes()].concat();
+            let key = [&KeyRange::of(&tablet).start[..], &n.to_be_bytes()].concat();
             let mut batch = Batch::default();
             batch.put(Column::Data, key, value.clone());
             leaving.tap(&batch);

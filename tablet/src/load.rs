@@ -1,4 +1,4 @@
-//! Which tablets are asked for, and how much: the rows that everybody wants lie in one of them.
+//! Counts the requests for each tablet: hot rows show as a tablet with many.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +12,19 @@ use percolator_wire::v1::request::Body as Ask;
 use crate::probe::{Method, Probe, tablets};
 use crate::tablets::Tablets;
 
-/// What was asked of one tablet.
+/// The load of one tablet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) requests: u64,
-    /// Of rows, columns and values.
+    /// Bytes of rows, columns and values.
     pub(crate) bytes: u64,
 }
 
-/// By tablet: reads, and writes.
+/// The loads of tablets by id: reads, and writes.
 pub(crate) type Loads = BTreeMap<u64, [Load; 2]>;
 
-/// Tells of which tablets the request is; of those alone that are here, whatever it names.
-pub(crate) fn tell(
+/// Counts a request for the tablets that it names, if they are here.
+pub(crate) fn count(
     probe: &dyn Probe,
     here: &Tablets,
     method: Option<Method>,
@@ -49,7 +49,7 @@ pub(crate) fn tell(
 }
 
 impl Load {
-    /// Of a request that is counted elsewhere.
+    /// The bytes of a request that is counted elsewhere.
     pub(crate) fn of_bytes(bytes: usize) -> Self {
         Self {
             requests: 0,
@@ -87,7 +87,7 @@ impl LoadCounters {
         })
     }
 
-    /// There was more of it.
+    /// Adds these loads.
     pub(crate) fn more(&self, loads: Loads) {
         let mut state = self.state.lock();
         for (tablet, kinds) in loads {
@@ -98,7 +98,7 @@ impl LoadCounters {
         }
     }
 
-    /// Shows what came since the last time, of the tablets that are here; the others aren't shown any more.
+    /// Shows the new loads of the tablets that are here, and removes the others' series.
     pub(crate) fn show(&self, here: &[Tablet]) {
         let State { named, new } = &mut *self.state.lock();
         let ids: BTreeSet<u64> = here.iter().map(|tablet| tablet.id).collect();
@@ -137,7 +137,7 @@ impl LoadCounters {
         let id = id.to_string();
         for kind in names::LOAD_KINDS {
             let labels = [id.as_str(), table, kind];
-            // One that isn't there needs no removing.
+            // A series that doesn't exist is an error to ignore.
             let _ = self.requests.remove_label_values(&labels);
             let _ = self.bytes.remove_label_values(&labels);
         }
@@ -180,7 +180,7 @@ mod tests {
         let shown = LoadCounters::new(&set).unwrap();
         let most = names::TABLETS_NAMED as u64;
         shown.more(reads(1..=most + 2));
-        // This one was here when it was asked for.
+        // This tablet was here when it was requested.
         shown.more(reads([most + 3]));
         shown.show(&tablets(1..=most + 2));
         let text = percolator_telemetry::text(&registry).unwrap();

@@ -7,7 +7,7 @@ use percolator_wire::{met_lock, v1};
 
 use crate::Error;
 use crate::Refusal;
-use crate::leaving::Range;
+use crate::leaving::KeyRange;
 use crate::state::State;
 use crate::store;
 
@@ -44,7 +44,7 @@ pub(crate) enum LockSearch {
 /// Whether a transaction that began below this has a lock in these rows, by what is durable.
 pub(crate) fn search(
     engine: &dyn Engine,
-    rows: &Range,
+    rows: &KeyRange,
     below: Timestamp,
 ) -> Result<LockSearch, Error> {
     let pairs = engine.scan(Column::Lock, &rows.start, &rows.end, Direction::Forward)?;

@@ -1,6 +1,5 @@
-//! Measures the core's work. What happens with every request costs a few nanoseconds: it is counted without atomics
-//! under the lock that the core has anyway, the clock is read once a turn, and the steps of one request in 16 are
-//! timed. The endpoint collects it when it is asked.
+//! Measures the core's work. Each request costs a few nanoseconds: it is counted without atomics under the lock that the core
+//! has anyway, the clock is read once a turn, and the steps of one request in 16 are timed. A scrape collects the counts.
 
 use std::cell::{RefCell, RefMut};
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::probe::{self, Limit, Method, Note, Probe, Step};
 use crate::trace::Traces;
 
-/// The steps of one request in so many are timed.
+/// The steps of one request in this many are timed.
 const TIMED_EVERY: u32 = 16;
 
 /// See the module's head.
@@ -64,11 +63,11 @@ struct Counted {
     /// When the requests of this turn came.
     came: u64,
     since_timed: u32,
-    /// What is being decided is timed; since when something is loaded, and for how long it was.
+    /// Whether the decision under way is timed, when its load began, and how long it loaded before.
     timing: bool,
     loading: u64,
     loaded: u64,
-    /// Answered in this turn.
+    /// The requests that were answered in this turn.
     answered: Vec<Note>,
     results: [[u64; names::RESULTS.len()]; names::METHODS.len()],
     durations: Vec<LocalHistogram>,
@@ -119,9 +118,9 @@ impl Meter {
         }
     }
 
-    /// What is told of the request.
-    fn told(&self, note: &Note) -> Option<(RefMut<'_, Traces>, u32)> {
-        Some((self.traces.as_ref()?.borrow_mut(), note.told?))
+    /// The traces, and the request's number there, if it is traced.
+    fn traced(&self, note: &Note) -> Option<(RefMut<'_, Traces>, u32)> {
+        Some((self.traces.as_ref()?.borrow_mut(), note.traced?))
     }
 }
 
@@ -147,7 +146,7 @@ impl Probe for Meter {
                 };
                 counted.steps[reply].observe(seconds(note.last, now));
             }
-            if let Some((mut traces, at)) = self.told(&note) {
+            if let Some((mut traces, at)) = self.traced(&note) {
                 traces.step(at, "reply", note.last, now);
                 traces.ended(at, method, &note, now);
             }
@@ -166,7 +165,7 @@ impl Probe for Meter {
             timed,
             came: counted.came,
             last: counted.came,
-            told: match &self.traces {
+            traced: match &self.traces {
                 Some(traces) => request
                     .filter(|_| method.is_some())
                     .and_then(|request| traces.borrow_mut().came(request)),
@@ -176,7 +175,7 @@ impl Probe for Meter {
     }
 
     fn of_table(&self, note: &Note, table: &str) {
-        if let Some((mut traces, at)) = self.told(note) {
+        if let Some((mut traces, at)) = self.traced(note) {
             traces.of_table(at, table);
         }
     }
@@ -188,7 +187,7 @@ impl Probe for Meter {
     }
 
     fn ended(&self, note: &mut Note, ended: Step) {
-        let (true, Some(method)) = (note.timed || note.told.is_some(), note.method) else {
+        let (true, Some(method)) = (note.timed || note.traced.is_some(), note.method) else {
             return;
         };
         let counted = &mut *self.counted.borrow_mut();
@@ -198,7 +197,7 @@ impl Probe for Meter {
             if note.timed {
                 counted.steps[step].observe(seconds(from, to));
             }
-            if let Some((mut traces, at)) = self.told(note) {
+            if let Some((mut traces, at)) = self.traced(note) {
                 traces.step(at, names::STEPS[step][1], from, to);
             }
         };
@@ -213,7 +212,7 @@ impl Probe for Meter {
             (Step::Decide, false) => {
                 let loaded = last + std::mem::take(&mut counted.loaded);
                 observe(step::LOAD, last, loaded);
-                // All but the time in which it was loaded.
+                // The decision without its loads.
                 observe(step::DECIDE, loaded, now);
                 counted.timing = false;
             }
@@ -250,18 +249,18 @@ impl Probe for Meter {
         let Some(method) = note.method else { return };
         let counted = &mut *self.counted.borrow_mut();
         let outcome = match result {
-            Ok(Some(body)) => self.look(counted, body),
+            Ok(Some(body)) => self.count(counted, body),
             Ok(None) => Outcome::Ok,
             Err(refusal) => refused(refusal),
         };
         counted.results[method as usize][outcome as usize] += 1;
-        if let Some((mut traces, at)) = self.told(&note) {
+        if let Some((mut traces, at)) = self.traced(&note) {
             traces.answered(at, names::RESULTS[outcome as usize]);
         }
         counted.answered.push(note);
     }
 
-    fn transaction(&self, how: probe::Committed) {
+    fn transaction(&self, how: probe::CommitKind) {
         self.counted.borrow().transactions[how as usize].inc();
     }
 
@@ -292,8 +291,8 @@ impl Probe for Meter {
 }
 
 impl Meter {
-    /// Counts what an answer tells, and says how the request ended.
-    fn look(&self, counted: &mut Counted, body: &Body) -> Outcome {
+    /// Counts what a response shows. Returns how the request ended.
+    fn count(&self, counted: &mut Counted, body: &Body) -> Outcome {
         match body {
             Body::GetOne(got) => met(&counted.met_by_reads, usize::from(got.locked.is_some())),
             Body::Get(got) => {
@@ -316,7 +315,7 @@ impl Meter {
                     &counted.met_by_writes,
                     reasons.clone().filter(locked).count(),
                 );
-                // What can't be cleared tells more than a lock.
+                // A reason that can't be cleared counts before a lock.
                 let worst = reasons.flatten().find_map(|reason| match reason {
                     Reason::Conflict(_) | Reason::NotNotified(_) => Some(Outcome::Conflict),
                     Reason::RolledBack(_) | Reason::Committed(_) => Some(Outcome::RolledBack),
@@ -364,7 +363,7 @@ fn refused(refusal: &Refusal) -> Outcome {
     }
 }
 
-/// Between two readings of the clock, which counts nanoseconds.
+/// Seconds between two readings of the clock, which counts nanoseconds.
 fn seconds(from: u64, to: u64) -> f64 {
     to.saturating_sub(from) as f64 / 1e9
 }
@@ -383,7 +382,7 @@ mod tests {
         assert_eq!(result(Outcome::TooLow), "too_low");
         assert_eq!(result(Outcome::Failed), "failed");
         assert_eq!(names::RESULTS.len(), Outcome::Failed as usize + 1);
-        let how = probe::Committed::Large as usize;
+        let how = probe::CommitKind::Large as usize;
         assert_eq!(names::COMMITTED[how], "large");
         assert_eq!(names::COMMITTED.len(), how + 1);
         assert_eq!(names::LIMITS[Limit::DecidedBytes as usize], "decided_bytes");
@@ -398,14 +397,14 @@ mod tests {
         let metrics = Arc::new(Metrics::new(64 << 20).unwrap());
         let meter = Meter::new(metrics.clone(), None);
         meter.turn_began(metrics.now());
-        // Of none more is told, whatever its client samples.
+        // The client samples the request, and the meter has no traces.
         let sampled = v1::Request {
             trace: Some(Box::new(v1::TraceContext::new(1, 2))),
             ..v1::Request::default()
         };
         for _ in 0..TIMED_EVERY {
             let mut note = meter.came(Some(Method::Commit), Some(&sampled));
-            assert_eq!(note.told, None);
+            assert_eq!(note.traced, None);
             for step in [
                 Step::Queue,
                 Step::Latch,

@@ -63,7 +63,7 @@ pub(crate) struct Metrics {
     garbage_oldest: Gauge,
     collected_versions: IntCounter,
     collected_bytes: IntCounter,
-    master_heard: Gauge,
+    master_answered: Gauge,
 }
 
 impl Metrics {
@@ -117,7 +117,7 @@ impl Metrics {
             garbage_oldest: set.seconds(names::GARBAGE_OLDEST)?,
             collected_versions: set.counter(names::COLLECTED_VERSIONS)?,
             collected_bytes: set.counter(names::COLLECTED_BYTES)?,
-            master_heard: set.seconds(names::MASTER_HEARD)?,
+            master_answered: set.seconds(names::MASTER_ANSWERED)?,
         };
         let limit = set.gauge(names::CACHE_LIMIT)?;
         limit.set(whole(cache_limit));
@@ -156,9 +156,10 @@ impl Metrics {
     }
 
     /// The master has answered a heartbeat.
-    pub(crate) fn heard_master(&self) {
+    pub(crate) fn master_has_answered(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        self.master_heard.set(now.unwrap_or_default().as_secs_f64());
+        self.master_answered
+            .set(now.unwrap_or_default().as_secs_f64());
     }
 
     /// The server as it is now.

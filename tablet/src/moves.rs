@@ -19,7 +19,7 @@ use crate::arriving::{self, ArrivalRecord, Step};
 use crate::decision::{Decision, TabletChange};
 use crate::index::{Hidden, Item};
 use crate::latches::{self, RowHash};
-use crate::leaving::Range;
+use crate::leaving::KeyRange;
 use crate::peers::{DepartedTablet, MovedEntry, ServerLocation, TakeOutcome, TakeRequest};
 use crate::state::State;
 use crate::store::{self, LockChange, version_record};
@@ -366,7 +366,7 @@ fn settle(state: &State, ids: Vec<u64>) -> Decision {
 ///
 /// # Errors
 /// The reason to give the tablet up.
-pub(crate) fn check_chunk(entries: &[MovedEntry], rows: &Range) -> Result<(), String> {
+pub(crate) fn check_chunk(entries: &[MovedEntry], rows: &KeyRange) -> Result<(), String> {
     let readable = |entry: &MovedEntry| {
         let value = entry.value.clone();
         match entry.column {

@@ -15,7 +15,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
 use crate::decision::{Decision, TabletChange};
-use crate::leaving::Range;
+use crate::leaving::KeyRange;
 use crate::places::Place;
 use crate::state::State;
 use crate::store;
@@ -238,7 +238,7 @@ pub(crate) fn unobserve(
     let tablet = one_tablet(state, refs)?;
     let was_observed = state.observed.has(tablet.id, &column);
     let mut decision = Decision::new();
-    let rows = Range::of(tablet);
+    let rows = KeyRange::of(tablet);
     let from = from.map(|cell| store::cell_key(&cell));
     let start = rows.start.clone().max(from.unwrap_or_default());
     let pairs = state
@@ -387,7 +387,7 @@ pub(crate) fn find(
     is_leased: impl Fn(&[u8]) -> bool,
 ) -> Result<FoundNotifications, Error> {
     let mut found = FoundNotifications::default();
-    let rows = Range::of(tablet);
+    let rows = KeyRange::of(tablet);
     let middle = after.max(&rows.start[..]);
     let mut looked_at = 0;
     for (start, end) in [(middle, &rows.end[..]), (&rows.start[..], middle)] {
@@ -440,7 +440,7 @@ fn locked_within(
     if state.filter.len() == 0 {
         return Ok((found, Bytes::new()));
     }
-    let rows = Range::of(tablet);
+    let rows = KeyRange::of(tablet);
     let start = after.max(&rows.start[..]);
     let pairs = state
         .engine
@@ -466,7 +466,7 @@ pub(crate) fn count(
     from: Option<&Cell>,
     response: &mut v1::NotificationsResponse,
 ) -> Result<(), Error> {
-    let rows = Range::of(tablet);
+    let rows = KeyRange::of(tablet);
     let start = match from {
         None => {
             let most = (COUNTED_MAX, COUNTED_MAX);

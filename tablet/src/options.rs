@@ -1,4 +1,4 @@
-//! How a tablet server is run.
+//! The options of a tablet server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use percolator_engine::EngineKind;
 use percolator_telemetry::otlp;
 
-/// How to run a tablet server.
+/// The options of a tablet server.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Its folder.
@@ -16,9 +16,9 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
     pub metrics_listen: Option<SocketAddr>,
-    /// Where to send spans of what clients trace; without it, nowhere.
+    /// Where to send spans; without it, nowhere.
     pub traces: Option<otlp::Settings>,
-    /// A request that takes so long is told in the log; without it, none.
+    /// A request that takes this long is logged; without it, none.
     pub slow_request: Option<Duration>,
     /// Where clients reach it, HOST:PORT; where it listens, if not given.
     pub advertise: Option<String>,
@@ -30,12 +30,12 @@ pub struct Options {
     pub engine: EngineKind,
     /// The engine's cache, in bytes.
     pub cache_bytes: u64,
-    /// A disk that takes no write for so long ends this server, so that another one can take its place.
+    /// The server stops when its disk takes no write for this long, so that another one can take its place.
     pub disk_stall_max: Duration,
-    /// It moves its tablets to others before it stops, for at most so long; zero: it doesn't.
+    /// How long the server moves its tablets to others before it stops; zero: it doesn't.
     pub drain_on_stop: Duration,
     /// Whether to allow the benchmark's plain reads and writes.
     pub raw: bool,
-    /// Whether what may be collected is indexed: not only to measure the price.
+    /// Whether garbage is indexed. Without it nothing is collected: for the benchmark of its price.
     pub index_garbage: bool,
 }

@@ -10,7 +10,7 @@ use percolator_wire::{prewrite_rejection, v1};
 
 use crate::decision::Decision;
 use crate::places::Place;
-use crate::probe::Committed;
+use crate::probe::CommitKind;
 use crate::state::State;
 use crate::store::{self, Version};
 use crate::{Refusal, latches, notify};
@@ -133,7 +133,7 @@ fn decide_one_phase(
         hashes.push(hash);
     }
     decision.held = Some((commit_ts, hashes));
-    decision.commits = Some(Committed::OnePhase);
+    decision.commits = Some(CommitKind::OnePhase);
     decision.answer = Some(answer(state, Vec::new(), true));
     Some(decision)
 }

@@ -1,5 +1,5 @@
-//! What the core tells of its work while it does it, for anyone who measures that. Nothing depends on it: in the
-//! simulator nobody listens. The core knows no clock; a probe may have one.
+//! The interface by which the core reports its work to whatever measures it. No decision depends on it: the simulator's probe
+//! is silent. The core knows no clock; a probe may have one.
 
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
@@ -33,7 +33,7 @@ pub(crate) enum Method {
 }
 
 impl Method {
-    /// Of a request; none for one that asks nothing.
+    /// The method of a request; `None`: it has no body.
     pub(crate) fn of(request: &v1::Request) -> Option<Self> {
         use v1::request::Body as B;
         Some(match request.body.as_ref()? {
@@ -58,7 +58,7 @@ impl Method {
         })
     }
 
-    /// Whether it only reads.
+    /// Whether requests of this method only read.
     pub(crate) fn reads(self) -> bool {
         use Method as M;
         matches!(
@@ -68,7 +68,7 @@ impl Method {
     }
 }
 
-/// A part of the way of a request, which has just ended.
+/// A part of a request's time, which has just ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// It waited for its turn.
@@ -98,7 +98,7 @@ pub(crate) enum Limit {
 
 /// How a transaction was committed; its number is its place in `percolator_telemetry::names::tablet::COMMITTED`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Committed {
+pub(crate) enum CommitKind {
     /// In one request.
     OnePhase,
     /// Prewritten, and then committed.
@@ -107,7 +107,7 @@ pub(crate) enum Committed {
     Large,
 }
 
-/// What the probe wants to know again of a request, which carries it along.
+/// The probe's note on a request, which the core passes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Note {
     /// `None`: a background task of the server.
@@ -118,8 +118,8 @@ pub(crate) struct Note {
     pub(crate) came: u64,
     /// When its last step ended.
     pub(crate) last: u64,
-    /// More is told of it, under this number.
-    pub(crate) told: Option<u32>,
+    /// The number of its trace, if it is traced.
+    pub(crate) traced: Option<u32>,
 }
 
 /// The numbers of the tablets that a request is about.
@@ -132,39 +132,39 @@ pub(crate) fn tablets(request: &v1::Request) -> impl Iterator<Item = u64> {
     one.into_iter().chain(listed)
 }
 
-/// Anyone who listens.
+/// A receiver of reports.
 pub(crate) trait Probe: Send {
-    /// What is handed over from now on came then, as the probe counts time.
+    /// A turn begins, with requests that came at this time, as the probe counts it.
     fn turn_began(&self, _: u64) {}
-    /// The answers of the turn have gone to their connections.
+    /// The responses of the turn have gone to their connections.
     fn turn_ended(&self) {}
-    /// A request came, of this kind; without a message where it is a command of the master.
+    /// A request of this method came. A command of the master has no message.
     fn came(&self, _: Option<Method>, _: Option<&v1::Request>) -> Note {
         Note::default()
     }
-    /// The request, of which more is told, is about rows of this table.
+    /// The traced request is about rows of this table.
     fn of_table(&self, _: &Note, _: &str) {}
-    /// More was asked of this tablet: to read, or to write.
+    /// A request reads or writes rows of this tablet.
     fn asked(&self, _: u64, _reads: bool, _: Load) {}
     /// A step of the request has ended.
     fn ended(&self, _: &mut Note, _: Step) {}
-    /// What a cell holds is being loaded, until [`Self::loaded`].
+    /// The state of a cell is being loaded, until [`Self::loaded`].
     fn loading(&self) {}
     /// See [`Self::loading`].
     fn loaded(&self) {}
-    /// A request has to wait for others that write its rows.
+    /// A request waits for others that write its rows.
     fn waits_for_rows(&self) {}
-    /// A request is refused for this.
+    /// A request is refused by this limit.
     fn limited(&self, _: Limit) {}
     /// A request is answered.
     fn answered(&self, _: Note, _: &Result<Option<Body>, Refusal>) {}
-    /// It is durable that a transaction is committed: once for each.
-    fn transaction(&self, _: Committed) {}
-    /// What was told so far is to be seen now.
+    /// The commit of a transaction is durable. Reported once for each.
+    fn transaction(&self, _: CommitKind) {}
+    /// Publishes the counts so far.
     fn flush(&self) {}
 }
 
-/// Nobody listens.
+/// A probe that ignores all reports.
 #[derive(Debug)]
 pub(crate) struct Silent;
 

@@ -37,7 +37,7 @@ struct Flags {
     /// nowhere.
     #[arg(long, value_name = "URL", env = otlp::ENDPOINT_VARIABLE)]
     otlp_endpoint: Option<String>,
-    /// Of the transactions that clients trace, this part is told of, from 0 to 1; the same one on every server.
+    /// Share of the transactions that clients trace of which this server sends spans, from 0 to 1; the same on every server.
     #[arg(
         long,
         value_name = "RATIO",
@@ -46,7 +46,7 @@ struct Flags {
         env = "PERCOLATOR_TABLET_OTLP_SAMPLE_RATIO"
     )]
     otlp_sample_ratio: f64,
-    /// Tell in the log of each request that takes so long, for example 100ms: where the time went. Default: of none.
+    /// Log each request that takes this long, for example 100ms, with the time of its steps. Default: none.
     #[arg(
         long,
         value_name = "DURATION",
@@ -80,7 +80,7 @@ struct Flags {
     /// The engine's cache, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, env = "PERCOLATOR_TABLET_CACHE_BYTES")]
     cache_bytes: u64,
-    /// End when the disk has neither taken a write nor refused it for so long, so that another server can take this one's
+    /// Exit when the disk has neither taken nor refused a write for this long, so that another server can take this one's
     /// place. Nothing that was answered is lost.
     #[arg(
         long,
@@ -90,8 +90,8 @@ struct Flags {
         env = "PERCOLATOR_TABLET_DISK_STALL_MAX"
     )]
     disk_stall_max: Duration,
-    /// Move the tablets to other servers before stopping, for at most so long; 0s: stop at once. Then the tablets are away until
-    /// this server has started again.
+    /// Move the tablets to other servers before stopping, for at most this long; 0s: stop at once. Tablets that stay are not served
+    /// until this server has started again.
     #[arg(
         long,
         value_name = "DURATION",
@@ -115,10 +115,11 @@ struct Flags {
 }
 
 impl Options {
-    /// What the program's arguments say, and the environment where they don't. The first one is the program's name.
+    /// The options in the program's arguments, and in the environment for those that are missing. The first argument is the
+    /// program's name.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// An argument is wrong.
     pub fn parse<A>(arguments: impl IntoIterator<Item = A>) -> Result<Self, clap::Error>
     where
         A: Into<OsString> + Clone,
@@ -148,7 +149,7 @@ impl Flags {
     }
 }
 
-/// Runs it, by the arguments of the process, to its end.
+/// Runs the server with the arguments of the process.
 pub fn main() -> ExitCode {
     let flags = Flags::parse();
     percolator_server::small_pages();

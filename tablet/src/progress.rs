@@ -24,7 +24,7 @@ pub(crate) struct TabletGarbage {
 
 /// A change of one tablet's garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct TabletGarbageChange {
     /// Items of the index that were made.
     pub(crate) made: u64,
     /// Items that are done with.
@@ -68,7 +68,7 @@ impl Progress {
     }
 
     /// This is durable.
-    pub(crate) fn changed(&mut self, tablet: u64, change: Change) {
+    pub(crate) fn changed(&mut self, tablet: u64, change: TabletGarbageChange) {
         let known = self.of(tablet);
         known.waiting = (known.waiting + change.made).saturating_sub(change.done);
         known.records += change.records;
@@ -123,7 +123,7 @@ impl Progress {
         if let Some(gone) = self.tablets.remove(&tablet) {
             self.changed(
                 0,
-                Change {
+                TabletGarbageChange {
                     made: gone.waiting,
                     done: 0,
                     records: gone.records,

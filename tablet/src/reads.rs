@@ -12,7 +12,7 @@ use percolator_wire::{met_lock, v1};
 use crate::asked::raw_key;
 use crate::load::Load;
 use crate::places::{Place, check_count};
-use crate::scan_part::{Part, PartEnd, PartMax, Range, scan_part};
+use crate::scan_part::{CellRange, Part, PartEnd, PartMax, scan_part};
 use crate::state::State;
 use crate::store;
 use crate::work::{invalid, timestamp};
@@ -308,9 +308,9 @@ fn get_rows(
 }
 
 /// The keys of a row, which lie at and behind its bound.
-fn row_range(row: &Cell, mut end: Vec<u8>) -> Range {
+fn row_range(row: &Cell, mut end: Vec<u8>) -> CellRange {
     end.extend_from_slice(&[0, 2]);
-    Range {
+    CellRange {
         start: key::cell(row.table, &row.row, b""),
         end,
         reverse: false,
@@ -332,7 +332,7 @@ fn scan(state: &State, refs: &[v1::TabletRef], request: v1::ScanRequest) -> Resu
         return changes::scan(state, asked, snapshot, changed, &request);
     }
     let rows = tablet.rows.within(&request.start_row, &request.end_row);
-    let mut range = Range {
+    let mut range = CellRange {
         start: key::row_bound(tablet.table, &rows.start),
         end: key::rows_end(tablet.table, &rows.end),
         reverse: request.reverse,

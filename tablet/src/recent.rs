@@ -24,7 +24,7 @@ pub(crate) struct Recent {
     /// When each table was scanned for changes last: no record that was decided then lies above.
     tables: BTreeMap<u32, Timestamp>,
     /// By id: what was scanned, and above which timestamp each of its changes is known.
-    tablets: BTreeMap<u64, Followed>,
+    tablets: BTreeMap<u64, FollowedTablet>,
     changes: BTreeSet<(Timestamp, Bytes)>,
     bytes: usize,
     /// Changes up to this one may be forgotten.
@@ -34,7 +34,7 @@ pub(crate) struct Recent {
 }
 
 #[derive(Debug)]
-struct Followed {
+struct FollowedTablet {
     table: u32,
     epoch: u64,
     known_above: Timestamp,
@@ -109,7 +109,7 @@ impl Recent {
         *asked = (*asked).max(now);
         let known = self.tablets.get(&tablet.id);
         if known.is_none_or(|known| known.epoch != tablet.epoch) {
-            let followed = Followed {
+            let followed = FollowedTablet {
                 table,
                 epoch: tablet.epoch,
                 known_above: self.high_ts,

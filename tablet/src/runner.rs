@@ -1,5 +1,5 @@
-//! A tablet server between its core and the world, without socket, clock or thread: answers go out and groups go to
-//! the disk in the right order, the master's words reach the core, and the server knows when it is not to be used.
+//! A tablet server around its core, without socket, clock or thread: it sends responses and groups in the right order, passes
+//! the master's commands and responses to the core, and knows whether the server is ready.
 //!
 //! [`crate::server`] runs it on a network, the simulator on a simulated one. Each of them is its [`Host`].
 
@@ -16,21 +16,21 @@ use crate::core::{Asker, Core, Reply, TabletCommand};
 use crate::lapse::Lapse;
 use crate::{MoveCall, MoveResponse, ServerIncarnation, ServerLocation, Unanswered};
 
-/// What a runner needs done.
+/// The I/O of a runner.
 pub trait Host {
-    /// Sends this answer. Who asked may have gone.
+    /// Sends this response. The caller may have gone.
     fn answer(&mut self, to: Asker, response: v1::Response);
 
-    /// Makes this group durable, and calls [`Runner::committed`] with what became of it. There is one at a time.
+    /// Makes this group durable, and calls [`Runner::committed`] with the result. There is one group at a time.
     fn commit(&mut self, group: Arc<Vec<Batch>>);
 
-    /// Calls [`Runner::tick`] sooner than [`Runner::next_tick`] said last.
+    /// Calls [`Runner::tick`] sooner than [`Runner::next_tick`] returned last.
     fn tick_sooner(&mut self);
 
     /// Ends the process, for this reason. Called once.
     fn stop(&mut self, failure: &str);
 
-    /// Something was done, and the next group is not taken yet. For tests.
+    /// Observes the core before the next group is taken. For tests.
     fn did(&mut self, _: &Core) {}
 }
 
@@ -55,16 +55,16 @@ pub struct OtherCluster {
     pub theirs: String,
 }
 
-/// Why nobody should be sent to this server.
+/// Why the server is not ready.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotReady {
-    /// It has heard of no master.
-    #[error("the master has not told yet to which cluster this server belongs")]
+    /// No master has accepted it.
+    #[error("no master has accepted this server yet")]
     NoCluster,
     /// Its disk lost a write, or can't be read.
     #[error("the disk failed: {0}")]
     Failed(String),
-    /// The master says that these tablets were here.
+    /// Tablets that the master knows of are missing.
     #[error(
         "{}{} tablets that were here are not any more, {first} among them, and nor are their rows: bring this server's \
          folder or volume back, or give up the tables that they belong to (`percolator tablet list` names them) \
@@ -73,40 +73,38 @@ pub enum NotReady {
         .count
     )]
     DataLost {
-        /// How many.
+        /// The number of tablets.
         count: usize,
         /// One of them.
         first: u64,
     },
 }
 
-/// A server that waits until others have its tablets goes on to its end when it has not heard the master for so long.
-const MASTER_SILENCE_MAX: Duration = Duration::from_secs(5);
+/// A server that waits until others have its tablets stops when the master has not answered for this long.
+const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// See the module's head. Every `now` is of one clock, which goes on while the machine sleeps.
 pub struct Runner<H> {
     core: Core,
     host: H,
-    /// The cluster that this server belongs to, once it is known: for those, too, who can't wait for the core.
+    /// The cluster that this server belongs to, once it is known. Shared with callers that can't wait for the core.
     cluster_id: Arc<OnceLock<String>>,
     lapse: Lapse,
-    /// Tablets that were here, as the master said last, and aren't any more.
+    /// Tablets that were here, as the master responded last, and are missing.
     lost: Vec<u64>,
     /// The version of this server's lists that the master has.
     lists_known: u64,
-    /// What the last heartbeat said of collection.
+    /// The collection, sizes and loads of the last heartbeat that had them.
     progress_sent: Option<v1::GcProgress>,
-    /// What the last one with sizes said of them.
     sizes_sent: Option<v1::TabletSizes>,
-    /// The same of loads.
     loads_sent: Option<v1::TabletLoads>,
-    /// The last heartbeat is not answered.
+    /// The master has not answered the last heartbeat.
     unanswered: bool,
-    /// Answers that are to be sent; kept for its room.
+    /// Responses to send. The field reuses the allocation.
     replies: Vec<Reply>,
     last_tick: Duration,
     next_tick: Duration,
-    /// It was told to end.
+    /// Set once the server has to stop.
     stopping: Option<Stopping>,
     is_stopped: bool,
 }
@@ -114,14 +112,14 @@ pub struct Runner<H> {
 /// A server that waits until others have its tablets.
 #[derive(Clone, Copy)]
 struct Stopping {
-    /// When the master was heard last, or this began.
-    heard_at: Duration,
-    /// The master has said that nothing keeps it.
+    /// When the master answered last, or when the wait began.
+    answered_at: Duration,
+    /// The master has responded that the server may stop.
     may: bool,
 }
 
 impl<H: Host> Runner<H> {
-    /// Of a core that has just been opened.
+    /// Runs a core that has just been opened.
     pub fn new(core: Core, cluster_id: Option<String>, host: H, now: Duration) -> Self {
         Self {
             core,
@@ -142,12 +140,12 @@ impl<H: Host> Runner<H> {
         }
     }
 
-    /// What it runs.
+    /// The core.
     pub fn core(&self) -> &Core {
         &self.core
     }
 
-    /// What runs it.
+    /// The host.
     pub fn host(&mut self) -> &mut H {
         &mut self.host
     }
@@ -157,12 +155,12 @@ impl<H: Host> Runner<H> {
         &self.cluster_id
     }
 
-    /// Takes what the core had to do when it was opened.
+    /// Carries out what opening the core has left to do.
     pub fn begin(&mut self, now: Duration) {
         self.turn(now, |_, _| {});
     }
 
-    /// Takes requests, which came at `came` as the core's probe counts time.
+    /// Takes requests that came at `came`, as the core's probe counts time.
     pub fn requests(
         &mut self,
         now: Duration,
@@ -208,7 +206,7 @@ impl<H: Host> Runner<H> {
         Ok(())
     }
 
-    /// The group that was given to the host is durable, or is not.
+    /// Takes the result of the group that the host has made durable.
     pub fn committed(&mut self, now: Duration, result: Result<(), Error>) {
         self.turn(now, |core, replies| core.committed(result, replies));
     }
@@ -220,15 +218,15 @@ impl<H: Host> Runner<H> {
         self.turn(now, |core, replies| core.tick(elapsed, replies));
     }
 
-    /// When [`Self::tick`] is to be called, from its last call on.
+    /// How long after its last call [`Self::tick`] has to be called.
     pub fn next_tick(&mut self) -> Duration {
         self.next_tick = self.core.next_tick();
         self.next_tick
     }
 
-    /// What a heartbeat says, in the fields from `tablets` on. It is sent now.
+    /// The next heartbeat's fields from `tablets` on. The caller sends it now.
     pub fn heartbeat(&mut self, now: Duration) -> v1::HeartbeatRequest {
-        self.lapse.sends(now);
+        self.lapse.sent(now);
         let obstacle = self.core.resolution().obstacle(now);
         let obstacle = obstacle.map(|(obstacle, age)| v1::LockObstacle {
             what: obstacle.what.clone(),
@@ -238,7 +236,7 @@ impl<H: Host> Runner<H> {
         self.core.correct_progress();
         let report = self.core.report();
         if std::mem::replace(&mut self.unanswered, true) {
-            // The master may have been started again.
+            // The master may have restarted.
             self.lists_known = 0;
         }
         let without_lists = report.lists_version == self.lists_known;
@@ -265,8 +263,7 @@ impl<H: Host> Runner<H> {
         self.core.next_to_resolve()
     }
 
-    /// What is to be asked of the owner of a tablet that this server gets; [`Self::asked`] is to be called with what became
-    /// of it.
+    /// The next call to an owner of a tablet that this server gets. The caller passes its result to [`Self::asked`].
     pub fn next_call(&mut self, now: Duration) -> Option<MoveCall> {
         self.core.next_call(now)
     }
@@ -276,7 +273,7 @@ impl<H: Host> Runner<H> {
         self.core.is_arriving()
     }
 
-    /// What became of a call.
+    /// Takes the result of a call.
     pub fn asked(
         &mut self,
         now: Duration,
@@ -299,40 +296,40 @@ impl<H: Host> Runner<H> {
         page.map_err(|error| error.to_string())
     }
 
-    /// Locks below this are resolved, or this is in the way.
+    /// Notes that locks below this are resolved, or the lock that can't be.
     pub fn resolved(&mut self, now: Duration, below: Timestamp, result: Result<(), Obstacle>) {
         self.core.locks_resolved(now, below, result);
     }
 
-    /// It durably belongs to this cluster now.
+    /// Notes that the server durably belongs to this cluster.
     pub fn adopted(&mut self, cluster_id: &str) {
         let _ = self.cluster_id.set(cluster_id.to_owned());
     }
 
-    /// The master has answered the last heartbeat.
-    pub fn heard(&mut self, now: Duration, told: &v1::HeartbeatResponse) {
-        let arrivals = told.settled_arrivals.iter();
+    /// Takes the master's response to the last heartbeat.
+    pub fn heartbeat_answered(&mut self, now: Duration, response: &v1::HeartbeatResponse) {
+        let arrivals = response.settled_arrivals.iter();
         let arrivals: Vec<(u64, u64)> = arrivals.map(|it| (it.id, it.epoch)).collect();
-        let owners = told.owners.iter().cloned();
+        let owners = response.owners.iter().cloned();
         let owners: Vec<ServerLocation> = owners.filter_map(|it| it.try_into().ok()).collect();
         self.turn(now, |core, replies| {
-            core.lease(told.into());
-            core.keep(told.gc.map(Into::into), replies);
-            core.reach(told.into(), replies);
-            core.settle(&told.settled_moves, replies);
+            core.lease(response.into());
+            core.keep(response.gc.map(Into::into), replies);
+            core.reach(response.into(), replies);
+            core.settle(&response.settled_moves, replies);
             core.settle_arrivals(&arrivals, replies);
             core.locate_owners(&owners);
-            core.split_above(told.split_bytes, told.split_load);
-            core.drain(told.draining);
+            core.split_above(response.split_bytes, response.split_load);
+            core.drain(response.draining);
         });
         if let Some(stopping) = &mut self.stopping {
-            stopping.heard_at = now;
-            stopping.may |= told.may_stop;
+            stopping.answered_at = now;
+            stopping.may |= response.may_stop;
         }
-        self.lapse.heard(told.lease_ms);
-        self.lists_known = told.lists_version;
+        self.lapse.renewed(response.lease_ms);
+        self.lists_known = response.lists_version;
         self.unanswered = false;
-        let lost = self.core.lacks(&told.missing_tablets);
+        let lost = self.core.missing(&response.missing_tablets);
         if self.lost != lost && !mutants::on(Mutant::LossNotNoticed) {
             if !lost.is_empty() {
                 tracing::error!(tablets = ?lost, "tablets that were here are lost, with their rows");
@@ -341,26 +338,25 @@ impl<H: Host> Runner<H> {
         }
     }
 
-    /// It was told to end: from now on it asks the master that others get its tablets, and serves meanwhile.
+    /// Begins to stop: heartbeats request from now on that other servers get the tablets, and the server serves meanwhile.
     pub fn stop_when_empty(&mut self, now: Duration) {
         self.stopping.get_or_insert(Stopping {
-            heard_at: now,
+            answered_at: now,
             may: false,
         });
     }
 
-    /// Whether nothing keeps a server that was told to end: others have its tablets, or nobody takes them, or no master can be
-    /// heard.
+    /// Whether a server that has to stop may do so: other servers have its tablets, or none takes them, or no master answers.
     pub fn may_stop(&self, now: Duration) -> bool {
         self.stopping.is_some_and(|stopping| {
-            stopping.may || now.saturating_sub(stopping.heard_at) > MASTER_SILENCE_MAX
+            stopping.may || now.saturating_sub(stopping.answered_at) > MASTER_TIMEOUT
         })
     }
 
-    /// Whether anybody should be sent here.
+    /// Checks that the server is ready.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it is not.
     pub fn ready(&self) -> Result<(), NotReady> {
         if self.cluster_id.get().is_none() {
             return Err(NotReady::NoCluster);
@@ -377,7 +373,7 @@ impl<H: Host> Runner<H> {
         }
     }
 
-    /// Lets the core do something, sends the answers that come of it, and the next group to the disk.
+    /// Runs the core, sends its responses, and sends the next group to the disk.
     fn turn(&mut self, now: Duration, act: impl FnOnce(&mut Core, &mut Vec<Reply>)) {
         if self.lapse.is_due(now) {
             self.core.lapse();
@@ -403,15 +399,15 @@ impl<H: Host> Runner<H> {
     }
 }
 
-/// A heartbeat without lists doesn't say again what the last one with this said.
+/// Clears a field of a heartbeat without lists if an earlier heartbeat had the same value.
 fn leave_out<T: Clone + PartialEq>(
-    said: &mut Option<T>,
+    field: &mut Option<T>,
     sent: &mut Option<T>,
     without_lists: bool,
 ) {
-    if without_lists && said == sent {
-        *said = None;
+    if without_lists && field == sent {
+        *field = None;
     } else {
-        sent.clone_from(said);
+        sent.clone_from(field);
     }
 }

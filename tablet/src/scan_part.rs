@@ -19,13 +19,13 @@ use crate::{Error, Refusal};
 const CELL_BYTES: usize = 16;
 
 /// A range of cells' keys.
-pub(crate) struct Range {
+pub(crate) struct CellRange {
     pub(crate) start: Vec<u8>,
     pub(crate) end: Vec<u8>,
     pub(crate) reverse: bool,
 }
 
-impl Range {
+impl CellRange {
     fn direction(&self) -> Direction {
         if self.reverse {
             Direction::Reverse
@@ -79,7 +79,7 @@ pub(crate) fn scan_part(
     state: &State,
     engine: &dyn percolator_engine::Read,
     snapshot: Snapshot<'_>,
-    range: &Range,
+    range: &CellRange,
     max: PartMax,
 ) -> Result<Part, Refusal> {
     let limits = &state.limits;
@@ -89,10 +89,13 @@ pub(crate) fn scan_part(
     let part_end = locks.last().filter(|_| is_full).map(|(key, _)| key.clone());
     let (start, end) = range.up_to(part_end.as_ref());
     let of_one_cell = limits.scan_records_of_one_cell;
-    let (looked, bounds) = (Looked::new(range, limits.scan_records), (&*start, &*end));
+    let (looked, bounds) = (
+        ScannedRecords::new(range, limits.scan_records),
+        (&*start, &*end),
+    );
     let records = Records::new(engine, snapshot, bounds, range.direction(), of_one_cell)?
         .take_while(|record| looked.takes(record));
-    let mut found = Found {
+    let mut found = ScannedCells {
         engine,
         cells: Vec::new(),
         bytes: 0,
@@ -145,16 +148,16 @@ pub(crate) fn scan_part(
 }
 
 /// The records of a part that were looked at, of so many at the most.
-struct Looked<'a> {
-    range: &'a Range,
+struct ScannedRecords<'a> {
+    range: &'a CellRange,
     records_max: usize,
     count: Counter<usize>,
     /// The cell of the last one.
     last: RefCell<Option<Vec<u8>>>,
 }
 
-impl<'a> Looked<'a> {
-    fn new(range: &'a Range, records_max: usize) -> Self {
+impl<'a> ScannedRecords<'a> {
+    fn new(range: &'a CellRange, records_max: usize) -> Self {
         Self {
             range,
             records_max,
@@ -203,7 +206,7 @@ impl<'a> Looked<'a> {
 }
 
 /// The cells of a part.
-struct Found<'a> {
+struct ScannedCells<'a> {
     engine: &'a dyn percolator_engine::Read,
     cells: Vec<(Cell, Bytes)>,
     bytes: usize,
@@ -212,7 +215,7 @@ struct Found<'a> {
     is_cut_off: bool,
 }
 
-impl Found<'_> {
+impl ScannedCells<'_> {
     /// Adds what was read of a cell, if that is a value.
     fn add(&mut self, cell_key: &[u8], read: Read) -> ControlFlow<()> {
         let value = match read {
@@ -239,7 +242,7 @@ impl Found<'_> {
 /// The first locks of a range, in the order of a scan: so many at the most.
 pub(crate) fn locks_in(
     engine: &dyn percolator_engine::Read,
-    range: &Range,
+    range: &CellRange,
     direction: Direction,
     most: usize,
 ) -> Result<Vec<(Vec<u8>, Lock)>, Error> {

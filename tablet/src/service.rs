@@ -1,4 +1,4 @@
-//! What the runner needs around it on a network: clients' streams, the master's commands, heartbeats and time.
+//! The runner on a network: clients' streams, the master's commands, heartbeats and time.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -28,11 +28,11 @@ use crate::resolver::OwnLocks;
 use crate::runner::{Host, MasterCommand, NotReady, Runner};
 use crate::{MoveCall, MoveResponse, ServerLocation, Unanswered};
 
-/// Requests of one message that are handled before it is looked whether their answers are taken.
+/// Requests of one message that are handled before the server checks whether the client takes responses.
 const REQUESTS_AT_A_TIME: usize = 64;
-/// A server that is to stop looks so often whether others have its tablets.
+/// How often a server that has to stop checks whether others have its tablets.
 const STOPPING_PAUSE: Duration = Duration::from_millis(20);
-/// A client that doesn't take its answers for this long is cut off.
+/// A client that takes no responses for this long is cut off.
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 static SLOW_CLIENTS: Limited = Limited::new();
 
@@ -45,7 +45,7 @@ struct Network {
     sooner: Arc<Notify>,
 }
 
-/// Where an asker's answers go.
+/// Where a caller's responses go.
 enum Sink {
     Stream(Arc<Outbox>),
     Once(oneshot::Sender<v1::Response>),
@@ -74,7 +74,7 @@ impl Host for Network {
     }
 
     fn commit(&mut self, group: Arc<Vec<Batch>>) {
-        // The committer lives as long as this sender.
+        // The committer ends only after this sender.
         let _ = self.groups.send(group);
     }
 
@@ -87,12 +87,12 @@ impl Host for Network {
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Shared {
     runner: Mutex<Runner<Network>>,
-    /// The same as the runner's, for those who can't wait for it.
+    /// The runner's, for callers that can't wait for the runner.
     cluster_id: Arc<OnceLock<String>>,
-    /// The next tick is to be sooner than was said.
+    /// Notified when the next tick has to come sooner.
     sooner: Arc<Notify>,
     stall: StallWatch,
     pub(crate) metrics: Arc<Metrics>,
@@ -126,7 +126,7 @@ impl Shared {
         })
     }
 
-    /// Takes what the core had to do when it was opened.
+    /// Carries out what opening the core has left to do.
     pub(crate) fn begin(&self) {
         self.runner.lock().begin(boot_time());
     }
@@ -136,19 +136,19 @@ impl Shared {
         self.cluster_id.get()
     }
 
-    /// What the server durably holds.
+    /// The durable state of the server, as heartbeats have it.
     pub(crate) fn report(&self) -> v1::HeartbeatRequest {
         self.runner.lock().core().report()
     }
 
-    /// How the server is, with all that was measured until now.
+    /// The facts about the server, after all counts are published.
     pub(crate) fn facts(&self) -> Facts {
         let runner = self.runner.lock();
         runner.core().probe().flush();
         runner.core().facts()
     }
 
-    /// Answers what the committer has made durable, until it ends.
+    /// Answers requests whose groups the committer has made durable, until it ends.
     pub(crate) async fn answer_committed(
         self: Arc<Self>,
         mut committed: mpsc::UnboundedReceiver<Result<(), percolator_engine::Error>>,
@@ -167,8 +167,8 @@ impl Shared {
         }
     }
 
-    /// Sends heartbeats, and does what their answers say, until the master refuses this server. Where `folder` is, the
-    /// server keeps to which cluster it belongs.
+    /// Sends heartbeats, and carries out their responses, until the master refuses this server. The server stores in `folder` to
+    /// which cluster it belongs.
     pub(crate) fn heartbeats(
         self: Arc<Self>,
         beat: heartbeat::Options,
@@ -190,15 +190,18 @@ impl Shared {
                 adopt.runner.lock().adopted(cluster_id);
                 Ok(())
             },
-            move |told| {
-                known.metrics.heard_master();
-                known.runner.lock().heard(boot_time(), told);
+            move |response| {
+                known.metrics.master_has_answered();
+                known
+                    .runner
+                    .lock()
+                    .heartbeat_answered(boot_time(), response);
             },
             std::future::pending(),
         )
     }
 
-    /// Lets others have this server's tablets before it ends, for at most so long.
+    /// Waits until other servers have this server's tablets, for at most `longest`.
     pub(crate) async fn move_tablets_off(&self, longest: Duration) {
         if longest.is_zero() || self.cluster_id().is_none() {
             return;
@@ -228,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Until the master has taken this server for its cluster's, nobody is sent here.
+    /// Whether the server passes a probe of Kubernetes. Before the master has accepted it, it is not ready.
     pub(crate) fn passes(&self, probe: Probe) -> bool {
         match probe {
             Probe::Lives => self.cluster_id().is_some(),
@@ -241,19 +244,19 @@ impl Shared {
         self.stall.stalled().unwrap_or_default()
     }
 
-    /// Why nobody should be sent here, if so.
+    /// Why the server is not ready, if so.
     pub(crate) fn ready(&self) -> Result<(), String> {
         if self.cluster_id().is_none() {
             return Err(NotReady::NoCluster.to_string());
         }
-        // Before the core is asked, which may wait for that disk.
+        // The runner, whose lock comes next, may wait for that disk.
         self.stall.check()?;
         let ready = self.runner.lock().ready();
         ready.map_err(|why| why.to_string())
     }
 
-    /// Carries out a command of the master, and waits until it is durable. How many groups are, and the tablets that it has
-    /// cut.
+    /// Carries out a command of the master, and waits until it is durable. Returns the number of durable groups, and the tablets
+    /// that a split or a merge has made.
     async fn command(&self, command: MasterCommand) -> Result<(u64, Vec<v1::TabletInfo>), Status> {
         let cuts = command.command.cuts();
         let (sender, receiver) = oneshot::channel();
@@ -286,7 +289,7 @@ impl Shared {
         }
     }
 
-    /// Takes a client's requests until it goes, or takes no answers.
+    /// Takes a client's requests until it goes, or takes no responses.
     async fn serve(&self, from: Asker, outbox: &Outbox, mut packs: Streaming<v1::RequestPack>) {
         while let Ok(Some(pack)) = packs.message().await {
             let came = self.metrics.now();

@@ -12,7 +12,7 @@ use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::types::{Cell, Tablet, key};
 
 use crate::Error;
-use crate::leaving::Range;
+use crate::leaving::KeyRange;
 use crate::tablets::{self, Tablets};
 
 /// Behind it, a tablet's id; the value is its size, 8 bytes, big-endian.
@@ -35,7 +35,7 @@ const REPORTED_BITS: u32 = 5;
 pub(crate) struct Sizes {
     tablets: BTreeMap<u64, Size>,
     /// The keys of the tablet that was written to last.
-    last: Option<(u64, Range)>,
+    last: Option<(u64, KeyRange)>,
     /// A tablet of more bytes is to be split; zero: none is.
     split_bytes: u64,
     walk: Option<Walk>,
@@ -75,7 +75,7 @@ impl Size {
 #[derive(Debug)]
 struct Walk {
     tablet: Tablet,
-    rows: Range,
+    rows: KeyRange,
     column: usize,
     next: Vec<u8>,
     total: u64,
@@ -195,7 +195,7 @@ impl Sizes {
                 let Some(tablet) = owner(key, tablets) else {
                     continue;
                 };
-                let last = self.last.replace((tablet.id, Range::of(tablet)));
+                let last = self.last.replace((tablet.id, KeyRange::of(tablet)));
                 if let Some((last, _)) = last {
                     self.changed(last);
                 }
@@ -335,7 +335,7 @@ fn rounded(bytes: u64) -> u64 {
 
 impl Walk {
     fn new(tablet: &Tablet, split_bytes: u64) -> Self {
-        let rows = Range::of(tablet);
+        let rows = KeyRange::of(tablet);
         Self {
             tablet: tablet.clone(),
             next: rows.start.clone(),

@@ -1,5 +1,5 @@
-//! What is told of single requests: spans of those whose clients trace them, and a line of the log for slow ones.
-//! Both are made of what the meter has timed anyway, when the request is answered.
+//! Traces of single requests: spans of those whose clients sample them, and a line of the log for slow ones. Both are made
+//! when the request is answered, from the times that the meter takes anyway.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,26 +13,26 @@ use slab::Slab;
 
 use crate::probe::{Method, Note, tablets};
 
-/// Requests under way of which something is told; of more, the others are left out.
-const TOLD_MAX: usize = 4096;
-/// Tablets that are named of a request.
+/// The most requests that are traced at a time.
+const TRACED_MAX: usize = 4096;
+/// The most tablets that a trace names.
 const TABLETS_MAX: usize = 8;
 
 static SLOW: Limited = Limited::new();
 
-/// Of which requests something is told.
+/// The requests under way that are traced.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Option<Tracer>,
-    /// A request that takes as long is told in the log. In nanoseconds.
+    /// A request that takes this many nanoseconds is logged.
     slow: Option<u64>,
-    told: Slab<TracedRequest>,
+    requests: Slab<TracedRequest>,
 }
 
-/// A request, as far as it is told of.
+/// A request that is traced.
 #[derive(Debug)]
 struct TracedRequest {
-    /// Its sender's span, where that is sampled.
+    /// The sender's span, if it is sampled.
     remote: Option<Remote>,
     start_ts: u64,
     tablets: Vec<u64>,
@@ -43,27 +43,27 @@ struct TracedRequest {
 }
 
 impl Traces {
-    /// `None`: nothing is ever told.
+    /// `None`: no request is traced or logged.
     pub(crate) fn new(tracer: Option<Tracer>, slow: Option<Duration>) -> Option<Self> {
         let slow = slow.map(|slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
         (tracer.is_some() || slow.is_some()).then(|| Self {
             tracer,
             slow,
-            told: Slab::new(),
+            requests: Slab::new(),
         })
     }
 
-    /// Whether something is told of the request: its number here.
+    /// Begins to trace the request, and returns its number, unless nothing would use the trace.
     pub(crate) fn came(&mut self, request: &v1::Request) -> Option<u32> {
         let of = |trace: &v1::TraceContext| Remote {
             trace_id: trace.trace_id(),
             span_id: trace.span_id,
         };
         let remote = self.tracer.as_ref().and(request.trace.as_deref()).map(of);
-        if (remote.is_none() && self.slow.is_none()) || self.told.len() >= TOLD_MAX {
+        if (remote.is_none() && self.slow.is_none()) || self.requests.len() >= TRACED_MAX {
             return None;
         }
-        let told = TracedRequest {
+        let traced = TracedRequest {
             remote,
             start_ts: start_ts(request),
             tablets: tablets(request).take(TABLETS_MAX).collect(),
@@ -71,51 +71,51 @@ impl Traces {
             steps: Vec::with_capacity(names::STEPS.len()),
             result: "",
         };
-        u32::try_from(self.told.insert(told)).ok()
+        u32::try_from(self.requests.insert(traced)).ok()
     }
 
-    /// The request is about rows of this table.
+    /// Notes that the request is about rows of this table.
     pub(crate) fn of_table(&mut self, at: u32, table: &str) {
-        let told = &mut self.told[at as usize];
-        if told.table.split(',').all(|known| known != table) {
-            if !told.table.is_empty() {
-                told.table.push(',');
+        let traced = &mut self.requests[at as usize];
+        if traced.table.split(',').all(|known| known != table) {
+            if !traced.table.is_empty() {
+                traced.table.push(',');
             }
-            told.table.push_str(table);
+            traced.table.push_str(table);
         }
     }
 
-    /// A step of the request.
+    /// Adds a step of the request.
     pub(crate) fn step(&mut self, at: u32, name: &'static str, from: u64, to: u64) {
-        self.told[at as usize].steps.push((name, from, to));
+        self.requests[at as usize].steps.push((name, from, to));
     }
 
-    /// How it ended.
+    /// Notes the result of the request.
     pub(crate) fn answered(&mut self, at: u32, result: &'static str) {
-        self.told[at as usize].result = result;
+        self.requests[at as usize].result = result;
     }
 
-    /// Its answer was handed to its connection now.
+    /// Ends the trace: the response was handed to the connection.
     pub(crate) fn ended(&mut self, at: u32, method: Method, note: &Note, now: u64) {
-        let told = self.told.remove(at as usize);
+        let traced = self.requests.remove(at as usize);
         let method = names::METHODS[method as usize];
-        if let (Some(tracer), Some(remote)) = (&self.tracer, told.remote) {
-            told.trace(tracer, remote, method, (note.came, now));
+        if let (Some(tracer), Some(remote)) = (&self.tracer, traced.remote) {
+            traced.trace(tracer, remote, method, (note.came, now));
         }
         let took = now.saturating_sub(note.came);
         if self.slow.is_some_and(|slow| took >= slow)
             && let Some(left_out) = SLOW.admit()
         {
-            let steps = told.steps.iter();
+            let steps = traced.steps.iter();
             let steps =
                 steps.map(|(name, from, to)| format!("{name} {} ms", milliseconds(to - from)));
             tracing::warn!(
                 method,
-                start_ts = %Timestamp::from_u64(told.start_ts),
-                table = told.table,
-                tablet = told.tablet(),
+                start_ts = %Timestamp::from_u64(traced.start_ts),
+                table = traced.table,
+                tablet = traced.tablet(),
                 took_ms = milliseconds(took),
-                result = told.result,
+                result = traced.result,
                 steps = steps.collect::<Vec<_>>().join(", "),
                 left_out,
                 "slow request"
@@ -159,7 +159,7 @@ impl TracedRequest {
     }
 }
 
-/// Which transaction the request is of; zero: of none.
+/// The transaction of the request; zero: it has none.
 fn start_ts(request: &v1::Request) -> u64 {
     match &request.body {
         Some(Ask::GetOne(get)) => get.start_ts,
@@ -175,7 +175,7 @@ fn start_ts(request: &v1::Request) -> u64 {
     }
 }
 
-/// To a hundredth.
+/// Milliseconds, rounded to a hundredth.
 fn milliseconds(nanoseconds: u64) -> f64 {
     (nanoseconds as f64 / 1e4).round() / 100.0
 }
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_where_nobody_wants_to_know() {
+    fn without_tracer_and_threshold_no_request_is_traced() {
         assert!(Traces::new(None, None).is_none());
         let mut traces = Traces {
             tracer: None,
             slow: None,
-            told: Slab::new(),
+            requests: Slab::new(),
         };
-        // Its client samples it, and this server sends nothing.
+        // The client samples the request, and this server sends no spans.
         let sampled = v1::Request {
             trace: Some(Box::new(v1::TraceContext::new(1, 2))),
             ..request()
@@ -212,23 +212,26 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_forgotten_when_they_are_answered_and_only_so_many_are_told_of() {
+    fn traces_end_with_their_requests_and_their_number_is_limited() {
         let mut traces = Traces::new(None, Some(Duration::MAX)).unwrap();
         let note = Note::default();
-        let told: Vec<u32> = (0..TOLD_MAX)
+        let traced: Vec<u32> = (0..TRACED_MAX)
             .map(|_| traces.came(&request()).unwrap())
             .collect();
         assert_eq!(traces.came(&request()), None);
-        for at in told {
+        for at in traced {
             traces.of_table(at, "bank");
             traces.of_table(at, "bank");
             traces.step(at, "queue", 1, 2);
             traces.answered(at, "ok");
-            let told = &traces.told[at as usize];
-            assert_eq!((told.table.as_str(), told.tablet().as_str()), ("bank", "7"));
+            let traced = &traces.requests[at as usize];
+            assert_eq!(
+                (traced.table.as_str(), traced.tablet().as_str()),
+                ("bank", "7")
+            );
             traces.ended(at, Method::Get, &note, 3);
         }
-        assert!(traces.told.is_empty());
+        assert!(traces.requests.is_empty());
         assert!(traces.came(&request()).is_some());
     }
 }

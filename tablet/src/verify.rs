@@ -27,7 +27,7 @@ pub(crate) fn look(
     let part = request.part();
     state.check_addressee(request.to.map(Into::into))?;
     let snapshot = state.engine.snapshot().map_err(Error::from)?;
-    let mut looked = Looked {
+    let mut looked = VerifiedPiece {
         state,
         engine: &*snapshot,
         tablets: BTreeMap::new(),
@@ -36,7 +36,7 @@ pub(crate) fn look(
     };
     let after = &request.after[..];
     let resume = match part {
-        v1::VerifyPart::Records => looked.records(At::decode(after)?)?,
+        v1::VerifyPart::Records => looked.records(RecordPosition::decode(after)?)?,
         v1::VerifyPart::Values => looked.values(after)?,
         v1::VerifyPart::Index => looked.index(after)?,
         v1::VerifyPart::Unspecified => return Err(invalid("no part is to be looked at")),
@@ -49,7 +49,7 @@ pub(crate) fn look(
 }
 
 /// A piece, and what was found in it.
-struct Looked<'a> {
+struct VerifiedPiece<'a> {
     state: &'a State,
     engine: &'a dyn Read,
     tablets: BTreeMap<u64, v1::VerifiedTablet>,
@@ -59,25 +59,25 @@ struct Looked<'a> {
 }
 
 /// The tablet's number, and the cell.
-type Place = (u64, Cell);
+type LocatedCell = (u64, Cell);
 
 /// A cell of which records were looked at.
 struct SeenCell {
     key: Vec<u8>,
-    place: Place,
+    place: LocatedCell,
     /// The newest version, or delete, of those.
     older: Option<(Timestamp, Write)>,
 }
 
 /// Where a piece of the records ended.
-struct At {
+struct RecordPosition {
     /// Its last record: what is below is still to be looked at. Empty: all.
     key: Key,
     /// The newest version, or delete, of the record's cell up to there.
     older: Option<Timestamp>,
 }
 
-impl At {
+impl RecordPosition {
     fn encode(&self) -> Key {
         // No version is of time zero.
         let older = self.older.unwrap_or_default().as_u64();
@@ -111,8 +111,8 @@ fn nowhere() -> Refusal {
     invalid("no piece has ended there: begin anew")
 }
 
-impl Looked<'_> {
-    fn place(&self, cell_key: &[u8]) -> Result<Place, Error> {
+impl VerifiedPiece<'_> {
+    fn place(&self, cell_key: &[u8]) -> Result<LocatedCell, Error> {
         let cell = key::decode_cell(cell_key)?;
         Ok((self.state.tablets.holding(cell_key)?, cell))
     }
@@ -124,7 +124,7 @@ impl Looked<'_> {
         })
     }
 
-    fn find(&mut self, (tablet, cell): &Place, ts: Timestamp, what: &str) {
+    fn find(&mut self, (tablet, cell): &LocatedCell, ts: Timestamp, what: &str) {
         self.tablet(*tablet).wrong += 1;
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(v1::VerifyFinding {
@@ -153,7 +153,10 @@ impl Looked<'_> {
 
     /// Records, oldest first within a cell and cells backward: what a record hides has been met by then, so that a piece
     /// may end within a cell, however many records that has. `Some`: where it ends.
-    fn records(&mut self, At { key: end, older }: At) -> Result<Option<Key>, Error> {
+    fn records(
+        &mut self,
+        RecordPosition { key: end, older }: RecordPosition,
+    ) -> Result<Option<Key>, Error> {
         let mut cell = match older {
             Some(ts) => Some(self.cell_of(&end, ts)?),
             None => None,
@@ -185,7 +188,10 @@ impl Looked<'_> {
                     cell.older = Some((ts, write));
                 }
                 let older = cell.older.as_ref().map(|(ts, _)| *ts);
-                last = Some((last.map_or(1, |(seen, _)| seen + 1), At { key, older }));
+                last = Some((
+                    last.map_or(1, |(seen, _)| seen + 1),
+                    RecordPosition { key, older },
+                ));
             }
         }
         Ok(last

@@ -249,7 +249,7 @@ fn to_find_nothing_to_resolve_is_next_to_no_work() {
                 ..Default::default()
             }));
         }
-        server.core.held().flushes.count
+        server.core.usage().flushes.count
     };
     assert_eq!(waiting(START + 1), 0);
     assert!(waiting(START) > 0, "these find locks");
@@ -316,7 +316,7 @@ fn wait_behind(ask: Ask) -> usize {
     for row in &ROWS[1..] {
         server.send(flush(row, "1", 2));
     }
-    server.core.held().flushes.count
+    server.core.usage().flushes.count
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn large_values_are_as_much_work_as_many_cells() {
         }));
         server.send(flush("b", value, 1));
         server.send(flush("c", "1", 1));
-        server.core.held().flushes.count
+        server.core.usage().flushes.count
     };
     assert_eq!(waits_behind("1"), 0);
     assert_eq!(waits_behind("1".repeat(1 << 20).leak()), 1);

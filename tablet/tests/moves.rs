@@ -140,7 +140,7 @@ fn restarts_are_settled_by_what_the_owner_has_written() {
     two.owner.start_again();
     two.other.start_again();
     assert_eq!(tablets(&two.other), []);
-    assert!(two.other.core.lacks(&[1]).is_empty(), "it isn't lost");
+    assert!(two.other.core.missing(&[1]).is_empty(), "it isn't lost");
     let take = two.call();
     assert_eq!(taken(&two.carry(&take)), v1::Taken::Moved);
     assert_eq!(value(&mut two.other, 2, "c", 20).as_deref(), Some("new"));

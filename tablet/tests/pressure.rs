@@ -196,12 +196,12 @@ fn decided_batches_are_bounded_by_their_bytes_also_of_requests_that_waited() {
         .iter()
         .map(|row| server.send(prewrite_row(row.clone().into(), "1", 10)))
         .collect();
-    assert_eq!(server.core.held().queued.count, rows.len());
+    assert_eq!(server.core.usage().queued.count, rows.len());
     let result = server.engine.commit(&first);
     server.core.committed(result, &mut server.replies);
     let mut groups = 0;
     loop {
-        let decided = server.core.held().decided;
+        let decided = server.core.usage().decided;
         assert!(
             decided.bytes - decided.largest_bytes < 500,
             "{} bytes are decided",

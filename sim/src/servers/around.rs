@@ -40,7 +40,7 @@ impl Host for Around {
 
     fn did(&mut self, core: &Core) {
         self.world.see(&Seen::Holds {
-            held: core.held(),
+            held: core.usage(),
             limits: &self.limits,
         });
     }

@@ -261,7 +261,9 @@ impl Tablet {
         };
         let (tablet, world2) = (self.clone(), world.clone());
         let learn = move |told: &v1::HeartbeatResponse| {
-            tablet.act(&world2, &running, |runner, now| runner.heard(now, told));
+            tablet.act(&world2, &running, |runner, now| {
+                runner.heartbeat_answered(now, told)
+            });
         };
         let (tablet, world2) = (self.clone(), world.clone());
         let refused = move |why: &str| tablet.exit(&world2, why);
@@ -397,7 +399,7 @@ impl Tablet {
         let group = state.runner.host().group.take();
         if group.is_some() {
             world.see(&Seen::Holds {
-                held: state.runner.core().held(),
+                held: state.runner.core().usage(),
                 limits: &self.limits,
             });
             state.committing.clone_from(&group);
@@ -516,7 +518,7 @@ impl Tablet {
             return;
         };
         let state = running.lock();
-        let held = state.runner.core().held();
+        let held = state.runner.core().usage();
         let idle = state.committing.is_none() && held.group.count + held.decided.count == 0;
         if state.runner.core().failed().is_some() || !idle {
             return;

@@ -98,7 +98,7 @@ impl Collection {
 
 impl Core {
     /// What is held in memory, counted anew: for tests.
-    pub fn held(&self) -> Usage {
+    pub fn usage(&self) -> Usage {
         let reads = self.queue.reads.iter();
         let decided = self.groups.decided.iter();
         let flushes = self.flushes.iter();
@@ -115,12 +115,12 @@ impl Core {
     }
 
     /// Of these tablets, those that aren't here.
-    pub fn lacks(&self, tablets: &[u64]) -> Vec<u64> {
+    pub fn missing(&self, tablets: &[u64]) -> Vec<u64> {
         let here = &self.state.tablets;
         let is_under_way =
             |id| self.state.arriving.get(id).is_some() || here.departed(id).is_some();
-        let lacks = |id: &&u64| here.get(**id).is_none() && !is_under_way(**id);
-        tablets.iter().filter(lacks).copied().collect()
+        let is_missing = |id: &&u64| here.get(**id).is_none() && !is_under_way(**id);
+        tablets.iter().filter(is_missing).copied().collect()
     }
 
     /// Stores the settings of garbage collection; [`Self::report`] has them when they are durable.

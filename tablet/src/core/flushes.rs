@@ -16,7 +16,7 @@ use crate::resolve;
 const BYTES_OF_A_CELL: usize = 16 << 10;
 
 /// A request that waits for its turn.
-pub(super) struct Waiting {
+pub(super) struct WaitingFlush {
     pub(super) to: Asker,
     pub(super) request: v1::Request,
     pub(super) note: Note,
@@ -26,14 +26,14 @@ pub(super) struct Waiting {
 
 /// Those that wait.
 #[derive(Default)]
-pub(super) struct Queue {
-    waiting: VecDeque<Waiting>,
+pub(super) struct FlushQueue {
+    waiting: VecDeque<WaitingFlush>,
     /// Their cells, and bytes.
     pub(super) cells: usize,
     pub(super) bytes: usize,
 }
 
-impl Queue {
+impl FlushQueue {
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -42,17 +42,17 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Waiting> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &WaitingFlush> {
         self.waiting.iter()
     }
 
-    fn push(&mut self, waiting: Waiting) {
+    fn push(&mut self, waiting: WaitingFlush) {
         self.cells += waiting.cells;
         self.bytes += waiting.bytes;
         self.waiting.push_back(waiting);
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self) -> Option<WaitingFlush> {
         let next = self.waiting.pop_front()?;
         self.cells -= next.cells;
         self.bytes -= next.bytes;
@@ -105,7 +105,7 @@ impl Core {
             Limit::QueuedBytes
         } else {
             let cells = self.cells(&request);
-            self.flushes.push(Waiting {
+            self.flushes.push(WaitingFlush {
                 to,
                 request,
                 note,

@@ -65,7 +65,7 @@ pub struct Core {
     raw: bool,
     queue: Queue,
     /// Requests of large transactions that wait for their turn.
-    flushes: flushes::Queue,
+    flushes: flushes::FlushQueue,
     groups: Groups,
     /// Who waits for a turn at a cell.
     waits: WaitQueue<waits::Waiter>,
@@ -99,7 +99,7 @@ impl Core {
             state,
             raw,
             queue: Queue::default(),
-            flushes: flushes::Queue::default(),
+            flushes: flushes::FlushQueue::default(),
             groups: Groups::at(reached),
             waits: WaitQueue::new(limits.waiting),
             observing: observing::Observing::default(),
@@ -137,9 +137,9 @@ impl Core {
     pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
         let method = Method::of(&request);
         let note = self.state.probe.came(method, Some(&request));
-        load::tell(&*self.state.probe, &self.state.tablets, method, &request);
+        load::count(&*self.state.probe, &self.state.tablets, method, &request);
         rates::count(self.state.rates.get_mut(), &self.state.tablets, &request);
-        if note.told.is_some() {
+        if note.traced.is_some() {
             let here = tablets(&request).filter_map(|id| self.state.tablets.get(id));
             here.for_each(|tablet| self.state.probe.of_table(&note, &tablet.table_name));
         }

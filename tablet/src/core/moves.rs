@@ -12,7 +12,7 @@ use crate::Refusal;
 use crate::arriving::{Arrival, Step};
 use crate::decision::{Decision, TabletChange};
 use crate::latches::Ticket;
-use crate::leaving::{OLD_LOCKS, PulledChunk, Range, Source};
+use crate::leaving::{KeyRange, OLD_LOCKS, PulledChunk, Source};
 use crate::locks::{self, LockSearch};
 use crate::moves::{Move, check_chunk};
 use crate::peers::{
@@ -99,7 +99,7 @@ impl Core {
         };
         if !is_resolved && self.resolution.is_blocked() {
             // The copy would be of no use.
-            let rows = Range::of(tablet);
+            let rows = KeyRange::of(tablet);
             let found = locks::search(&*self.state.engine, &rows, request.resolved_ts)?;
             if found == LockSearch::Found {
                 return Ok(Some(OLD_LOCKS.into()));

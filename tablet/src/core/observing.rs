@@ -9,7 +9,7 @@ use percolator_protocol::types::{Cell, Tablet, key};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
-use super::unleased::{Place, Unleased};
+use super::unleased::{TabletColumn, Unleased};
 use super::{Asker, Core, Reply};
 use crate::decision::Decision;
 use crate::notify::{self, FoundNotifications};
@@ -67,7 +67,7 @@ struct WaitingRequest {
 }
 
 /// What the request waits for.
-fn place(waiting: &WaitingRequest) -> Place {
+fn place(waiting: &WaitingRequest) -> TabletColumn {
     (waiting.asked.id, waiting.request.column.clone())
 }
 
@@ -103,7 +103,7 @@ impl Observing {
         &mut self,
         state: &State,
         tablet: &Tablet,
-        place: Place,
+        place: TabletColumn,
         limit: usize,
         (lease, worker): (Duration, u64),
     ) -> Result<Vec<v1::NotificationInfo>, Error> {
@@ -141,7 +141,7 @@ impl Observing {
         &mut self,
         state: &State,
         tablet: &Tablet,
-        place: &Place,
+        place: &TabletColumn,
         limit: usize,
         after: &[u8],
     ) -> Result<Option<FoundNotifications>, Error> {

@@ -14,17 +14,17 @@ const KEYS_MAX: usize = 65_536;
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 
 /// A tablet, and a column.
-pub(super) type Place = (u64, Bytes);
+pub(super) type TabletColumn = (u64, Bytes);
 
 /// See the module's head.
 #[derive(Debug, Default)]
 pub(super) struct Unleased {
-    places: HashMap<Place, Known>,
+    places: HashMap<TabletColumn, UnleasedKeys>,
 }
 
 /// All of a place, and perhaps others that wait no more or are leased.
 #[derive(Debug)]
-struct Known {
+struct UnleasedKeys {
     /// As it was when they were looked at: with other rows it has others.
     tablet: Tablet,
     keys: BTreeSet<Bytes>,
@@ -37,8 +37,8 @@ impl Unleased {
     }
 
     /// All entries of a place were looked at: nothing waits that is not leased.
-    pub(super) fn none(&mut self, place: Place, tablet: &Tablet, now: Duration) {
-        let known = Known {
+    pub(super) fn none(&mut self, place: TabletColumn, tablet: &Tablet, now: Duration) {
+        let known = UnleasedKeys {
             tablet: tablet.clone(),
             keys: BTreeSet::new(),
             until: now + KNOWN_FOR,
@@ -47,7 +47,7 @@ impl Unleased {
     }
 
     /// A notification of the place may wait, and isn't leased.
-    pub(super) fn add(&mut self, place: &Place, cell_key: Bytes) {
+    pub(super) fn add(&mut self, place: &TabletColumn, cell_key: Bytes) {
         let Some(known) = self.places.get_mut(place) else {
             return;
         };
@@ -60,7 +60,7 @@ impl Unleased {
     /// Takes some of a place, from the key `after` on and then from the first one. `None`: its entries are to be looked at.
     pub(super) fn take(
         &mut self,
-        place: &Place,
+        place: &TabletColumn,
         tablet: &Tablet,
         now: Duration,
         after: &[u8],
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    fn place() -> Place {
+    fn place() -> TabletColumn {
         (1, "c".into())
     }
 

@@ -294,7 +294,7 @@ declarations! {
         "percolator_tablet_collected_bytes_total",
         "Bytes of keys and short values that were collected.",
     );
-    MASTER_HEARD: Metric::gauge(
+    MASTER_ANSWERED: Metric::gauge(
         "percolator_tablet_master_answered_timestamp_seconds",
         "When the master last answered a heartbeat, in seconds since 1970; 0: not yet.",
     );
