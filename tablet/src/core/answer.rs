@@ -1,4 +1,4 @@
-//! What was decided, as a message.
+//! Encodes results as responses.
 
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
@@ -23,7 +23,7 @@ impl Core {
         out.push(reply(to, id, result));
     }
 
-    /// Answers a request that is one too many.
+    /// Refuses a request because of a limit.
     pub(super) fn refuse(
         &self,
         to: Option<Asker>,
@@ -36,7 +36,7 @@ impl Core {
         self.answer(to, id, note, Err(Refusal::Busy(why)), out);
     }
 
-    /// Why no more requests are taken, where so many wait for the disk.
+    /// The limit that refuses further requests, and a message for the caller.
     pub(super) fn limit_reached(&self, waiting: usize) -> Option<(Limit, String)> {
         let for_disk = || format!("{waiting} requests wait for the disk");
         if self.state.limits.no_more_requests(waiting) {
@@ -56,7 +56,7 @@ impl Core {
         queued.then(|| (Limit::QueuedBytes, for_rows()))
     }
 
-    /// Keeps a read until the next group is durable.
+    /// Holds a read until the next group is durable.
     pub(super) fn hold(
         &mut self,
         to: Asker,

@@ -1,5 +1,5 @@
-//! What the server does without being asked by a client: keeps what the master tells it, collects garbage, and
-//! removes the rows of dropped tablets.
+//! The core's work beside clients' requests: it stores the master's settings, collects garbage, and removes the rows of dropped
+//! tablets.
 
 use std::time::Duration;
 
@@ -27,21 +27,21 @@ use crate::tablets::GcSettingsCopy;
 use crate::work::Work;
 use crate::{Error, garbage, wait_queue};
 
-/// How long it may take until it is noticed that there is something to collect again.
+/// The tick of an idle server: new garbage waits at most this long.
 const NOTHING_TO_DO: Duration = Duration::from_millis(500);
 
-/// How far the collection of garbage is.
+/// The progress of collection.
 pub(super) struct Collection {
-    /// Of dropped tablets.
+    /// Removes the rows of dropped tablets.
     pub(super) clearing: Clearing,
     pub(super) collecting: Option<Collecting>,
     pub(super) progress: Progress,
     pub(super) sizes: Sizes,
-    /// Of what waits for the safe point.
+    /// Entries that wait for the safe point.
     pub(super) front: garbage::Front,
-    /// Of what waits for resolved.
+    /// Entries that wait for resolved.
     pub(super) fates: garbage::Front,
-    /// The lowest entry of tablets that are on their way here, or away.
+    /// The lowest postponed entry: its tablet arrives or leaves.
     postponed: Option<Timestamp>,
 }
 
@@ -72,12 +72,12 @@ impl Collection {
         }
     }
 
-    /// Entries from this one on are left for when it is settled where their tablets are.
+    /// Postpones entries from this one on, until it is settled which server has their tablets.
     pub(super) fn postpone(&mut self, ts: Timestamp) {
         self.postponed = Some(self.postponed.map_or(ts, |known| known.min(ts)));
     }
 
-    /// That is settled for some.
+    /// Collects postponed entries again: the move of a tablet has ended.
     pub(super) fn look_at_postponed(&mut self) {
         if let Some(ts) = self.postponed.take() {
             for front in [&mut self.front, &mut self.fates] {
@@ -87,7 +87,7 @@ impl Collection {
         }
     }
 
-    /// Whether there may be something to collect, and of what: first what waits for the safe point.
+    /// Whether there may be garbage, and whether it is fates. Entries that wait for the safe point come first.
     fn may_collect(&self, points: Points) -> Option<bool> {
         if self.front.collected_to != points.safe_point {
             return Some(false);
@@ -97,7 +97,7 @@ impl Collection {
 }
 
 impl Core {
-    /// What is held in memory, counted anew: for tests.
+    /// The memory in use, counted anew. For tests.
     pub fn usage(&self) -> Usage {
         let reads = self.queue.reads.iter();
         let decided = self.groups.decided.iter();
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// Of these tablets, those that aren't here.
+    /// Those of these tablets that this server doesn't have.
     pub fn missing(&self, tablets: &[u64]) -> Vec<u64> {
         let here = &self.state.tablets;
         let is_under_way =
@@ -130,20 +130,18 @@ impl Core {
         }
     }
 
-    /// Answers as far as the master lets it, by the answer to a heartbeat. Before the first call nothing is answered
-    /// that depends on a timestamp.
+    /// Raises the lease. Before the first call no request that depends on a timestamp is answered.
     pub fn lease(&mut self, lease: Lease) {
         self.state.lease = self.state.lease.raised(lease);
     }
 
-    /// The master has not been heard for as long as the lease lasts: nothing is answered that depends on a timestamp
-    /// until it is heard again. The lease in timestamps is what correctness rests on; this ends sooner what requests
-    /// that were long on their way could still decide.
+    /// Ends the lease, because the master has not answered for that long: no request that depends on a timestamp is answered
+    /// before the next lease. Correctness rests on the lease in timestamps; this only refuses delayed requests sooner.
     pub fn lapse(&mut self) {
         self.state.lease.until = Timestamp::ZERO;
     }
 
-    /// Goes on to the points that the master has told; [`Self::report`] has them when they are durable.
+    /// Raises the points to those of the master; [`Self::report`] has them when they are durable.
     pub fn reach(&mut self, points: Points, out: &mut Vec<Reply>) {
         if self.state.points.durable.raised(points) != self.state.points.durable {
             self.enqueue(None, 0, Note::default(), Work::points(points), out);
@@ -154,11 +152,11 @@ impl Core {
         self.collect(out);
     }
 
-    /// After the durable barrier may have moved.
+    /// Updates the resolution when the durable barrier may have moved.
     pub(super) fn note_barrier(&mut self) {
         let barrier = self.state.points.durable.barrier;
         if self.resolution.next(barrier).is_some() {
-            // An engine that can't be read is noticed by others.
+            // Other reads notice an engine that can't be read.
             let first = self.state.engine.first(Column::Lock, &[], &[]);
             let has_locks = first.is_ok_and(|first| first.is_some()) || self.failed.is_some();
             self.resolution.barrier_reached(barrier, has_locks);
@@ -170,12 +168,12 @@ impl Core {
         self.resolution.begin(self.state.points.durable.barrier)
     }
 
-    /// Up to where locks are resolved, and what is in the way.
+    /// The progress of lock resolution.
     pub(crate) fn resolution(&mut self) -> &mut Resolution {
         &mut self.resolution
     }
 
-    /// The locks below this are resolved, or this one is in the way.
+    /// Takes the result of resolving the locks below this.
     pub fn locks_resolved(
         &mut self,
         now: Duration,
@@ -188,7 +186,7 @@ impl Core {
         }
     }
 
-    /// So much time has passed since the last call: more may be done of what waits for its turn.
+    /// Lets this much time pass since the last call, and works on what waits for its turn.
     pub fn tick(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
         self.gc.clearing.try_again();
         self.pace.tick(elapsed, self.flushes.cells);
@@ -202,27 +200,27 @@ impl Core {
         self.collect(out);
     }
 
-    /// The master has tablets of more bytes split, and may have tablets split that more cells a second are read or written of;
-    /// zero: none.
+    /// Sets the master's limits: the bytes above which tablets are split, and the cells a second above which they may be; zero:
+    /// none.
     pub fn split_above(&mut self, bytes: u64, load: u64) {
         self.gc.sizes.limit(bytes);
         self.state.rates.get_mut().limit(load);
     }
 
-    /// Counts what lies in tablets, some of it at a time.
+    /// Counts the bytes of tablets, some at a time.
     fn walk_tablets(&mut self) {
         if self.failed.is_some() {
             return;
         }
         let walked = self.gc.sizes.walk(&*self.state.engine, &self.state.tablets);
         if let Err(error) = walked {
-            // It stops nobody who asks for other rows, and who asks for these hears of it.
+            // Requests for other rows are served on. Requests for these get the error.
             tracing::warn!(%error, "the size of a tablet is not known");
             self.gc.sizes.give_walk_up();
         }
     }
 
-    /// Lets sizes that have changed go along with what is to be made durable now. Not with what a full disk takes alone.
+    /// Adds changed sizes to the next group, unless that is one which only a full disk's reserve can take.
     pub(super) fn write_sizes(&mut self) {
         let mut decided = self.groups.decided.iter();
         if !self.gc.sizes.has_to_write()
@@ -237,7 +235,7 @@ impl Core {
         }
     }
 
-    /// When [`Self::tick`] is to be called again, at the latest. It may be sooner than was said before.
+    /// When [`Self::tick`] has to be called again, at the latest. A later call may return a shorter time.
     pub fn next_tick(&self) -> Duration {
         let points = self.state.points.durable;
         let all_is_done = self.gc.may_collect(points).is_none()
@@ -251,17 +249,17 @@ impl Core {
         }
     }
 
-    /// Collects some garbage, where there is any and none is being collected. Not in a group of its own while others
-    /// write: the next of them would wait for it.
+    /// Collects some garbage, if there is any and no piece is under way. While clients write it goes with their groups: they
+    /// would wait for a group of its own.
     pub(super) fn collect(&mut self, out: &mut Vec<Reply>) {
         if std::mem::take(&mut self.queue.writes) == 0 {
             self.collect_piece(out);
         }
     }
 
-    /// Lets a piece go along with what is to be made durable now.
+    /// Adds a piece of garbage to the next group.
     pub(super) fn collect_along(&mut self) {
-        // Nobody has asked for it.
+        // The piece has no caller.
         self.collect_piece(&mut Vec::new());
     }
 
@@ -269,7 +267,7 @@ impl Core {
         if self.gc.collecting.is_some() || self.failed.is_some() {
             return;
         }
-        // A chunk adds to entries of the index that were read for the piece: what it adds would go with them.
+        // A chunk adds to entries of the index. Those that were read for the piece would be removed with the additions.
         if self.state.arriving.is_written() {
             return;
         }
@@ -297,7 +295,7 @@ impl Core {
                 let before = self.queue.next_ticket;
                 self.enqueue(None, 0, Note::default(), Work::collect(piece), out);
                 if self.queue.next_ticket == before {
-                    // Too busy for it: later.
+                    // The server is too busy: a later call collects the piece.
                     self.gc.collecting = None;
                 } else {
                     self.pace.spent(items);
@@ -307,7 +305,7 @@ impl Core {
         }
     }
 
-    /// Ends the estimates of what waits in tablets that were split, once nothing waits.
+    /// Ends the estimates of garbage in split tablets, once none waits.
     pub(crate) fn correct_progress(&mut self) {
         if !self.gc.progress.is_estimate() {
             return;
@@ -333,7 +331,7 @@ impl Core {
         self.step_ended(ticket);
     }
 
-    /// Removes some of the rows of a dropped tablet, with the next group.
+    /// Adds to the next group the removal of some rows of a dropped tablet.
     pub(super) fn clear_dropped(&mut self) {
         let piece = self.gc.clearing.piece(
             self.queue.next_ticket,
@@ -346,7 +344,7 @@ impl Core {
         }
     }
 
-    /// Lets a decision go with the next group that nobody has asked for.
+    /// Adds a decision without a caller to the next group.
     pub(super) fn push_unasked(&mut self, decision: Decision) {
         self.groups.push(PendingDecision {
             ticket: self.queue.ticket(),

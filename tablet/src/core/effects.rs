@@ -1,4 +1,4 @@
-//! What a decision changes in memory.
+//! The effects of decisions in memory.
 
 use percolator_protocol::actions::min_commit_ts;
 use percolator_protocol::mutants::{self, Mutant};
@@ -10,7 +10,7 @@ use crate::latches::Ticket;
 use crate::store::LockChange;
 
 impl Core {
-    /// Of what is decided and not durable yet: later decisions have to know of it.
+    /// Applies what later decisions have to know before the batch is durable.
     pub(super) fn take_effect_at_once(&mut self, decision: &Decision) {
         for (hash, ts) in &decision.memory.records {
             self.state.records.raise(*hash, *ts);
@@ -32,7 +32,8 @@ impl Core {
         }
     }
 
-    /// The answer, now that the batch is durable. Until now reads have not met a prewrite's locks, so that they count.
+    /// The response, now that the batch is durable. Reads until now have not met the locks of a prewrite, so that their
+    /// snapshots count.
     pub(super) fn durable_answer(&self, decision: &mut Decision) -> Option<Body> {
         let mut answer = decision.answer.take();
         if let (Some(Body::Prewrite(answer)), Some(start_ts)) = (&mut answer, decision.prewritten) {
@@ -41,7 +42,7 @@ impl Core {
         answer
     }
 
-    /// Of what is durable.
+    /// Applies the rest of a durable decision.
     pub(super) fn take_effect(&mut self, ticket: Ticket, decision: &mut Decision) {
         let cache = self.state.cache.get_mut();
         let known = !mutants::on(Mutant::StaleCache);
@@ -72,7 +73,7 @@ impl Core {
         }
         if let Some(ts) = decision.garbage.postponed {
             self.gc.postpone(ts);
-            // Where they are may have been settled since that was decided.
+            // The tablets' moves may have ended since the decision.
             if !self.moves() {
                 self.gc.look_at_postponed();
             }
@@ -85,7 +86,7 @@ impl Core {
         }
         for (tablet, change) in std::mem::take(&mut decision.garbage.counts) {
             self.pace.made(change.made as usize);
-            // It may have been decided before the tablet was merged or dropped.
+            // The tablet may have been merged or dropped since the decision.
             let is_here = self.state.tablets.get(tablet).is_some();
             let tablet = if is_here { tablet } else { 0 };
             self.gc.progress.changed(tablet, change);

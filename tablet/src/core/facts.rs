@@ -1,4 +1,4 @@
-//! How the server is, for anyone who watches it.
+//! The facts about a server that metrics show.
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};
@@ -8,20 +8,20 @@ use crate::notify;
 use crate::probe::Probe;
 use crate::progress::TabletGarbage;
 
-/// How the server is now.
+/// The facts about a server now.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// Requests that wait for rows, or, of large transactions, for their turn.
+    /// Requests that wait for rows, and those of large transactions that wait for their turn.
     pub(crate) queued: usize,
     /// Reads that wait for the disk.
     pub(crate) reads: usize,
     /// Transactions that wait for a turn at a cell.
     pub(crate) cells: usize,
-    /// Of requests and reads, in memory.
+    /// Bytes of waiting requests and reads.
     pub(crate) queued_bytes: usize,
     /// Requests that are decided and wait for the disk, or are on their way there.
     pub(crate) decided: usize,
-    /// Of those that wait, in memory.
+    /// Bytes of decisions that wait for the disk.
     pub(crate) decided_bytes: usize,
     /// Cells that are locked, about.
     pub(crate) locks: usize,
@@ -39,22 +39,22 @@ pub(crate) struct Facts {
     pub(crate) oldest_garbage: Timestamp,
     /// The garbage of each tablet.
     pub(crate) garbage: Vec<TabletGarbage>,
-    /// What is owned.
+    /// The tablets of this server.
     pub(crate) tablets: Vec<Tablet>,
 }
 
 impl Core {
-    /// Tells this one of its work from now on.
+    /// Sets the probe.
     pub(crate) fn watch(&mut self, probe: Box<dyn Probe>) {
         self.state.probe = probe;
     }
 
-    /// Who is told of its work.
+    /// The probe.
     pub(crate) fn probe(&self) -> &dyn Probe {
         &*self.state.probe
     }
 
-    /// How it is now.
+    /// The facts now.
     pub(crate) fn facts(&self) -> Facts {
         let cache = self.state.cache.borrow();
         Facts {

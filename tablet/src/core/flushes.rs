@@ -1,6 +1,5 @@
-//! What large transactions ask for: their flushes, and that what they have left is resolved. Each is as much work as
-//! many requests of others, and nobody waits for one of them with a hand on the clock. Beside others they have their
-//! turn when their pace allows it, one after the other.
+//! Requests of large transactions: their flushes, and the resolution of what they have left. Each is as much work as many other
+//! requests, and no caller expects it within milliseconds. Beside other requests their pace limits them, one after the other.
 
 use std::collections::VecDeque;
 
@@ -12,7 +11,7 @@ use super::{Asker, Core, Reply};
 use crate::probe::{Limit, Note};
 use crate::resolve;
 
-/// So many bytes are as much work as a cell, in memory and on the disk.
+/// This many bytes are as much work as a cell, in memory and on the disk.
 const BYTES_OF_A_CELL: usize = 16 << 10;
 
 /// A request that waits for its turn.
@@ -24,11 +23,11 @@ pub(super) struct WaitingFlush {
     cells: usize,
 }
 
-/// Those that wait.
+/// Requests that wait for their turn.
 #[derive(Default)]
 pub(super) struct FlushQueue {
     waiting: VecDeque<WaitingFlush>,
-    /// Their cells, and bytes.
+    /// The cells and the bytes of these requests.
     pub(super) cells: usize,
     pub(super) bytes: usize,
 }
@@ -61,7 +60,7 @@ impl FlushQueue {
 }
 
 impl Core {
-    /// Takes a request whose note was made. One of a large transaction waits for its turn.
+    /// Takes a request with its note. A request of a large transaction waits for its turn.
     pub(super) fn take_in_turn(
         &mut self,
         to: Asker,
@@ -72,7 +71,7 @@ impl Core {
         match &request.body {
             Some(Body::Prewrite(prewrite)) if prewrite.generation > 0 => {}
             Some(Body::Resolve(_)) => {}
-            // These are a large transaction's own: it doesn't slow itself down.
+            // A large transaction's own requests don't slow it down.
             Some(
                 Body::KeepAlive(_)
                 | Body::WaitForCell(_)
@@ -85,14 +84,14 @@ impl Core {
                 return self.take(to, request, note, out);
             }
         }
-        // None of them overtakes another.
+        // Requests keep their order.
         let now = self.flushes.is_empty() && self.pace.may_flush();
         if now || self.failed.is_some() {
             return self.take_flush(to, request, note, out);
         }
         let mut asked = request.tablets.iter();
         if asked.any(|asked| self.state.tablets.serving(asked.id, asked.epoch).is_err()) {
-            // Who asks the wrong server is told that at once.
+            // A request for another server is refused at once.
             return self.take(to, request, note, out);
         }
         let bytes = request.encoded_len();
@@ -117,7 +116,7 @@ impl Core {
         self.refuse(Some(to), id, note, (limit, why()), out);
     }
 
-    /// Lets those have their turn that may now.
+    /// Takes waiting requests as far as the pace allows.
     pub(super) fn run_flushes(&mut self, out: &mut Vec<Reply>) {
         while (self.pace.may_flush() || self.failed.is_some())
             && let Some(next) = self.flushes.pop()
@@ -127,14 +126,14 @@ impl Core {
     }
 
     fn take_flush(&mut self, to: Asker, request: v1::Request, note: Note, out: &mut Vec<Reply>) {
-        // What a resolve comes to is known when its locks are found.
+        // The work of a resolve request is known when its locks are found.
         if !matches!(request.body, Some(Body::Resolve(_))) {
             self.pace.spent_flush(self.cells(&request));
         }
         self.take(to, request, note, out);
     }
 
-    /// That one of these requests is about, at the most; more, where they are large.
+    /// The most cells that one of these requests is about. Large values count as several.
     fn cells(&self, request: &v1::Request) -> usize {
         match &request.body {
             Some(Body::Prewrite(prewrite)) => {
@@ -146,7 +145,7 @@ impl Core {
         }
     }
 
-    /// Locks of one transaction that one request resolves now.
+    /// The number of locks of one transaction that one request resolves now.
     pub(super) fn resolved_at_once(&self) -> usize {
         if self.pace.is_alone() {
             self.state.limits.resolve_locks

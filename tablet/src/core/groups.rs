@@ -1,4 +1,4 @@
-//! What is decided, in groups on their way to the disk: one at a time.
+//! Groups of decisions on their way to the disk, one at a time.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::latches::Ticket;
 use crate::limits::Limits;
 use crate::store::{self, FolderProgress};
 
-/// See the module's head.
+/// The decisions that wait, and the group that is on its way.
 pub(super) struct Groups {
-    /// To go with the next group.
+    /// Decisions that wait for the next group.
     pub(super) decided: Vec<PendingDecision>,
     pub(super) decided_bytes: usize,
-    /// On their way to the disk, and their batches.
+    /// The group on its way: its decisions and their batches.
     pub(super) committing: Vec<PendingDecision>,
     pub(super) group: Arc<Vec<Batch>>,
     pub(super) in_flight: bool,
@@ -25,30 +25,31 @@ pub(super) struct Groups {
     pub(super) short_of_room: bool,
     /// The highest timestamp of any write record that was decided.
     pub(super) high_ts: Timestamp,
-    /// What is durable.
+    /// The durable progress.
     pub(super) durable: FolderProgress,
-    /// How many groups were durable when the server was started.
+    /// The number of groups that were durable when the server started.
     pub(super) found: u64,
-    /// With the group that is on its way.
+    /// The progress once the group on its way is durable.
     pub(super) reaches: FolderProgress,
 }
 
-/// A request that is decided, and answered when that is durable.
+/// A decided request. It is answered when the decision is durable.
 pub(super) struct PendingDecision {
     pub(super) ticket: Ticket,
     pub(super) asked: PendingRequest,
     pub(super) decision: Decision,
 }
 
-/// A group that was on its way.
+/// A group whose commit has ended.
 pub(super) struct CommittedGroup {
     pub(super) group: Arc<Vec<Batch>>,
-    /// What may spend the reserve was refused for the sake of the rest of it.
+    /// A full disk refused the whole group because of its batches of new data. Batches that may spend the reserve are tried
+    /// again.
     pub(super) refused_for_others: bool,
 }
 
 impl Groups {
-    /// Of a server that has just been started.
+    /// The groups of a server that has just started.
     pub(super) fn at(reached: FolderProgress) -> Self {
         Self {
             decided: Vec::new(),
@@ -64,18 +65,18 @@ impl Groups {
         }
     }
 
-    /// Goes with the next group.
+    /// Adds a decision to the next group.
     pub(super) fn push(&mut self, decided: PendingDecision) {
         self.decided_bytes += decided.decision.batch.size_bytes();
         self.decided.push(decided);
     }
 
-    /// The tickets of what waits for the next group.
+    /// The tickets of the decisions that wait for the next group.
     pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = Ticket> {
         self.decided.iter().map(|decided| decided.ticket)
     }
 
-    /// Sends the batches of what is committing on their way. `read_ts`: the highest snapshot that was read.
+    /// Returns the batches of the committing decisions. `read_ts`: the highest snapshot that was read.
     pub(super) fn depart(&mut self, read_ts: Timestamp) -> Arc<Vec<Batch>> {
         let mut group: Vec<Batch> = self
             .committing
@@ -84,8 +85,8 @@ impl Groups {
             .collect();
         let taken: usize = group.iter().map(Batch::size_bytes).sum();
         self.decided_bytes = self.decided_bytes.saturating_sub(taken);
-        // With the records that it is about, or before them; each time, as a batch that was refused and comes
-        // again has an older one in it.
+        // The timestamp must be durable with the records that it covers, or before. It is written each time: a batch that was
+        // refused and comes again has an older one in it.
         let single = group.len() == 1 && mutants::on(Mutant::HighTsNotEachTime);
         self.reaches = FolderProgress {
             high_ts: self.high_ts,
@@ -100,7 +101,7 @@ impl Groups {
         self.group.clone()
     }
 
-    /// The group is durable, or is not.
+    /// Takes the result of the group on its way.
     pub(super) fn arrive(&mut self, error: Option<&Error>) -> CommittedGroup {
         self.in_flight = false;
         let group = std::mem::take(&mut self.group);
@@ -122,8 +123,8 @@ impl Groups {
         }
     }
 
-    /// What goes with the next group. Where the disk is short of room, all of it may spend the reserve or
-    /// none may, as the one that waits longest: the others don't spoil it, and have their turn next.
+    /// The decisions of the next group. On a disk that is short of room either all of them may spend the reserve, or none, as
+    /// the one that has waited longest: a group of both kinds would be refused.
     pub(super) fn next(&mut self, limits: &Limits) -> Vec<PendingDecision> {
         let kind = |decided: &PendingDecision| decided.decision.batch.spends_reserve();
         let of_kind = match (self.short_of_room, self.decided.first()) {

@@ -1,9 +1,9 @@
-//! A tablet server without socket, clock or thread: requests in, answers and groups of batches out. The
-//! server runs it on a network, the simulator on a simulated one.
+//! A tablet server without socket, clock or thread: it takes requests, and returns responses and groups of batches. The server
+//! runs it on a network, the simulator on a simulated one.
 //!
-//! A request that writes goes: queue for its rows' latches, load, decide by a rule of `protocol`, hand
-//! its batch to the next group, be answered when the group is durable. One group is on its way to the
-//! disk at a time; whatever is decided meanwhile makes the next one.
+//! A write request queues for its rows' latches, loads, is decided by a rule of `protocol`, hands its batch to the next group,
+//! and is answered when the group is durable. One group is on its way to the disk at a time. Decisions made meanwhile go with
+//! the next one.
 
 mod answer;
 mod background;
@@ -46,30 +46,30 @@ use crate::{Error, Failure, Refusal, asked, garbage, load, rates, reads, resolve
 pub use crate::commands::TabletCommand;
 pub(crate) use facts::Facts;
 
-/// Who asked, as the runner names them.
+/// The number of a caller, given by the runner.
 pub type Asker = u64;
 
-/// An answer to a request.
+/// A response and its receiver.
 #[derive(Debug)]
 pub struct Reply {
-    /// Who asked.
+    /// The receiver.
     pub to: Asker,
-    /// The answer; without a body it says that a command of the master was carried out.
+    /// The response; without a body it says that a command of the master was carried out.
     pub response: v1::Response,
 }
 
 /// A tablet server.
 pub struct Core {
     state: State,
-    /// Allows the benchmark's plain reads and writes.
+    /// Allows the benchmark's raw reads and writes.
     raw: bool,
     queue: Queue,
     /// Requests of large transactions that wait for their turn.
     flushes: flushes::FlushQueue,
     groups: Groups,
-    /// Who waits for a turn at a cell.
+    /// Requests that wait for a turn at a cell.
     waits: WaitQueue<waits::Waiter>,
-    /// Who waits for notifications.
+    /// Requests that wait for notifications.
     observing: observing::Observing,
     gc: Collection,
     resolution: Resolution,
@@ -78,8 +78,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// A server over this engine's content that keeps within these limits. `raw` allows the benchmark's
-    /// plain reads and writes. The incarnation of `me` is not zero, and no other start of the server has it.
+    /// Opens a server on this engine, with these limits. `raw` allows the benchmark's raw reads and writes. The incarnation of
+    /// `me` is not zero, and no other start of the server has it.
     ///
     /// # Errors
     /// The engine can't be read, or its content is damaged.
@@ -113,27 +113,27 @@ impl Core {
         self.state.tablets.get(id)
     }
 
-    /// How many tablets are here.
+    /// The number of tablets that this server owns.
     pub fn tablet_count(&self) -> usize {
         self.state.tablets.len()
     }
 
-    /// How many groups it has made durable since its folder was made.
+    /// The number of groups that are durable since the folder was made.
     pub fn groups(&self) -> u64 {
         self.groups.durable.groups
     }
 
-    /// How many cells are locked, about.
+    /// The number of locked cells, about.
     pub fn locks(&self) -> usize {
         self.state.filter.len()
     }
 
-    /// Why the server can't go on, if it can't: the disk lost a write, or can't be read.
+    /// Why the server has stopped, if it has: the disk lost a write, or can't be read.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_ref().map(|failure| &*failure.message)
     }
 
-    /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
+    /// Takes a request. Responses that are ready go to `out`, others come from [`Self::committed`].
     pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
         let method = Method::of(&request);
         let note = self.state.probe.came(method, Some(&request));
@@ -143,7 +143,8 @@ impl Core {
             let here = tablets(&request).filter_map(|id| self.state.tablets.get(id));
             here.for_each(|tablet| self.state.probe.of_table(&note, &tablet.table_name));
         }
-        // First of all: who waits here, or is told that there is too much to do, doesn't look for anyone who is in this one's place.
+        // The lease comes before all limits: a caller that waits here, or retries because the server is busy, would not find
+        // another server that has taken this one's place.
         let depends_on = request.body.as_ref().and_then(asked::depends_on);
         if let Some(Err(not_leased)) = depends_on.map(|ts| self.state.lease.admit(ts)) {
             return self.answer(Some(to), request.id, note, Err(not_leased.into()), out);
@@ -152,7 +153,7 @@ impl Core {
     }
 
     fn take(&mut self, to: Asker, request: v1::Request, mut note: Note, out: &mut Vec<Reply>) {
-        // The log may have what the store and the cache don't know.
+        // The log may have changes that the store and the cache don't have.
         if let Some(failed) = &self.failed
             && !mutants::on(Mutant::ReadsAfterFailure)
         {
@@ -201,7 +202,7 @@ impl Core {
         self.answer(Some(to), id, note, result.map(Some), out);
     }
 
-    /// Takes a command of the master, that is meant for this server; answered like a request, under this id.
+    /// Takes a command of the master that is addressed to `meant`. It is answered like a request, under this id.
     pub fn command(
         &mut self,
         to: Asker,
@@ -217,13 +218,13 @@ impl Core {
         self.enqueue(Some(to), id, note, Work::command(command), out);
     }
 
-    /// The next group of batches to make durable, when there's one and none is on its way.
-    /// [`Self::committed`] is to be called with what became of it.
+    /// The next group of batches to make durable, if there is one and none is on its way. The caller passes the result to
+    /// [`Self::committed`].
     pub fn take_group(&mut self) -> Option<Arc<Vec<Batch>>> {
         if self.groups.in_flight || self.failed.is_some() {
             return None;
         }
-        // Where enough waits, one more waits, too.
+        // With enough decisions waiting, clearing waits, too.
         if !self.state.limits.enough_decided(self.groups.decided_bytes) {
             self.clear_dropped();
         }
@@ -242,7 +243,7 @@ impl Core {
         Some(self.groups.depart(read_ts))
     }
 
-    /// The group that was taken is durable, or is not. Answers it, and anyone who waited for its rows.
+    /// Takes the result of the group. Answers its requests, and those that waited for their rows.
     pub fn committed(
         &mut self,
         result: Result<(), percolator_engine::Error>,
@@ -331,7 +332,7 @@ impl Core {
             let refusal = Refusal::failed(failed.clone());
             return self.answer(to, id, note, Err(refusal), out);
         }
-        // Rows are latched by their table; and who asks the wrong server is told that, however busy this one is.
+        // Latches go by table. A busy server, too, answers at once that it doesn't serve a tablet.
         if let Err(not_served) = work.served_by(&self.state.tablets) {
             return self.answer(to, id, note, Err(not_served.into()), out);
         }
@@ -354,8 +355,8 @@ impl Core {
         }
     }
 
-    /// Runs requests that hold all of their latches now, and anyone who those let through; where enough is
-    /// decided for now, when the next group is durable.
+    /// Decides requests that hold all of their latches now, and those that get theirs by that. The rest waits for the next
+    /// group when enough is decided.
     fn run(&mut self, ready: Vec<Ticket>, out: &mut Vec<Reply>) {
         self.queue.ready.extend(ready);
         while !self.state.limits.enough_decided(self.groups.decided_bytes)
@@ -366,8 +367,8 @@ impl Core {
         }
     }
 
-    /// Decides a request that holds its latches. Where nothing is to be written, it is answered, lets
-    /// go of them, and returns who holds theirs now.
+    /// Decides a request that holds its latches. A request that writes nothing is answered, and releases them. Returns the
+    /// tickets that hold their latches now.
     fn decide(
         &mut self,
         ticket: Ticket,
@@ -402,7 +403,7 @@ impl Core {
         self.end(ticket, asked, result, out)
     }
 
-    /// Answers a request, and lets go of its latches. Who holds theirs now.
+    /// Answers a request, and releases its latches. Returns the tickets that hold theirs now.
     fn end(
         &mut self,
         ticket: Ticket,
@@ -419,7 +420,7 @@ impl Core {
         ready
     }
 
-    /// An engine that has stopped doesn't come back: the server has to be started again.
+    /// Stops the server if the refusal says that the engine has stopped. It has to be started again.
     fn note_fatal(&mut self, refusal: &Refusal) {
         if self.failed.is_none() {
             self.failed = refusal.failure();
@@ -427,10 +428,10 @@ impl Core {
     }
 }
 
-/// Why a group is not known to be durable.
+/// The refusal for requests of a group that is not known to be durable.
 fn refused_by_disk(error: percolator_engine::Error) -> Refusal {
     use percolator_engine::Error as E;
-    // Here nothing was written, and the server goes on.
+    // After these errors nothing was written, and the server goes on.
     let unknown = !matches!(
         error,
         E::Full { .. } | E::InvalidKey { .. } | E::TooLarge { .. }

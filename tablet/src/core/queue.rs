@@ -1,4 +1,4 @@
-//! Requests that wait: for the latches of their rows, or for what is on its way to the disk.
+//! Requests that wait for the latches of their rows, or for the disk.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,24 +9,24 @@ use crate::latches::{Latches, RowHash, Ticket};
 use crate::probe::Note;
 use crate::work::Work;
 
-/// See the module's head.
+/// The requests that wait.
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) latches: Latches,
     pub(super) next_ticket: Ticket,
-    /// For latches.
+    /// Requests that wait for latches.
     pub(super) waiting: HashMap<Ticket, Queued>,
-    /// Those of them that have their latches.
+    /// The tickets of those that have got their latches.
     pub(super) ready: VecDeque<Ticket>,
-    /// Reads that wait for what is on its way to the disk.
+    /// Reads that wait for the group on its way to the disk.
     pub(super) reads: Vec<(Asker, v1::Request, Note)>,
-    /// Of those that wait and of the reads, in memory.
+    /// Bytes of waiting requests and reads.
     pub(super) bytes: usize,
-    /// Requests that write, since it was last looked for garbage.
+    /// Requests that write since garbage was collected last.
     pub(super) writes: usize,
 }
 
-/// A request that writes, as far as it is to be answered.
+/// The caller of a request that writes, and its latches.
 #[derive(Default)]
 pub(super) struct PendingRequest {
     /// `None`: the server's own background task.
@@ -37,30 +37,30 @@ pub(super) struct PendingRequest {
     pub(super) rows: Vec<RowHash>,
 }
 
-/// One that waits.
+/// A request that waits for its latches.
 pub(super) struct Queued {
     pub(super) asked: PendingRequest,
     pub(super) work: Work,
-    /// What it holds in memory.
+    /// The memory that it takes.
     pub(super) bytes: usize,
 }
 
 impl Queue {
-    /// The next ticket, which nobody has yet.
+    /// The next free ticket.
     pub(super) fn ticket(&mut self) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         ticket
     }
 
-    /// Waits for its latches.
+    /// Adds a request that waits for its latches.
     pub(super) fn push(&mut self, ticket: Ticket, asked: PendingRequest, mut work: Work) {
         let bytes = work.detach();
         self.bytes += bytes;
         self.waiting.insert(ticket, Queued { asked, work, bytes });
     }
 
-    /// The next that has its latches.
+    /// Takes the next request that has got its latches.
     pub(super) fn pop(&mut self) -> Option<(Ticket, Queued)> {
         while let Some(ticket) = self.ready.pop_front() {
             if let Some(queued) = self.waiting.remove(&ticket) {

@@ -1,4 +1,4 @@
-//! Turns at cells that many want to write.
+//! Turns at cells that many transactions want to write.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::store::{self, LockChange};
 use crate::wait_queue::Woken;
 use crate::work::invalid;
 
-/// Whom to answer.
+/// The caller of a waiting request.
 #[derive(Debug)]
 pub(super) struct Waiter {
     to: Asker,
@@ -40,7 +40,7 @@ impl Core {
             Ok(cell) => cell,
             Err(refusal) => return self.answer(Some(to), id, note, Err(refusal), out),
         };
-        // Its time is no work's.
+        // The time that it waits is no time of work.
         note.timed = false;
         let hash = latches::hash(&[&store::cell_key(&cell)]);
         let locked = self.state.filter.may_hold_hash(hash);
@@ -66,8 +66,8 @@ impl Core {
             .collect()
     }
 
-    /// The cells whose turn ends with this decision at once: they are committed without a lock. Who is next begins above
-    /// that, and its reads wait until it is durable.
+    /// The cells whose turn ends with this decision at once: they are committed without a lock. The next transaction begins
+    /// above the commit, and its reads wait until that is durable.
     pub(super) fn wakes_at_once(&self, decision: &Decision) -> Vec<u64> {
         match &decision.held {
             Some((_, cells)) if !self.waits.is_idle() => cells.clone(),
