@@ -1,5 +1,5 @@
-//! What one tablet server holds in memory and answers at a time, at the most. Above it callers wait, are
-//! told that the server is busy, or get the rest with their next request.
+//! The limits of a tablet server's memory and responses. Above them callers wait, are refused as busy, or get the rest with
+//! their next request.
 
 use percolator_protocol::mutants::{self, Mutant};
 
@@ -16,8 +16,8 @@ pub struct Limits {
     /// requests of large transactions that wait for their turn.
     /// Default: 65,536.
     pub waiting: usize,
-    /// Bytes of requests that wait for rows, and of reads that wait for the disk: one more request may go over it. As
-    /// many of those of large transactions that wait for their turn: they are in nobody's way. Default: 64 MiB.
+    /// Bytes of requests that wait for rows, and of reads that wait for the disk: one more request may go over it. The same for
+    /// requests of large transactions that wait for their turn, which delay no other. Default: 64 MiB.
     pub queued_bytes: usize,
     /// Bytes of batches that are decided and not yet on their way to the disk: one more may go over it.
     /// Default: 128 MiB.
@@ -30,12 +30,12 @@ pub struct Limits {
     pub scan_cells: usize,
     /// Bytes after which an answer to a scan ends: one more cell may go over it. Default: 1 MiB.
     pub scan_bytes: usize,
-    /// Versions that one scan request looks at before it answers with what it has: nobody waits long
-    /// behind it. Default: 2,048.
+    /// Versions that one scan request reads before it responds with what it has, so that no request waits long behind it.
+    /// Default: 2,048.
     pub scan_records: usize,
     /// Locks that a scan loads at a time. Default: 1,024.
     pub scan_locks: usize,
-    /// Locks of one transaction that one request resolves, where nobody else is there. Default: 64.
+    /// Locks of one transaction that one request resolves on an idle server. Default: 64.
     pub resolve_locks: usize,
     /// Cells of large transactions that may be written and resolved in a second beside other requests. Default: 1,600;
     /// a server takes 800 for each processor that it may use.
@@ -43,15 +43,15 @@ pub struct Limits {
     /// Versions of one cell that a scan reads one by one: a look-up costs as much as some of them.
     /// Default: 64.
     pub scan_records_of_one_cell: usize,
-    /// Bytes of keys and values after which a piece of a tablet that moves to another server ends: one more entry may go
-    /// over it. Default: 1 MiB.
+    /// Bytes of keys and values after which a chunk of a tablet that moves to another server ends: one more entry may go over
+    /// it. Default: 1 MiB.
     pub move_bytes: usize,
-    /// Records, long values or entries of the index in one piece of what is verified: some milliseconds. Default: 1,000.
+    /// Records, long values or entries of the index in one piece of a verification: some milliseconds. Default: 1,000.
     pub verify_pairs: usize,
-    /// A table's changes are remembered for who follows it until a commit lies so far above the last scan for them, in
-    /// milliseconds. Default: 60,000.
+    /// A table's changes are remembered for its followers until a commit lies this far above their last scan, in milliseconds.
+    /// Default: 60,000.
     pub followed_ms: u64,
-    /// Whether what may be collected is indexed. Off, nothing is ever collected: to measure the price alone.
+    /// Whether garbage is indexed. Without it nothing is collected: for the benchmark of its price.
     pub index_garbage: bool,
 }
 
@@ -112,7 +112,7 @@ impl Limits {
     }
 }
 
-/// Some things in memory.
+/// A number of things in memory, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// How many there are.
@@ -124,7 +124,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Of things with these sizes, in bytes.
+    /// The amount of things with these sizes, in bytes.
     pub fn of(sizes: impl Iterator<Item = usize>) -> Self {
         sizes.fold(Self::default(), |sum, bytes| Self {
             count: sum.count + 1,
@@ -134,7 +134,7 @@ impl Amount {
     }
 }
 
-/// What a server holds just now, as against its [`Limits`].
+/// The memory in use, as far as [`Limits`] bound it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Requests of large transactions that wait for their turn.
@@ -149,7 +149,7 @@ pub struct Usage {
     pub group: Amount,
     /// The newest versions of cells.
     pub cache_bytes: usize,
-    /// Tablets with a mark of who has scanned them.
+    /// Tablets with a mark of scans.
     pub scan_marks: usize,
     /// Tablets that it has.
     pub tablets: usize,

@@ -1,5 +1,5 @@
-//! Notifications of changes on observed columns: written and removed in the batches of the commits that cause it. The rules are
-//! those of `protocol::actions` (`notify`).
+//! Notifications of changes on observed columns. The batches of commits write and remove them, by the rules of
+//! `protocol::actions` (`notify`).
 
 use bytes::Bytes;
 use percolator_engine::{Column, Direction};
@@ -22,32 +22,32 @@ use crate::store;
 use crate::work::{invalid, timestamp};
 use crate::{Error, Refusal, observed};
 
-/// Entries that one request looks at.
+/// The most entries that one request reads.
 pub(crate) const LOOKED_AT_MAX: usize = 4096;
-/// Locked rows that one request sends.
+/// The most locked rows in one response.
 const LOCKED_MAX: usize = 16;
-/// Notifications that one request removes.
+/// The most notifications that one request removes.
 const REMOVED_MAX: usize = 1024;
-/// Entries that one request counts.
+/// The most entries that one request counts.
 const COUNTED_MAX: usize = 65_536;
-/// Notifications that metrics count.
+/// The most notifications that metrics count.
 const SHOWN_MAX: usize = 4096;
 
-/// What a decision means to observers, once it is durable.
+/// The changes that a decision means to observers, once it is durable.
 #[derive(Debug, Default)]
 pub(crate) struct Notified {
     /// The keys of cells that have changed.
     pub(crate) changed: Vec<Bytes>,
-    /// The keys of cells whose changes were acknowledged, also where a later one waits.
+    /// The keys of cells whose changes were acknowledged. A later change may wait.
     pub(crate) acknowledged: Vec<Bytes>,
-    /// Those of them where a later one waits.
+    /// Those of them with a later change that waits.
     pub(crate) left: Vec<Bytes>,
-    /// For the proof that this is noticed: what is written behind the batch.
+    /// For a mutant: the notifications that are written behind the batch.
     pub(crate) later: Vec<(Bytes, Notification)>,
 }
 
 impl Notified {
-    /// Whether it means nothing to them.
+    /// Whether the decision concerns no observer.
     pub(crate) fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.acknowledged.is_empty() && self.later.is_empty()
     }
@@ -58,7 +58,7 @@ fn waiting(state: &State, cell_key: &[u8]) -> Result<Option<Notification>, Error
     Ok(stored.map(Notification::decode).transpose()?)
 }
 
-/// The observed cell that this one acknowledges changes of, if it is a cell for that.
+/// The observed cell whose changes this one acknowledges, if its column is for acknowledgements.
 fn acknowledged_cell(cell: &Cell) -> Option<Cell> {
     let column = acknowledged_column(&cell.column)?;
     Some(Cell {
@@ -67,7 +67,7 @@ fn acknowledged_cell(cell: &Cell) -> Option<Cell> {
     })
 }
 
-/// What a commit knows of its transaction.
+/// The transaction of a commit, as far as notifications need it.
 pub(crate) struct Committing<'a> {
     start_ts: Timestamp,
     /// The cell's lock before the commit; `None`: it is committed in one phase.
@@ -76,7 +76,7 @@ pub(crate) struct Committing<'a> {
 }
 
 impl<'a> Committing<'a> {
-    /// In one phase.
+    /// A commit in one phase.
     pub(crate) fn in_one_phase(txn: &'a Prewrite) -> Self {
         Self {
             start_ts: txn.start_ts,
@@ -85,7 +85,7 @@ impl<'a> Committing<'a> {
         }
     }
 
-    /// Of a cell that has this lock, unless it was committed before.
+    /// The commit of a cell that has this lock, unless it was committed before.
     pub(crate) fn locked(start_ts: Timestamp, lock: Option<&'a Lock>) -> Self {
         Self {
             start_ts,
@@ -95,7 +95,7 @@ impl<'a> Committing<'a> {
     }
 }
 
-/// Adds to the decision what a commit with these effects on the cell means to observers.
+/// Adds to the decision the notifications of a commit with these effects on the cell.
 pub(crate) fn note(
     state: &State,
     decision: &mut Decision,
@@ -151,7 +151,7 @@ fn acknowledge(
     start_ts: Timestamp,
 ) -> Result<(), Error> {
     let cell_key = Bytes::from(store::cell_key(acknowledged));
-    // The same transaction may have changed the cell, which its snapshot has not seen.
+    // The same transaction may have changed the cell, above its own snapshot.
     let changes_again = decision.notified.changed.contains(&cell_key);
     if let Some(waiting) = waiting(state, &cell_key)?
         && (!changes_again || mutants::on(Mutant::AckHidesLaterChange))
@@ -169,7 +169,7 @@ fn acknowledge(
     Ok(())
 }
 
-/// Whether the mutation may be made as far as observers are concerned: an acknowledgement needs a notification.
+/// Checks a mutation of a column for acknowledgements: it needs a notification.
 ///
 /// # Errors
 /// The cell is for acknowledgements alone. Inside: no notification waits.
@@ -198,7 +198,7 @@ fn one_tablet<'a>(state: &'a State, refs: &[v1::TabletRef]) -> Result<&'a Tablet
     Ok(state.tablets.serving(asked.id, asked.epoch)?)
 }
 
-/// To observe a column of a tablet.
+/// Decides to observe a column of a tablet.
 pub(crate) fn observe(
     state: &State,
     refs: &[v1::TabletRef],
@@ -227,8 +227,8 @@ pub(crate) fn observe(
     Ok(decision)
 }
 
-/// To observe a column of a tablet no more. Its notifications go: the first ones from a cell on in this batch, and the others
-/// with the next request, as long as the answer says that there may be more.
+/// Decides to observe a column of a tablet no more. Removes some notifications from a cell on. The client repeats the request
+/// while the response says that there may be more.
 pub(crate) fn unobserve(
     state: &State,
     refs: &[v1::TabletRef],
@@ -248,7 +248,7 @@ pub(crate) fn unobserve(
     for (looked_at, pair) in pairs.map_err(Error::from)?.enumerate() {
         let (cell_key, _) = pair.map_err(Error::from)?;
         let cell = key::decode_cell(&cell_key).map_err(Error::from)?;
-        // The tablet may have many of other columns.
+        // The tablet may have many notifications of other columns.
         if looked_at >= LOOKED_AT_MAX || decision.notified.acknowledged.len() >= REMOVED_MAX {
             resume = Some(v1::CellName::from(&cell));
             break;
@@ -261,12 +261,12 @@ pub(crate) fn unobserve(
     let (id, table) = (tablet.id, tablet.table.0);
     let mut columns = state.observed.columns(id);
     columns.retain(|known| *known != column);
-    // Also if nothing changes: the answer comes when everything is durable that was decided before.
+    // The record is written without a change, too: the response then comes when all earlier decisions are durable.
     observed::put_record(&mut decision.batch, id, table, columns);
     if was_observed {
         decision.tablet_change = Some(TabletChange::Unobserve { id, table, column });
     }
-    // Commits that are decided before this is durable leave notifications still, which the next request finds.
+    // Commits that are decided before this is durable still leave notifications, which the next request finds.
     decision.answer = Some(Body::Unobserve(v1::UnobserveResponse {
         was_observed,
         more: was_observed || !decision.notified.acknowledged.is_empty(),
@@ -275,7 +275,7 @@ pub(crate) fn unobserve(
     Ok(decision)
 }
 
-/// To leave weak notifications.
+/// Decides to leave weak notifications.
 pub(crate) fn weak(
     state: &State,
     refs: &[v1::TabletRef],
@@ -301,8 +301,8 @@ pub(crate) fn weak(
     Ok(decision)
 }
 
-/// Whether a run that began at or behind `at` has acknowledged changes of the cell: this is the copy of a request that was carried
-/// out before.
+/// Whether a run that began at or behind `at` has acknowledged changes of the cell: the request is then a copy of one that was
+/// carried out before.
 fn has_been_seen(state: &State, cell: &Cell, at: Timestamp) -> Result<bool, Error> {
     let acknowledgements = Cell {
         column: ack_column(&cell.column),
@@ -331,17 +331,17 @@ fn not_observed(column: &[u8]) -> Refusal {
     ))
 }
 
-/// Notifications that were found.
+/// The notifications of one search.
 #[derive(Debug, Default)]
 pub(crate) struct FoundNotifications {
     /// The keys of their cells.
     pub(crate) keys: Vec<Bytes>,
-    /// Where to go on: enough was looked at before all was.
+    /// Where the next search continues, if this one has reached a limit.
     pub(crate) resume: Option<Bytes>,
     pub(crate) notifications: Vec<v1::NotificationInfo>,
 }
 
-/// The tablet, of which this column has to be observed.
+/// The tablet, if this column of it is observed.
 pub(crate) fn observed_tablet<'a>(
     state: &'a State,
     asked: &v1::TabletRef,
@@ -376,8 +376,8 @@ fn info(row: Bytes, notification: &Notification) -> v1::NotificationInfo {
     }
 }
 
-/// Looks for at most `limit` notifications in one tablet, from the key `after` on and then from the tablet's first row. Those that
-/// `is_leased` are left out.
+/// Finds at most `limit` notifications in one tablet, from the key `after` on and then from the tablet's first row, without
+/// those that `is_leased`.
 pub(crate) fn find(
     state: &State,
     tablet: &Tablet,
@@ -391,7 +391,7 @@ pub(crate) fn find(
     let middle = after.max(&rows.start[..]);
     let mut looked_at = 0;
     for (start, end) in [(middle, &rows.end[..]), (&rows.start[..], middle)] {
-        // An empty end would be that of all.
+        // An empty end would be the end of the column.
         if end.is_empty() && start != middle || start == end {
             continue;
         }
@@ -417,8 +417,8 @@ pub(crate) fn find(
     Ok(found)
 }
 
-/// Some rows of a tablet in which the cell of an observed column is locked, from the key `after` on, and behind which key the
-/// next ones are; empty: from the tablet's first on.
+/// Some rows of a tablet in which a cell of the observed column is locked, from the key `after` on, and the key from which the
+/// next ones follow; empty: from the tablet's first row.
 pub(crate) fn locked(
     state: &State,
     tablet: &Tablet,
@@ -428,7 +428,7 @@ pub(crate) fn locked(
     locked_within(state, tablet, column, after, (LOOKED_AT_MAX, LOCKED_MAX))
 }
 
-/// The same, of so many locks, and so many of them at the most.
+/// The same, with limits on the locks that are read, and on those that are returned.
 fn locked_within(
     state: &State,
     tablet: &Tablet,
@@ -458,7 +458,7 @@ fn locked_within(
     Ok((found, Bytes::new()))
 }
 
-/// Counts what waits, leased or not, from a cell on; and with the tablet's first cells the locks.
+/// Counts notifications, leased or not, from a cell on. With the tablet's first cells it counts the locks, too.
 pub(crate) fn count(
     state: &State,
     tablet: &Tablet,
@@ -471,7 +471,7 @@ pub(crate) fn count(
         None => {
             let most = (COUNTED_MAX, COUNTED_MAX);
             let (locked, next) = locked_within(state, tablet, column, &[], most)?;
-            // Where more are locked than are looked at, some may be of the column.
+            // If the limit ends the search, more locks may be of the column.
             response.locked = locked.len().max(usize::from(!next.is_empty())) as u64;
             rows.start.clone()
         }
@@ -499,8 +499,8 @@ pub(crate) fn count(
     Ok(())
 }
 
-/// How many notifications this server has, up to [`SHOWN_MAX`], and when the first change of these was made, zero if there is none;
-/// for metrics.
+/// The number of notifications of this server, up to [`SHOWN_MAX`], and the time of the first change among them, zero if there
+/// is none. For metrics.
 pub(crate) fn waiting_about(state: &State) -> (u64, Timestamp) {
     let mut about = (0, Timestamp::ZERO);
     if state.observed.is_empty() {
@@ -509,7 +509,7 @@ pub(crate) fn waiting_about(state: &State) -> (u64, Timestamp) {
     let pairs = state
         .engine
         .scan(Column::Notify, &[], &[], Direction::Forward);
-    // An engine that can't be read is found where it matters.
+    // Other reads notice an engine that can't be read.
     let pairs = pairs.into_iter().flatten().take(SHOWN_MAX).flatten();
     for (_, record) in pairs {
         let (waiting, oldest) = &mut about;

@@ -1,52 +1,50 @@
-//! How fast the server works on what nobody waits for with a hand on the clock: garbage, and what large transactions
-//! write and leave. With nobody else there, as fast as it can. Beside others so much in a second, in small pieces: a
-//! small share of its time, and none of them waits long behind a piece. Of garbage also so much as is made, and some
-//! more: it doesn't pile up for good.
+//! The pace of work that no caller expects within milliseconds: garbage, and the writes and locks of large transactions. An
+//! idle server does it as fast as it can. Beside other requests it has a small share of each second, in small pieces, so that
+//! no request waits long behind one. Collection also keeps up with the garbage that is made.
 
 use std::time::Duration;
 
-/// How long a tick takes while something waits for its turn.
+/// The length of a tick while work waits for its turn.
 pub(crate) const TICK: Duration = Duration::from_millis(2);
-/// The server has others for so long after one of them has asked for something.
+/// The server counts as busy for this long after a request.
 const BESIDE: Duration = Duration::from_millis(100);
-/// Entries that may be collected in a second: a hundredth or two of its time.
+/// Entries that may be collected in a second beside other requests: one or two hundredths of its time.
 const ENTRIES_A_SECOND: i64 = 6_400;
-/// For so many entries that are made one more may be collected than that.
+/// For this many new entries one more than these may be collected.
 const MADE: i64 = 4;
-/// Entries of one piece beside other requests, at least.
+/// The least entries of one piece beside other requests.
 const ENTRIES_BESIDE: usize = 16;
-/// And where there are none.
+/// The least entries of one piece on an idle server.
 const ENTRIES_ALONE: usize = 256;
-/// What isn't collected when it may be is collected later, as far as it is no more than this: more than that at once
-/// would be felt.
+/// The most unused credit. More at once would delay requests.
 const CREDIT_MAX: usize = 256;
-/// What waits has its turn within 120 ms: twelve requests of 16 cells, as many as one client sends at a time, don't
-/// hurry it. Of more clients the pace is faster; an answer that came too late would be asked for again.
+/// Waiting flushes have their turn within 120 ms. Twelve requests of 16 cells, as many as one client sends at a time, don't
+/// raise the pace. More clients raise it, so that their requests don't time out.
 const FLUSH_WAITS_A_SECOND: i64 = 1_000 / 120;
-/// At once no more than a few ticks', which may be late; and so many at least.
+/// The cells at once: a few ticks' share, because ticks may be late, and at least this many.
 const FLUSH_AT_ONCE: i64 = 16;
 const FLUSH_TICKS_A_SECOND: i64 = 200;
 /// Credit is counted in millionths.
 const ONE: i64 = 1_000_000;
 
-/// What may be done now.
+/// The credit for work.
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// Cells of large transactions in a second.
     flush_cells_a_second: i64,
     /// Entries, in millionths.
     credit: i64,
-    /// Entries that were made since the last piece could be taken, and about how many are made from one to the next.
+    /// Entries that were made since the last piece, and about how many are made between two pieces.
     made: usize,
     usual: usize,
-    /// Cells of large transactions, in millionths; below nothing, where a request was larger than what was left.
+    /// Cells of large transactions, in millionths; negative after a request that was larger than the credit.
     flushes: i64,
-    /// Until when others are there.
+    /// How long the server still counts as busy.
     beside: Duration,
 }
 
 impl Pace {
-    /// Beside other requests large transactions have so many cells in a second.
+    /// Gives large transactions this many cells a second beside other requests.
     pub(crate) fn new(large_cells_a_second: u32) -> Self {
         Self {
             flush_cells_a_second: large_cells_a_second.into(),
@@ -58,7 +56,7 @@ impl Pace {
         }
     }
 
-    /// Somebody else has asked for something.
+    /// Notes a request of another kind.
     pub(crate) fn asked(&mut self) {
         self.beside = BESIDE;
     }
@@ -68,10 +66,10 @@ impl Pace {
         self.made += entries;
     }
 
-    /// So much time has passed, and so many cells of large transactions wait for their turn.
+    /// Lets time pass while this many cells of large transactions wait for their turn.
     pub(crate) fn tick(&mut self, elapsed: Duration, waiting: usize) {
         self.beside = self.beside.saturating_sub(elapsed);
-        // A second is more than any credit.
+        // A second fills any credit.
         let micros = i64::from(elapsed.min(Duration::from_secs(1)).as_micros() as u32);
         self.credit += micros * ENTRIES_A_SECOND;
         let a_second = self
@@ -81,8 +79,8 @@ impl Pace {
         self.flushes = (self.flushes + micros * a_second).min(at_once * ONE);
     }
 
-    /// Entries of the next piece, if there may be one now. It is larger where many are made, as a piece goes with a
-    /// group, and there are only so many of those.
+    /// The entries of the next piece, if there may be one now. It is larger if many are made, because it goes with a group, and
+    /// the number of groups is limited.
     pub(crate) fn piece(&mut self) -> Option<usize> {
         self.usual = (3 * self.usual + std::mem::take(&mut self.made)).div_ceil(4);
         let large = 2 * self.usual;
@@ -94,25 +92,25 @@ impl Pace {
         (may >= ENTRIES_BESIDE).then(|| may.min(large.max(ENTRIES_BESIDE)))
     }
 
-    /// A piece of so many entries was taken.
+    /// Notes a piece of this many entries.
     pub(crate) fn spent(&mut self, entries: usize) {
         self.credit = (self.credit - count(entries) * ONE).max(0);
     }
 
-    /// Nobody else is there.
+    /// Whether the server is idle but for this work.
     pub(crate) fn is_alone(&self) -> bool {
         self.beside.is_zero()
     }
 
-    /// Whether a large transaction's request may be carried out now.
+    /// Whether a request of a large transaction may be carried out now.
     pub(crate) fn may_flush(&self) -> bool {
         self.is_alone() || self.flushes > 0
     }
 
-    /// One was, with so many cells.
+    /// Notes a request of a large transaction with this many cells.
     pub(crate) fn spent_flush(&mut self, cells: usize) {
         self.flushes = if self.is_alone() {
-            // It is not to be paid back later.
+            // Work on an idle server is no debt.
             self.flushes.min(0)
         } else {
             self.flushes - count(cells) * ONE
@@ -120,7 +118,7 @@ impl Pace {
     }
 }
 
-/// Of entries or cells that are in memory.
+/// A number of entries or cells in memory.
 fn count(of: usize) -> i64 {
     i64::try_from(of).unwrap_or(i64::MAX / ONE / 2)
 }

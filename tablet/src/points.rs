@@ -9,24 +9,24 @@ use crate::Error;
 use crate::decision::Decision;
 use crate::latches::Ticket;
 
-/// Where they are kept: the barrier, the safe point, then resolved, eight bytes each.
+/// The key of the record: the barrier, the safe point, then resolved, eight bytes each.
 const POINTS: &[u8] = b"points";
 
-/// See the module's head.
+/// The points of this server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerPoints {
-    /// How far is decided; on its way to the disk, or there. What is below the barrier is refused from the moment on when
-    /// that is decided, so that anyone who hears that it is durable knows that nothing below comes after it.
+    /// The decided points, durable or on their way to the disk. Requests below this barrier are refused at once, so that no
+    /// such request is carried out after the barrier is durable.
     decided: Points,
-    /// What the master is told, and what may be collected.
+    /// The points that the master gets, and that collection uses.
     pub(crate) durable: Points,
-    /// Durable too, but for what was decided before this ticket, below the barrier, and is not yet: a full disk
-    /// takes it later.
+    /// Points that are durable, but wait for decisions before this ticket, which may lie below the barrier: a full disk takes
+    /// those later.
     pending: Option<(Ticket, Points)>,
 }
 
 impl ServerPoints {
-    /// Reads them.
+    /// Reads the record.
     pub(crate) fn load(engine: &dyn Engine) -> Result<Self, Error> {
         let durable = match engine.get(Column::Meta, POINTS)? {
             None => Points::default(),
@@ -41,7 +41,7 @@ impl ServerPoints {
         })
     }
 
-    /// These were made durable, by the request with this ticket.
+    /// Notes points that the request with this ticket has made durable.
     pub(crate) fn stored(&mut self, ticket: Ticket, points: Points) {
         let points = self
             .pending
@@ -49,7 +49,7 @@ impl ServerPoints {
         self.pending = Some((ticket, points));
     }
 
-    /// Makes what was stored count, where all that was decided before is durable. `waiting`: what is not.
+    /// Counts stored points as durable once all decisions before them are. `waiting`: the tickets of those that are not.
     pub(crate) fn settle(&mut self, mut waiting: impl Iterator<Item = Ticket>) {
         if let Some((_, points)) = self
             .pending
@@ -59,27 +59,27 @@ impl ServerPoints {
         }
     }
 
-    /// These were decided.
+    /// Notes decided points.
     pub(crate) fn decided(&mut self, points: Points) {
         self.decided = self.decided.raised(points);
     }
 
-    /// What a record has to say so that these are durable; `None`: they are. What was decided once may never have come to the
-    /// disk: a full one refuses it, and it is decided again.
+    /// The points that a record has to have so that these are durable; `None`: they are. A full disk may have refused a decided
+    /// record, which is then decided again.
     pub(crate) fn news(&self, points: Points) -> Option<Points> {
         let is_news = self.durable.raised(points) != self.durable;
         is_news.then(|| self.decided.raised(points))
     }
 
-    /// What the next record is raised from: it must not take back what another one on its way has.
+    /// The points from which the next record is raised, so that it doesn't lower another one on its way.
     pub(crate) fn highest(&self) -> Points {
         self.decided
     }
 
-    /// These go to the disk next. Where room is short, that isn't the order in which they were decided: none of their
-    /// records takes back what another one has raised since.
+    /// Writes the points of the next group. On a disk that is short of room decisions go in another order than they were made:
+    /// no record may lower a later one.
     pub(crate) fn take_nothing_back<'a>(&self, group: impl Iterator<Item = &'a mut Decision>) {
-        // What the disk has, also where it doesn't count yet.
+        // The disk has the pending points, too.
         let pending = self.pending.map(|(_, points)| points);
         let mut written = pending.map_or(self.durable, |points| self.durable.raised(points));
         for decision in group {
@@ -90,7 +90,7 @@ impl ServerPoints {
         }
     }
 
-    /// What is refused, and what is no longer known.
+    /// The points by which requests are refused.
     pub(crate) fn now(&self) -> Points {
         Points {
             barrier: self.decided.barrier,
@@ -99,7 +99,7 @@ impl ServerPoints {
     }
 }
 
-/// Keeps them.
+/// Writes the record.
 pub(crate) fn write(batch: &mut Batch, points: Points) {
     let key = if mutants::on(Mutant::BarrierNotDurable) {
         &b"forgotten points"[..]

@@ -1,12 +1,11 @@
-//! What the server has to know of its readers. For commits in one phase (`protocol::actions::one_phase`): the
-//! highest snapshots that have read a cell, a row or a tablet, and which cells a reader has to wait for, because
-//! what was decided of them is on its way to the disk. For prewrites (`protocol::actions::min_commit_ts`): the
-//! highest snapshot that has read anything here. A commit_ts from the oracle lies above all of these, so that
-//! one number does.
+//! The snapshots of readers. For commits in one phase (`protocol::actions::one_phase`): the highest snapshots that have read a
+//! cell, a row or a tablet, and the cells whose commit is on its way to the disk, for which readers wait. For prewrites
+//! (`protocol::actions::min_commit_ts`): the highest snapshot that has read anything here. A commit_ts from the oracle lies
+//! above all of these, so that one number is enough.
 //!
-//! Most of it is forgotten when the server ends: anyone who asks for a commit in one phase says which incarnation of
-//! the server it knew before it took its commit_ts, and every snapshot of an earlier incarnation is older than that.
-//! The highest snapshot goes to the disk with each group, and a server that starts goes on from there.
+//! Most of it ends with the server. A request to commit in one phase names the incarnation that its client knew before it took
+//! the commit_ts, and snapshots of earlier incarnations are older than that. The highest snapshot goes to the disk with each
+//! group, and a server that starts continues from there.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -17,7 +16,7 @@ use percolator_protocol::types::Timestamp;
 use crate::latches::Identity;
 use crate::marks::Marks;
 
-/// See the module's head.
+/// The timestamp cache of this server.
 #[derive(Debug)]
 pub(crate) struct Readers {
     /// By the hash of a cell or a row.
@@ -33,7 +32,7 @@ pub(crate) struct Readers {
 impl Readers {
     /// `before`: the highest snapshot of earlier incarnations, as far as it is known.
     pub(crate) fn new(before: Timestamp, marks: usize) -> Self {
-        // The mutant stands for a server that takes such requests by what it remembers.
+        // The mutant stands for a server that relies on what it remembers.
         let known = if mutants::on(Mutant::OnePhaseOfAnotherLife) {
             Timestamp::ZERO
         } else {
@@ -47,20 +46,20 @@ impl Readers {
         }
     }
 
-    /// A snapshot reads a cell, or a whole row, by its hash.
+    /// Notes that a snapshot reads a cell, or a whole row, by its hash.
     pub(crate) fn read(&mut self, hash: u64, snapshot: Timestamp) {
         self.highest = self.highest.max(snapshot);
         self.marks.raise(hash, snapshot);
     }
 
-    /// A snapshot reads any rows of the tablet.
+    /// Notes that a snapshot reads any rows of the tablet.
     pub(crate) fn scan(&mut self, tablet: u64, snapshot: Timestamp) {
         self.highest = self.highest.max(snapshot);
         let mark = self.scans.entry(tablet).or_insert(Timestamp::ZERO);
         *mark = (*mark).max(snapshot);
     }
 
-    /// A snapshot has read rows at the server that had them before.
+    /// Notes a snapshot that has read rows at their former server.
     pub(crate) fn was_read(&mut self, snapshot: Timestamp) {
         self.highest = self.highest.max(snapshot);
     }
@@ -70,15 +69,15 @@ impl Readers {
         self.highest
     }
 
-    /// Some rows of the tablet are another one's now: what has scanned in it may have read them. A commit_ts in order lies above
-    /// that, as its client took it when it knew the new epoch; this doesn't rely on the oracle for it.
+    /// Gives the second part of a split tablet the mark of the first. A correct commit_ts lies above it, because its client
+    /// took it when it knew the new epoch. This doesn't rely on that.
     pub(crate) fn split(&mut self, tablet: u64, sibling: u64) {
         if let Some(scanned) = self.scans.get(&tablet).copied() {
             self.scans.insert(sibling, scanned);
         }
     }
 
-    /// The tablet has the rows of another one as well, which is gone.
+    /// Gives the merged tablet the mark of the one that is gone.
     pub(crate) fn merge(&mut self, tablet: u64, gone: u64) {
         if let Some(scanned) = self.scans.remove(&gone) {
             let mark = self.scans.entry(tablet).or_insert(Timestamp::ZERO);
@@ -86,17 +85,17 @@ impl Readers {
         }
     }
 
-    /// The tablet is not here any more, and its id never comes again.
+    /// Removes a tablet that is not here any more.
     pub(crate) fn forget(&mut self, tablet: u64) {
         self.scans.remove(&tablet);
     }
 
-    /// How many tablets were scanned.
+    /// The number of scanned tablets.
     pub(crate) fn scanned_tablets(&self) -> usize {
         self.scans.len()
     }
 
-    /// No snapshot above this one has read what has one of these hashes, or in this tablet as a whole.
+    /// No snapshot above this one has read a cell or a row with one of these hashes, or scanned this tablet.
     pub(crate) fn read_ts(&self, hashes: [u64; 2], tablet: u64) -> Timestamp {
         let scanned = self.scans.get(&tablet).copied();
         hashes
@@ -105,14 +104,14 @@ impl Readers {
             .fold(scanned.unwrap_or(Timestamp::ZERO), Timestamp::max)
     }
 
-    /// A commit of a cell, by its hash, is on its way to the disk.
+    /// Holds readers of a cell, by its hash, whose commit is on its way to the disk.
     pub(crate) fn hold(&mut self, hash: u64, commit_ts: Timestamp) {
         let (lowest, cells) = self.under_way.entry(hash).or_insert((commit_ts, 0));
         *lowest = (*lowest).min(commit_ts);
         *cells += 1;
     }
 
-    /// The commit of a cell can be read, or is given up.
+    /// Releases the readers of a cell: its commit is durable, or failed.
     pub(crate) fn release(&mut self, hash: u64) {
         if let Some((_, cells)) = self.under_way.get_mut(&hash) {
             *cells -= 1;

@@ -1,5 +1,5 @@
-//! Requests that only read. They take no latch: a lock is looked for before the records, and whatever
-//! prewrites after that commits above the reader's snapshot, which is older.
+//! Requests that only read. They take no latch: the lock is read before the records, and a later prewrite commits above the
+//! reader's snapshot, which is older.
 
 use bytes::Bytes;
 use percolator_engine::Column;
@@ -54,7 +54,7 @@ pub(crate) fn answer(
     }
 }
 
-/// Whether a request reads what was decided and can't be read yet.
+/// Whether a request reads a cell whose commit is decided and can't be read yet.
 pub(crate) fn has_to_wait(state: &State, request: &v1::Request) -> bool {
     use v1::request::Body as B;
     let readers = state.readers.borrow();
@@ -152,14 +152,14 @@ fn get_one(state: &State, request: v1::GetOneRequest) -> Result<v1::GetOneRespon
     Ok(response)
 }
 
-/// So much of this tablet is in the answer.
+/// Counts bytes of a tablet that a response has.
 pub(crate) fn has_read(state: &State, tablet: Option<&v1::TabletRef>, bytes: usize) {
     if let Some(tablet) = tablet {
         state.probe.asked(tablet.id, true, Load::of_bytes(bytes));
     }
 }
 
-/// The same of the cells of a part.
+/// Counts the cells of a part.
 fn has_scanned(state: &State, tablet: Option<&v1::TabletRef>, part: &Part) {
     has_read(state, tablet, part.bytes());
     if let (Some(tablet), Some((first, _))) = (tablet, part.cells.first()) {
@@ -172,7 +172,7 @@ pub(crate) fn bytes_of(cell: &Cell, value: &[u8]) -> usize {
     cell.row.len() + cell.column.len() + value.len()
 }
 
-/// What a snapshot sees of a cell, long values fetched.
+/// The value of a cell in a snapshot, with long values.
 enum ReadValue {
     Value(Bytes),
     Absent,
@@ -180,8 +180,8 @@ enum ReadValue {
     RolledBack,
 }
 
-/// The engine as it was at one moment, for a transaction that reads what it has flushed: between its lock and its
-/// value, or its record, nothing may change. Others read the engine as it is, which costs less.
+/// A snapshot of the engine for a transaction that reads its own flushes: nothing may change between its lock and its value or
+/// record. Other readers use the engine directly, which costs less.
 struct Owners(Option<Box<dyn percolator_engine::Snapshot>>);
 
 impl Owners {

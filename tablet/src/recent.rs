@@ -1,8 +1,8 @@
-//! Which cells have changed of late in tables that somebody follows, so that a scan for changes reads these and not the table.
+//! The cells that have changed lately in tables that a client follows: a scan for changes reads these and not the table.
 //!
-//! It is in memory alone, bounded, and begins with the first scan for changes. A tablet that was split, merged or moved since
-//! has another epoch: its first scan reads all of it again. Whatever this knows of is looked up where it is stored; what it
-//! doesn't know of is only left out above a timestamp from which on it knows everything.
+//! They are in memory alone, bounded, and begin with the first scan for changes. A tablet that was split, merged or moved has
+//! another epoch, and its next scan reads all of it. Each cell is looked up in the engine, so that an extra one does no harm.
+//! Cells may be missing only below a known timestamp.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,22 @@ use percolator_protocol::types::{Tablet, Timestamp, key};
 
 use crate::decision::Decision;
 
-/// Changes that are kept, of all tablets together, and the bytes of their keys.
+/// The most changes of all tablets together, and the most bytes of their keys.
 const CHANGES_MAX: usize = 65_536;
 const BYTES_MAX: usize = 16 << 20;
 
-/// See the module's head.
+/// The changes of followed tables.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    /// No record that was decided so far lies above this.
+    /// No decided record lies above this.
     high_ts: Timestamp,
-    /// When each table was scanned for changes last: no record that was decided then lies above.
+    /// The time of each table's last scan for changes: no record that was decided before it lies above.
     tables: BTreeMap<u32, Timestamp>,
-    /// By id: what was scanned, and above which timestamp each of its changes is known.
+    /// The followed tablets by id.
     tablets: BTreeMap<u64, FollowedTablet>,
     changes: BTreeSet<(Timestamp, Bytes)>,
     bytes: usize,
-    /// Changes up to this one may be forgotten.
+    /// Changes up to this timestamp may have been removed.
     forgotten: Timestamp,
     /// See [`crate::Limits`].
     followed_ms: u64,
@@ -50,14 +50,14 @@ impl Recent {
         }
     }
 
-    /// Something is decided, and no record lies above `high_ts` with it. A scan that follows may find it stored before its answer
-    /// is sent.
+    /// Adds the changes of a decision, with which no record lies above `high_ts`. A scan may find them stored before the
+    /// response is sent.
     pub(crate) fn decided(&mut self, decision: &Decision, high_ts: Timestamp) {
         self.high_ts = high_ts;
         if self.tables.is_empty() {
             return;
         }
-        // The mutant stands for a server that counts on the transaction's own client.
+        // The mutant stands for a server that relies on the transaction's own client.
         if decision.commits.is_none() && mutants::on(Mutant::RecentForgetsSecondaries) {
             return;
         }
@@ -87,7 +87,7 @@ impl Recent {
         }
     }
 
-    /// Nobody follows the table.
+    /// Removes a table that no client follows any more.
     fn end(&mut self, table: u32) {
         self.tables.remove(&table);
         self.tablets.retain(|_, followed| followed.table != table);
@@ -100,10 +100,10 @@ impl Recent {
         });
     }
 
-    /// Somebody scans the tablet for changes. From now on they are known.
+    /// Notes a scan of the tablet for changes. Changes are added from now on.
     pub(crate) fn follow(&mut self, tablet: &Tablet, snapshot: Timestamp) {
         let table = tablet.table.0;
-        // A pass over a large table may take long.
+        // A scan of a large table may take long.
         let now = snapshot.max(self.high_ts);
         let asked = self.tables.entry(table).or_insert(now);
         *asked = (*asked).max(now);
@@ -118,8 +118,8 @@ impl Recent {
         }
     }
 
-    /// The keys of versions of the tablet above one timestamp, and up to another, within a range of such keys and in their
-    /// order; `None`: they are not known.
+    /// The keys of the tablet's versions above one timestamp and up to another, within a range of such keys, in their order;
+    /// `None`: some may be missing.
     pub(crate) fn versions(
         &self,
         tablet: &Tablet,
@@ -137,7 +137,7 @@ impl Recent {
         let from = (above.next(), Bytes::new());
         let between = self.changes.range(from..);
         let between = between.take_while(|(ts, _)| *ts <= until);
-        // A version's key is longer than its cell's, which begins it.
+        // A version's key begins with its cell's key.
         let may_be_within = |cell_key: &[u8]| {
             cell_key < end && cell_key >= &start[..start.len().min(cell_key.len())]
         };
@@ -174,14 +174,14 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
-    /// How many changes are known above this time; `None`: not all of them are.
+    /// The number of known changes above this time; `None`: some may be missing.
     fn known(recent: &Recent, above: u64) -> Option<usize> {
         let (start, end) = (TABLE.0.to_be_bytes(), (TABLE.0 + 1).to_be_bytes());
         let found = recent.versions(&tablet(), (ts(above), ts(50_000)), (&start, &end));
         found.map(|keys| keys.len())
     }
 
-    /// Of the changes of a cell at each of these times, each with a key of so many bytes.
+    /// The changes of a cell at each of these times, each with a key of this many bytes.
     fn changed(times: std::ops::Range<u64>, row_bytes: usize) -> Recent {
         let mut recent = Recent::new(ts(times.start), 60_000);
         recent.follow(&tablet(), ts(times.start));
@@ -196,7 +196,7 @@ mod tests {
     fn what_was_forgotten_is_not_known() {
         let most = u64::try_from(CHANGES_MAX).expect("few");
         for beyond in [0, 1, 100] {
-            // A millisecond each is too long for so many: of one table they go by the last scan.
+            // A millisecond each would take too long for that many: a table is removed by the time of its last scan.
             let mut recent = Recent::new(ts(1), 60_000);
             recent.follow(&tablet(), ts(1));
             for n in 0..most + beyond {
@@ -206,14 +206,14 @@ mod tests {
             }
             let all = (beyond == 0).then_some(CHANGES_MAX);
             assert_eq!(known(&recent, 1), all, "{beyond} beyond");
-            // Two at each time: of the last one that was forgotten the other may be known.
+            // There are two at each time: one of the last that was removed may be left.
             let from = 2 + beyond / 2;
             let left = known(&recent, from);
             assert!(left.is_some_and(|left| left <= CHANGES_MAX && left > CHANGES_MAX - 4));
         }
     }
 
-    /// Also of a table that somebody follows again later.
+    /// A table that a client follows again later begins anew, too.
     #[test]
     fn what_nobody_has_followed_for_long_is_not_known() {
         let mut recent = changed(10..20, 4);

@@ -1,5 +1,5 @@
-//! Write records for a scan, which never reads all of a cell that was written ten thousand times: past a
-//! number of its records it looks up the one that counts and goes on with the next cell.
+//! Write records for a scan. It doesn't read all records of a cell that was written ten thousand times: after some of them it
+//! looks up the one that counts, and goes on with the next cell.
 
 use percolator_engine::{Column, Direction, Read, Scan};
 use percolator_protocol::actions::Snapshot;
@@ -8,15 +8,15 @@ use percolator_protocol::types::{Timestamp, Write, WriteKind, key};
 use crate::Error;
 use crate::store::version_record;
 
-/// The records of a range as `protocol::actions::scan_forward` and `scan_reverse` need them. Of a cell with
-/// many, those are left out that the snapshot doesn't see.
+/// The records of a range as `protocol::actions::scan_forward` and `scan_reverse` need them. Of a cell with many records, those
+/// that the snapshot doesn't see are left out.
 pub(crate) struct Records<'a> {
     engine: &'a dyn Read,
     snapshot: Snapshot<'a>,
     direction: Direction,
     /// Records of one cell that are read one by one.
     of_one_cell: usize,
-    /// The range, and what is left of it.
+    /// The rest of the range.
     start: &'a [u8],
     end: &'a [u8],
     rest: Scan<'a>,
@@ -71,8 +71,8 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// The record that the snapshot sees of the cell, if any. It wins, whatever was read of the cell before:
-    /// newest first it is the first that shows a value, oldest first the last one.
+    /// The record of the cell that the snapshot sees, if any. It takes precedence over those read before: newest first it is
+    /// the first that shows a value, oldest first the last one.
     fn newest_visible(&self) -> Result<Option<(Timestamp, Write)>, Error> {
         let from = key::version(self.cell.clone(), self.snapshot.ts);
         let behind = key::behind_cell(self.cell.clone());

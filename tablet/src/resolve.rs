@@ -1,11 +1,11 @@
-//! Resolves what a transaction that has ended left in a tablet, found by the tablet's own locks: a large
-//! transaction doesn't remember them one by one.
+//! Resolves the locks that an ended transaction has left in a tablet. They are found in the tablet, because a large transaction
+//! doesn't remember them.
 //!
-//! It goes in pieces. Each looks through some of the locks, which takes no latch, and is then a request like
-//! others: it takes the latches of the rows that it found, looks at them again where it had to wait for them,
-//! and goes to the disk with a group. Who asked goes on behind it. What is prewritten and not yet durable is not
-//! found, and need not be: a transaction commits when all that it has prewritten was answered, and of one that
-//! was rolled back anyone who meets a late lock is told so by its primary.
+//! A request resolves one piece. It reads some of the locks without a latch, and is then a request like others: it takes the
+//! latches of the rows that it found, reads their locks again if it had to wait, and goes to the disk with a group. The caller
+//! repeats the request behind the piece. Prewrites that are not durable yet are not found, and need not be: a transaction
+//! commits when all of its prewrites were answered, and a late lock of one that was rolled back is cleared by its primary's
+//! record.
 
 use percolator_engine::{Column, Direction};
 use percolator_protocol::actions::resolve;
@@ -22,14 +22,14 @@ use crate::store::{self, Version};
 use crate::work::{commit_timestamp, invalid, timestamp};
 use crate::{Error, Refusal, notify};
 
-/// Locks of its transaction that a piece resolves where others are there: nobody waits long behind it.
+/// Locks that a piece resolves beside other requests, so that none of them waits long behind it.
 pub(crate) const LOCKS_BESIDE: usize = 8;
-/// For each of those it may look at so many, whosever they are.
+/// For each of those it may read this many locks of any transaction.
 const SEEN: usize = 64;
-/// To resolve a lock is as much work as to write so many cells: it goes, its record comes, and what that hides is looked
-/// up. And nobody waits for it.
+/// To resolve a lock is as much work as to write this many cells: it removes the lock, writes the record, and looks up what
+/// that hides.
 pub(crate) const CELLS_OF_A_LOCK: usize = 2;
-/// So many locks that are looked at are as much work as a cell.
+/// To read this many locks is as much work as a cell.
 const SEEN_OF_A_CELL: usize = SEEN / CELLS_OF_A_LOCK;
 
 /// Locks to resolve.
@@ -38,22 +38,22 @@ pub(crate) struct Piece {
     start_ts: Timestamp,
     ending: Ending,
     cells: Vec<LockedCell>,
-    /// Locks that were looked at, whosever they are.
+    /// Locks that were read, of any transaction.
     seen: usize,
     /// There may be more behind this cell.
     resume: Option<Cell>,
 }
 
-/// A cell that has one of them.
+/// A cell that has one of these locks.
 #[derive(Debug)]
 struct LockedCell {
     cell_key: Vec<u8>,
-    /// As it was found. `None`: the piece has waited for its latches since, and it is looked at again.
+    /// The lock as it was found. `None`: the piece has waited for its latches since, and reads it again.
     lock: Option<Lock>,
 }
 
 impl Piece {
-    /// How much work it is, in cells that are written: of a transaction that left nothing here, next to none.
+    /// The work of the piece, in cells that are written.
     pub(crate) fn work(&self) -> usize {
         let resolved = CELLS_OF_A_LOCK * self.cells.len();
         resolved.max(self.seen / SEEN_OF_A_CELL).max(1)
@@ -68,7 +68,7 @@ impl Piece {
         cells.map(|cell| latches::row(cell.table.0, &cell.row))
     }
 
-    /// It waits for others, who may change its cells. Returns what it holds in memory then.
+    /// Drops the locks: others may change them while the piece waits. Returns the memory that it takes.
     pub(crate) fn wait(&mut self) -> usize {
         let held = |found: &mut LockedCell| {
             found.lock = None;
@@ -78,7 +78,7 @@ impl Piece {
     }
 }
 
-/// Finds the next piece, of so many locks at the most, and the tablet that it is in.
+/// Finds the next piece, of at most `most` locks, and its tablet.
 pub(crate) fn find(
     state: &State,
     refs: Vec<v1::TabletRef>,
@@ -134,7 +134,7 @@ pub(crate) fn find(
     Ok((asked, piece))
 }
 
-/// Decides the piece; it holds its latches.
+/// Decides the piece, which holds its latches.
 pub(crate) fn decide(
     state: &State,
     refs: &[v1::TabletRef],
@@ -151,7 +151,7 @@ pub(crate) fn decide(
     let mut resolved = 0;
     let skipped = mutants::on(Mutant::ResolveSkipsPiece) && piece.resume.is_some();
     for LockedCell { cell_key, lock } in piece.cells.into_iter().filter(|_| !skipped) {
-        // A lock that is known still is as it was found: this has had its cell's latch since then.
+        // A lock that is still set has not changed: the piece has had the cell's latch since it was found.
         let view = state.view_knowing(lock, &cell_key, piece.start_ts, commit_ts)?;
         let effects = resolve(&view, piece.start_ts, piece.ending);
         if effects.is_empty() {

@@ -1,4 +1,4 @@
-//! A part of a scan: the cells of a range that fit into one answer, and where the next part begins.
+//! A part of a scan: the cells of a range that fit into one response, and where the next part begins.
 
 use std::cell::{Cell as Counter, RefCell};
 use std::ops::ControlFlow;
@@ -15,7 +15,7 @@ use crate::state::State;
 use crate::store;
 use crate::{Error, Refusal};
 
-/// What a cell takes of an answer besides its names and its value.
+/// The bytes of a cell in a response besides its names and its value.
 const CELL_BYTES: usize = 16;
 
 /// A range of cells' keys.
@@ -61,20 +61,20 @@ pub(crate) enum PartEnd {
     Done,
     /// There's more behind this cell's key (forward), or before it (reverse).
     Resume(Vec<u8>),
-    /// Locks are in the way; the first one is where the part ends.
+    /// Locks block the rest; the part ends at the first one.
     Locked(Vec<v1::MetLock>),
     /// The reader was rolled back on this cell.
     RolledBack(Vec<u8>),
 }
 
-/// The most that a part has.
+/// The limits of a part.
 #[derive(Clone, Copy)]
 pub(crate) struct PartMax {
     pub(crate) cells: usize,
     pub(crate) bytes: usize,
 }
 
-/// Reads a part of the range. Locks first: see the head of `reads`.
+/// Reads a part of the range. Locks come first: see the module [`crate::reads`].
 pub(crate) fn scan_part(
     state: &State,
     engine: &dyn percolator_engine::Read,
@@ -84,7 +84,7 @@ pub(crate) fn scan_part(
 ) -> Result<Part, Refusal> {
     let limits = &state.limits;
     let mut locks = locks_in(engine, range, range.direction(), limits.scan_locks)?;
-    // Set if the part has to end early: the key of the last cell it may reach.
+    // Set if the part has to end early: the last key that it may reach.
     let is_full = locks.len() == limits.scan_locks;
     let part_end = locks.last().filter(|_| is_full).map(|(key, _)| key.clone());
     let (start, end) = range.up_to(part_end.as_ref());
@@ -103,7 +103,7 @@ pub(crate) fn scan_part(
         is_cut_off: false,
     };
     let emit = |cell_key: Vec<u8>, read| {
-        // One of the reader's own locks; what lies before it isn't read yet.
+        // The cell has one of the reader's own locks, and cells before it are not read yet.
         if snapshot.own && looked.is_cut_short() && looked.is_before(&cell_key) {
             found.is_cut_off = true;
             return ControlFlow::Break(());
@@ -126,7 +126,7 @@ pub(crate) fn scan_part(
     }
     let is_cut_short = looked.is_cut_short();
     let end = match ended {
-        // A lock behind the last record that was looked at is not in the way yet.
+        // A lock behind the last record that was read doesn't block this part.
         ScanEnd::Locked(cell_key, _) if is_cut_short && looked.is_before(&cell_key) => {
             PartEnd::Resume(looked.last().unwrap_or_default())
         }
@@ -147,12 +147,12 @@ pub(crate) fn scan_part(
     Ok(Part { cells, end })
 }
 
-/// The records of a part that were looked at, of so many at the most.
+/// The records that a part reads, up to a limit.
 struct ScannedRecords<'a> {
     range: &'a CellRange,
     records_max: usize,
     count: Counter<usize>,
-    /// The cell of the last one.
+    /// The cell of the last record.
     last: RefCell<Option<Vec<u8>>>,
 }
 
@@ -166,17 +166,17 @@ impl<'a> ScannedRecords<'a> {
         }
     }
 
-    /// Whether there were more than may be.
+    /// Whether the limit has ended the part.
     fn is_cut_short(&self) -> bool {
         self.count.get() > self.records_max
     }
 
-    /// The cell of the last one.
+    /// The cell of the last record.
     fn last(&self) -> Option<Vec<u8>> {
         self.last.borrow().clone()
     }
 
-    /// Whether the last one lies before this cell, in the order of the scan.
+    /// Whether the last record lies before this cell, in the order of the scan.
     fn is_before(&self, cell_key: &[u8]) -> bool {
         self.last.borrow().as_deref().is_some_and(|last| {
             if self.range.reverse {
@@ -187,7 +187,7 @@ impl<'a> ScannedRecords<'a> {
         })
     }
 
-    /// Whether one more is looked at. It ends between cells only: half of a cell's versions would show a wrong one.
+    /// Whether one more record is read. A part ends only between cells: some of a cell's versions could show the wrong one.
     fn takes(&self, record: &Result<(Vec<u8>, Timestamp, Write), Error>) -> bool {
         self.count.set(self.count.get() + 1);
         let Ok((key, ..)) = record else {
@@ -205,18 +205,18 @@ impl<'a> ScannedRecords<'a> {
     }
 }
 
-/// The cells of a part.
+/// The cells that a part returns.
 struct ScannedCells<'a> {
     engine: &'a dyn percolator_engine::Read,
     cells: Vec<(Cell, Bytes)>,
     bytes: usize,
     failed: Option<Error>,
-    /// It ends before a lock of the reader's own.
+    /// The part ends before a lock of the reader's own.
     is_cut_off: bool,
 }
 
 impl ScannedCells<'_> {
-    /// Adds what was read of a cell, if that is a value.
+    /// Adds the cell, if it has a value.
     fn add(&mut self, cell_key: &[u8], read: Read) -> ControlFlow<()> {
         let value = match read {
             Read::Value(value) => Ok(value),
@@ -239,7 +239,7 @@ impl ScannedCells<'_> {
     }
 }
 
-/// The first locks of a range, in the order of a scan: so many at the most.
+/// The first locks of a range, in the order of a scan, up to `most`.
 pub(crate) fn locks_in(
     engine: &dyn percolator_engine::Read,
     range: &CellRange,
@@ -256,7 +256,7 @@ pub(crate) fn locks_in(
         .collect()
 }
 
-/// Those of others, from this cell's on.
+/// Other transactions' locks from this cell on.
 pub(crate) fn met_from(
     cell_key: &[u8],
     locks: &[(Vec<u8>, Lock)],

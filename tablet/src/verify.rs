@@ -1,6 +1,6 @@
-//! Walks what is stored, and compares it with the index of garbage: collection goes by that alone, so what is missing
-//! there would never be collected, and space be lost for good. In pieces, each from one snapshot of the engine, so
-//! that requests come in between; anyone who asks goes through the parts one after the other, at its own pace.
+//! Compares the stored rows with the index of garbage. Collection reads the index alone: garbage that it doesn't name is never
+//! collected. A request verifies one piece from one snapshot of the engine, so that other requests come in between. The caller
+//! goes through the parts one after the other.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,12 +14,12 @@ use crate::store::version_record;
 use crate::work::invalid;
 use crate::{Error, Refusal};
 
-/// Entries of the index that are kept for the next records: these are of neighbouring cells, mostly in the same entry.
+/// Entries of the index that are cached: the next records are of neighbouring cells, mostly in the same entry.
 const RECENT_MAX: usize = 4;
-/// Findings that are named.
+/// The most findings that a response names.
 const FINDINGS_MAX: usize = 100;
 
-/// The next piece.
+/// Verifies the next piece.
 pub(crate) fn look(
     state: &State,
     request: v1::VerifyRequest,
@@ -48,38 +48,38 @@ pub(crate) fn look(
     })
 }
 
-/// A piece, and what was found in it.
+/// A piece that is verified, and its findings.
 struct VerifiedPiece<'a> {
     state: &'a State,
     engine: &'a dyn Read,
     tablets: BTreeMap<u64, v1::VerifiedTablet>,
     findings: Vec<v1::VerifyFinding>,
-    /// Entries in which cells were found, the last one first.
+    /// The entries in which cells were found, the last one first.
     recent: VecDeque<Entry>,
 }
 
-/// The tablet's number, and the cell.
+/// The tablet's id, and the cell.
 type LocatedCell = (u64, Cell);
 
-/// A cell of which records were looked at.
+/// A cell whose records are being verified.
 struct SeenCell {
     key: Vec<u8>,
     place: LocatedCell,
-    /// The newest version, or delete, of those.
+    /// The newest version, or delete, of the verified records.
     older: Option<(Timestamp, Write)>,
 }
 
-/// Where a piece of the records ended.
+/// The end of a piece of the records.
 struct RecordPosition {
-    /// Its last record: what is below is still to be looked at. Empty: all.
+    /// The last verified record: the next piece lies below it. Empty: at the end of all.
     key: Key,
-    /// The newest version, or delete, of the record's cell up to there.
+    /// The newest verified version, or delete, of the record's cell.
     older: Option<Timestamp>,
 }
 
 impl RecordPosition {
     fn encode(&self) -> Key {
-        // No version is of time zero.
+        // No version has the time zero.
         let older = self.older.unwrap_or_default().as_u64();
         [&older.to_be_bytes()[..], &self.key].concat().into()
     }
@@ -136,13 +136,13 @@ impl VerifiedPiece<'_> {
         }
     }
 
-    /// The next pairs of a column.
+    /// The pairs of a column behind this key.
     fn pairs(
         &self,
         column: Column,
         after: &[u8],
     ) -> Result<impl Iterator<Item = Result<(Key, Value), Error>> + use<'_>, Error> {
-        // The smallest key above.
+        // The next key.
         let start = match after {
             [] => Vec::new(),
             after => [after, &[0]].concat(),
@@ -151,8 +151,8 @@ impl VerifiedPiece<'_> {
         Ok(pairs.map(|pair| pair.map_err(Error::from)))
     }
 
-    /// Records, oldest first within a cell and cells backward: what a record hides has been met by then, so that a piece
-    /// may end within a cell, however many records that has. `Some`: where it ends.
+    /// Verifies records, oldest first within a cell, and cells backward. The record that another one hides is then known
+    /// already, so that a piece may end within a cell. Returns the end of the piece, if there is more.
     fn records(
         &mut self,
         RecordPosition { key: end, older }: RecordPosition,
@@ -180,7 +180,7 @@ impl VerifiedPiece<'_> {
             let (ts, write) = version_record(pair)?;
             if let Some(cell) = &mut cell {
                 self.tablet(cell.place.0).seen += 1;
-                // The rows of tablets that are dropped go as a whole.
+                // The rows of dropped tablets are removed without the index.
                 if cell.place.0 != 0 {
                     self.record(cell, ts, &write)?;
                 }
@@ -199,7 +199,7 @@ impl VerifiedPiece<'_> {
             .map(|(_, at)| at.encode()))
     }
 
-    /// A cell in whose middle a piece ended: what it may hide may have been collected since, and all older ones with it.
+    /// The cell in which a piece has ended. Its older records may have been collected since.
     fn cell_of(&self, record: &[u8], older: Timestamp) -> Result<SeenCell, Error> {
         let key = key::split_version(record)?.0.to_vec();
         let stored = key::version(key.clone(), older);
@@ -210,15 +210,15 @@ impl VerifiedPiece<'_> {
         Ok(SeenCell {
             place: self.place(&key)?,
             key,
-            // Or its fate alone is left, which nothing hides.
+            // Its fate alone may be left, which nothing hides.
             older: write.filter(|(_, write)| is_version(write)),
         })
     }
 
-    /// One record.
+    /// Verifies one record.
     fn record(&mut self, cell: &SeenCell, ts: Timestamp, write: &Write) -> Result<(), Error> {
         let (place, older) = (&cell.place, cell.older.as_ref());
-        // To find nothing is to look through all entries of that time.
+        // A search that finds nothing reads all entries of that time.
         let is_indexed = write.kind != WriteKind::Put || older.is_some();
         let said = if is_indexed {
             self.said(&cell.key, false, ts)?
@@ -226,7 +226,7 @@ impl VerifiedPiece<'_> {
             None
         };
         if is_indexed && said.is_none() && self.said(&cell.key, true, ts)?.is_some() {
-            // It is a fate, or waits to become one with those below it.
+            // The record is a fate, or becomes one with those below it.
             return self.value(cell, ts, write);
         }
         if let Some(said) = said
@@ -247,7 +247,7 @@ impl VerifiedPiece<'_> {
         self.value(cell, ts, write)
     }
 
-    /// A long value has to be there.
+    /// Verifies that a long value is there.
     fn value(&mut self, cell: &SeenCell, ts: Timestamp, write: &Write) -> Result<(), Error> {
         let is_long = write.kind == WriteKind::Put && write.short_value.is_none();
         let value = || key::version(cell.key.clone(), write.start_ts);
@@ -257,8 +257,8 @@ impl VerifiedPiece<'_> {
         Ok(())
     }
 
-    /// Whether an entry of this time names what is not hidden then. Collection goes by its word, without a look at the cell.
-    /// What it names may be gone already, with others of its cell.
+    /// Whether the index names a version that isn't hidden at this time. Collection would remove it without reading the cell.
+    /// The named version may be collected already, with others of its cell.
     fn would_lose(&self, said: Hidden, ts: Timestamp, cell: &SeenCell) -> Result<bool, Error> {
         let Hidden::Version { commit_ts, .. } = said else {
             return Ok(false);
@@ -267,7 +267,7 @@ impl VerifiedPiece<'_> {
         let stored = self.engine.get(Column::Write, &named)?;
         let stored = stored.map(|stored| version_record((named.into(), stored)));
         let stored = stored.transpose()?;
-        // Its fate stays there until it is resolved.
+        // The fate stays there until it is resolved.
         let is_fate = |write: &Write| write.kind == WriteKind::Lock;
         if stored.as_ref().is_some_and(|(_, write)| is_fate(write)) {
             return Ok(commit_ts >= ts);
@@ -281,7 +281,8 @@ impl VerifiedPiece<'_> {
         })
     }
 
-    /// What entries of this time say of the cell: an entry's first cell is that or one before it, mostly the next.
+    /// The garbage that entries of this time name for the cell. Such an entry begins with that cell or one before it, mostly
+    /// the next.
     fn said(
         &mut self,
         cell_key: &[u8],
@@ -310,7 +311,7 @@ impl VerifiedPiece<'_> {
         Ok(None)
     }
 
-    /// Long values. `Some`: the last key.
+    /// Verifies long values. Returns the last key, if there is more.
     fn values(&mut self, after: &[u8]) -> Result<Option<Key>, Error> {
         let most = self.state.limits.verify_pairs;
         let mut keys = Vec::new();
@@ -319,7 +320,7 @@ impl VerifiedPiece<'_> {
         }
         let resume = (keys.len() >= most).then(|| keys.last().cloned()).flatten();
         for stored in &keys {
-            // The benchmark's plain keys are none of ours.
+            // The benchmark's raw keys don't count.
             let Ok((cell_key, start_ts)) = key::split_version(stored) else {
                 continue;
             };
@@ -335,8 +336,8 @@ impl VerifiedPiece<'_> {
         Ok(resume)
     }
 
-    /// Whether the value belongs to the cell's lock, or to a record of it. That is the next above it as a rule: what
-    /// another transaction committed above began above, too, and rollbacks alone lie between.
+    /// Whether the value belongs to the cell's lock, or to one of its records. That is usually the next record above:
+    /// transactions that committed later began later, and only rollbacks lie between.
     fn is_somebodys(&self, cell_key: &[u8], start_ts: Timestamp) -> Result<bool, Error> {
         if let Some(lock) = self.engine.get(Column::Lock, cell_key)?
             && Lock::decode(lock)?.start_ts == start_ts
@@ -360,7 +361,7 @@ impl VerifiedPiece<'_> {
         Ok(false)
     }
 
-    /// Entries. `Some`: the last key.
+    /// Verifies entries of the index. Returns the last key, if there is more.
     fn index(&mut self, after: &[u8]) -> Result<Option<Key>, Error> {
         let mut items = Vec::new();
         let mut resume = None;
@@ -379,7 +380,7 @@ impl VerifiedPiece<'_> {
             let place = self.place(&cell_key)?;
             self.tablet(place.0).seen += 1;
             if ts < self.state.points.now().safe_point {
-                // Its record may be gone already, with others of its cell.
+                // The record may be collected already, with others of its cell.
                 self.tablet(place.0).waiting += 1;
             } else if place.0 != 0
                 && self
