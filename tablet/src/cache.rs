@@ -1,42 +1,41 @@
-//! The newest committed version of cells that are read: most reads are of these, and an engine takes
-//! some microseconds to find one.
+//! The newest committed versions of cells that are read: most reads are of these, and an engine takes some microseconds to find
+//! one.
 //!
-//! What is in here is what the engine holds, as far as every group that was answered goes. A cell that
-//! may be locked is not looked up here: its commit may be in the engine and not be answered yet.
+//! An entry is the same as in the engine, after all groups that were answered. A cell that may be locked is not looked up here:
+//! the engine may have its commit before that is answered.
 
 use std::cell::Cell;
 
 use bytes::Bytes;
 use percolator_protocol::types::{Timestamp, Write, WriteKind};
 
-/// What an entry is reckoned to take, in bytes, when the number of slots is chosen.
+/// The assumed bytes of an entry, from which the number of slots follows.
 const ENTRY_BYTES: u64 = 256;
-/// Larger ones are left to the engine, in bytes of key and value: with its head and its slot none takes more than twice what is
-/// reckoned.
+/// Larger versions are not cached, in bytes of key and value. With its head and its slot an entry takes at most twice the
+/// assumed bytes.
 const ENTRY_BYTES_MAX: usize = 2 * ENTRY_BYTES as usize - HEAD_BYTES - size_of::<Slot>();
-/// Cells that share their hash's low bits and are kept beside each other: with one slot each, a sixth of
-/// 100,000 cells in 256Ki slots would push each other out.
+/// Slots of a set. With one slot each, a sixth of 100,000 cells in 256Ki slots would evict each other.
 const WAYS: usize = 4;
-/// commit_ts, start_ts, what the record says, and the key's length.
+/// The head of an entry: commit_ts, start_ts, the kind of the record, and the key's length.
 const HEAD_BYTES: usize = 8 + 8 + 1 + 2;
 
-/// A table of sets of a few entries; a newcomer takes the place of one in its set.
+/// A table of sets of a few entries. A new entry evicts one of its set.
 #[derive(Debug)]
 pub(crate) struct CellCache {
     sets: Vec<[Slot; WAYS]>,
     next_victim: usize,
-    /// Of all entries.
+    /// The bytes of all entries.
     entries_bytes: usize,
     /// Reads that found their cell's version here, and others.
     found: Cell<u64>,
     not_found: Cell<u64>,
 }
 
-/// The hash stands beside the pointer, so that a look-up goes to the memory of one entry, not of four.
+/// A slot of the table. The hash is beside the pointer, so that a look-up reads the memory of one entry, not of four.
 #[derive(Debug, Default)]
 struct Slot {
     hash: u64,
-    /// One piece of memory: head, key, value.
+    /// One allocation: head, key, value.
     entry: Option<Box<[u8]>>,
 }
 
@@ -69,7 +68,7 @@ impl CellCache {
         }
     }
 
-    /// The newest committed put or delete of the cell, where it is known.
+    /// The newest committed put or delete of the cell, if it is cached.
     pub(crate) fn newest(&self, hash: u64, cell_key: &[u8]) -> Option<Newest<'_>> {
         self.sets[self.set(hash)]
             .iter()
@@ -78,8 +77,7 @@ impl CellCache {
             .find(|newest| newest.key() == cell_key)
     }
 
-    /// The cell's newest committed put or delete is this one. An older one than is known changes
-    /// nothing.
+    /// Caches the cell's newest committed put or delete. An older one than the cached one changes nothing.
     pub(crate) fn learn(
         &mut self,
         hash: u64,
@@ -101,7 +99,7 @@ impl CellCache {
             .flatten();
         let value = write.short_value.as_deref();
         if cell_key.len() + value.map_or(0, <[u8]>::len) > ENTRY_BYTES_MAX {
-            // What is known of the cell isn't its newest version any more.
+            // The cached version of the cell isn't the newest any more.
             if let Some(same) = same {
                 self.put(set, same, Slot::default());
             }
@@ -116,7 +114,7 @@ impl CellCache {
         self.put(set, at, Slot { hash, entry });
     }
 
-    /// Nothing is known of the cell.
+    /// Removes the cell.
     pub(crate) fn forget(&mut self, hash: u64, cell_key: &[u8]) {
         let set = self.set(hash);
         if let Some(at) = self.position(set, hash, cell_key) {
@@ -138,18 +136,18 @@ impl CellCache {
         self.entries_bytes -= before.size_bytes();
     }
 
-    /// Whether a read had use of it.
+    /// Counts a read, and whether it hit the cache.
     pub(crate) fn count(&self, found: bool) {
         let counter = if found { &self.found } else { &self.not_found };
         counter.set(counter.get() + 1);
     }
 
-    /// Reads that had use of it, and others.
+    /// Hits and misses.
     pub(crate) fn lookups(&self) -> (u64, u64) {
         (self.found.get(), self.not_found.get())
     }
 
-    /// Bytes of the table and of what is in it.
+    /// The bytes of the table and its entries.
     pub(crate) fn bytes(&self) -> usize {
         self.sets.len() * size_of::<[Slot; WAYS]>() + self.entries_bytes
     }
@@ -161,7 +159,7 @@ impl CellCache {
     }
 
     fn set(&self, hash: u64) -> usize {
-        // A power of two of sets.
+        // The number of sets is a power of two.
         hash as usize & (self.sets.len() - 1)
     }
 }

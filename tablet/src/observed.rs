@@ -1,8 +1,8 @@
-//! Which columns of this server's tablets are observed.
+//! The observed columns of this server's tablets.
 //!
-//! Each tablet has its own record of that, which goes where the tablet goes: both parts of a split have it, a merged tablet has
-//! those of both, and the server that gets a tablet gets it with the last piece. All tablets of a table descend from those
-//! that it was created with: once each of them has the column, every later one has it.
+//! Each tablet has a record of its own, which goes where the tablet goes. Both parts of a split have it, a merged tablet has
+//! those of both, and a receiver gets it with the last chunk. All tablets of a table descend from those that it was created
+//! with: once each of them has the column, every later one has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,11 @@ use crate::{Error, stored};
 const PREFIX: &[u8] = b"observed/";
 const PREFIX_END: &[u8] = b"observed0";
 
-/// By tablet.
+/// The observed columns of tablets, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Observed {
     tablets: BTreeMap<u64, ObservedTablet>,
-    /// What keys of observed cells end with, by table: most commits are on others.
+    /// The endings of observed cells' keys, by table: most commits are on other cells.
     endings: BTreeMap<u32, BTreeSet<Vec<u8>>>,
 }
 
@@ -53,12 +53,12 @@ impl Observed {
         Ok(observed)
     }
 
-    /// Whether nothing is observed.
+    /// Whether no column is observed.
     pub(crate) fn is_empty(&self) -> bool {
         self.tablets.is_empty()
     }
 
-    /// Whether a cell with this key may be an observed one, or one for its acknowledgements.
+    /// Whether a cell with this key may be observed, or be one for acknowledgements.
     pub(crate) fn may_observe(&self, cell_key: &[u8]) -> bool {
         let Some(table) = cell_key.first_chunk().filter(|_| !self.endings.is_empty()) else {
             return false;
@@ -107,7 +107,7 @@ impl Observed {
         known.map_or_else(Vec::new, |known| known.columns.iter().cloned().collect())
     }
 
-    /// These columns of the tablet are observed, and no others.
+    /// Sets the observed columns of the tablet.
     pub(crate) fn set(&mut self, tablet: u64, table: u32, columns: Vec<Bytes>) {
         if columns.is_empty() {
             self.tablets.remove(&tablet);
@@ -119,21 +119,21 @@ impl Observed {
         self.find_endings();
     }
 
-    /// One more column of the tablet is.
+    /// Adds an observed column.
     pub(crate) fn add(&mut self, tablet: u64, table: u32, column: Bytes) {
         let mut columns = self.columns(tablet);
         columns.push(column);
         self.set(tablet, table, columns);
     }
 
-    /// This column of the tablet is observed no more.
+    /// Removes an observed column.
     pub(crate) fn remove(&mut self, tablet: u64, table: u32, column: &[u8]) {
         let mut columns = self.columns(tablet);
         columns.retain(|known| known != column);
         self.set(tablet, table, columns);
     }
 
-    /// The second tablet has been cut off the first.
+    /// Gives the second part of a split tablet the columns of the first.
     pub(crate) fn split(&mut self, first: u64, second: u64) {
         if let Some(known) = self.tablets.get(&first).cloned()
             && !mutants::on(Mutant::SplitForgetsObserved)
@@ -142,14 +142,14 @@ impl Observed {
         }
     }
 
-    /// The second tablet's rows are the first one's.
+    /// Gives the merged tablet the columns of both.
     pub(crate) fn merge(&mut self, first: u64, second: u64, table: u32) {
         let columns = self.merged(first, second);
         self.set(second, table, Vec::new());
         self.set(first, table, columns);
     }
 
-    /// The observed columns of both.
+    /// The observed columns of both tablets.
     pub(crate) fn merged(&self, first: u64, second: u64) -> Vec<Bytes> {
         let both: BTreeSet<Bytes> = [first, second]
             .into_iter()
@@ -158,13 +158,13 @@ impl Observed {
         both.into_iter().collect()
     }
 
-    /// The tablet is not here any more.
+    /// Removes a tablet that is not here any more.
     pub(crate) fn forget(&mut self, tablet: u64) {
         self.set(tablet, 0, Vec::new());
     }
 }
 
-/// The batch says that these columns of the tablet are observed, and no others.
+/// Stores the observed columns of the tablet with the batch.
 pub(crate) fn put_record(batch: &mut Batch, tablet: u64, table: u32, columns: Vec<Bytes>) {
     let key = tablets::key(PREFIX, tablet);
     if columns.is_empty() {
@@ -174,7 +174,7 @@ pub(crate) fn put_record(batch: &mut Batch, tablet: u64, table: u32, columns: Ve
     }
 }
 
-/// The batch forgets what was observed of the tablet, if anything was.
+/// Removes the tablet's record with the batch, if there is one.
 pub(crate) fn remove_record(batch: &mut Batch, observed: &Observed, tablet: u64) {
     if observed.tablets.contains_key(&tablet) {
         put_record(batch, tablet, 0, Vec::new());

@@ -1,5 +1,4 @@
-//! Decides about a prewrite: all of its mutations, or none; in one phase where that is asked for and
-//! can be.
+//! Decides about a prewrite: all of its mutations or none, and in one phase if that is requested and possible.
 
 use percolator_protocol::actions::{
     CellView, NotNotified, OnePhaseRejection, Prewrite, PrewriteRejection, one_phase, prewrite,
@@ -15,17 +14,17 @@ use crate::state::State;
 use crate::store::{self, Version};
 use crate::{Refusal, latches, notify};
 
-/// A mutation's cell, as it stands.
+/// The state of a mutation's cell.
 struct Loaded {
     key: Vec<u8>,
     tablet: u64,
     mutation: Mutation,
     view: CellView,
-    /// Whether it may be written as far as observers are concerned.
+    /// Whether observers let the cell be written.
     notified: Result<(), NotNotified>,
 }
 
-/// `one_phase_at`: a commit_ts that was asked for after the client knew this incarnation of the server.
+/// Decides a prewrite. `one_phase_at`: a commit_ts that was requested after the client knew this incarnation.
 pub(crate) fn decide(
     state: &State,
     refs: &[v1::TabletRef],
@@ -75,7 +74,7 @@ pub(crate) fn decide(
         }
     }
     if !rejections.is_empty() {
-        // All or nothing: the client clears what is in the way and sends the request again.
+        // All or nothing: the client clears the locks, and sends the request again.
         decision = Decision::new();
     } else {
         decision.prewritten = Some(txn.start_ts);
@@ -95,7 +94,8 @@ impl Loaded {
         read_ts: Timestamp,
     ) -> Result<Vec<Effect>, PrewriteRejection> {
         let effects = prewrite(&self.view, &self.mutation, txn, read_ts)?;
-        // With the first prewrite. A late copy finds its lock, and nobody else removes the notification until that is gone.
+        // The first prewrite checks the notification. A late copy finds its lock, and no other transaction removes the
+        // notification before that is gone.
         match self.notified {
             Err(not) if self.view.lock.is_none() => Err(PrewriteRejection::NotNotified(not)),
             _ => Ok(effects),
@@ -103,7 +103,7 @@ impl Loaded {
     }
 }
 
-/// `None`: some of the cells can't be committed in one phase.
+/// Commits in one phase. `None`: some of the cells can't be.
 fn decide_one_phase(
     state: &State,
     txn: &Prewrite,
@@ -123,7 +123,7 @@ fn decide_one_phase(
         cell.notified.ok()?;
         let effects = effects.ok()?;
         let commit = notify::Committing::in_one_phase(txn);
-        // An engine that can't be read is found again in two phases.
+        // The decision in two phases notices an engine that can't be read.
         notify::note(state, &mut decision, &cell.key, &commit, &effects).ok()?;
         decision
             .memory
@@ -143,12 +143,12 @@ fn answer(state: &State, rejections: Vec<v1::PrewriteRejection>, committed: bool
         rejections,
         committed,
         incarnation: state.me.incarnation,
-        // It is known when the batch is durable.
+        // Set when the batch is durable.
         min_commit_ts: 0,
     })
 }
 
-/// How a read of the whole row is marked.
+/// The hash that marks a read of a row.
 fn row_hash(mutation: &Mutation) -> u64 {
     let cell = &mutation.cell;
     latches::hash(&[&key::row_bound(cell.table, &cell.row)])

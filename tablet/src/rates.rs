@@ -1,7 +1,7 @@
-//! How much each tablet is used now, in cells a second that are read or written, and where one that is used much can be
-//! split: at the row that about half of that lies before.
+//! The load of each tablet, in cells a second that are read or written, and the row at which a tablet with much load can be
+//! split: about half of the load lies before it.
 //!
-//! All of it is in memory, and a guess: after a start it begins anew.
+//! Rates are estimates in memory. They begin anew after a start.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,48 +11,48 @@ use percolator_wire::v1::request::Body as Ask;
 
 use crate::tablets::Tablets;
 
-/// Cells are counted for so long, then they change the average.
+/// The length of a window. Its count then changes the average.
 const WINDOW: Duration = Duration::from_secs(5);
-/// A window changes the average by one in so many of the difference.
+/// A window changes the average by the difference divided by this.
 const SMOOTHING: u64 = 4;
-/// A tablet with less than one in so many of the limit isn't reported.
+/// A tablet with less load than the limit divided by this isn't reported.
 const REPORTED: u64 = 8;
-/// What is reported changes when the average has changed by more than one in so many.
+/// A reported load changes when the average has changed by more than one in this many.
 const CHANGED: u64 = 4;
-/// Of a tablet that is used much, so many rows are kept of each window, at random.
+/// The rows of each window that are sampled of a tablet with much load.
 const ROWS: usize = 64;
-/// With fewer rows, nothing is said of where to split.
+/// With fewer rows no row to split at is reported.
 const ROWS_MIN: usize = 32;
-/// A part has at least one in so many of the whole.
+/// Each part has at least the load divided by this.
 const PART_MIN: usize = 5;
 
-/// See the module's head.
+/// The loads of this server's tablets.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     tablets: BTreeMap<u64, Rate>,
-    /// How much of the window is over.
+    /// The elapsed time of the window.
     window: Duration,
-    /// A tablet that is used more may be split; zero: none is.
+    /// Tablets with more load may be split; zero: none.
     split_load: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Rate {
-    /// In this window.
+    /// Cells in this window.
     cells: u64,
     /// Cells a second, on average.
     average: u64,
-    /// The same, as it is reported.
+    /// The reported average.
     reported: u64,
-    /// Some rows of this window.
+    /// A sample of the rows of this window.
     rows: Vec<Vec<u8>>,
-    /// Of so many.
+    /// The rows of this window.
     seen: u64,
     split_at: Vec<u8>,
 }
 
 impl Rates {
-    /// A tablet that is used more, in cells a second, may be split; zero: none is.
+    /// Sets the cells a second above which a tablet may be split; zero: none.
     pub(crate) fn limit(&mut self, split_load: u64) {
         if std::mem::replace(&mut self.split_load, split_load) != split_load {
             for rate in self.tablets.values_mut() {
@@ -63,7 +63,7 @@ impl Rates {
         }
     }
 
-    /// So many cells of the tablet are read or written, and this is one of their rows.
+    /// Counts cells of the tablet that are read or written. One of their rows is `row`.
     pub(crate) fn used(&mut self, tablet: u64, cells: u64, row: &[u8]) {
         let split_load = self.split_load;
         let rate = self.tablets.entry(tablet).or_default();
@@ -73,7 +73,7 @@ impl Rates {
         }
     }
 
-    /// So much time has passed since the last call.
+    /// Lets time pass.
     pub(crate) fn tick(&mut self, elapsed: Duration, here: &Tablets) {
         self.window += elapsed;
         if self.window < WINDOW {
@@ -98,12 +98,12 @@ impl Rates {
         });
     }
 
-    /// The tablet is not here any more.
+    /// Removes a tablet that is not here any more.
     pub(crate) fn ends(&mut self, id: u64) {
         self.tablets.remove(&id);
     }
 
-    /// The second tablet has some rows of the first one now. Each is taken for half of it.
+    /// Gives each part of a split tablet half of its load.
     pub(crate) fn split(&mut self, first: u64, second: u64) {
         let Some(known) = self.tablets.remove(&first) else {
             return;
@@ -118,7 +118,7 @@ impl Rates {
         }
     }
 
-    /// The tablet has the rows of another one as well, which is gone.
+    /// Gives the merged tablet the load of both.
     pub(crate) fn merge(&mut self, whole: u64, gone: u64) {
         let Some(other) = self.tablets.remove(&gone) else {
             return;
@@ -130,7 +130,7 @@ impl Rates {
         rate.split_at.clear();
     }
 
-    /// For the master.
+    /// The loads, for the master.
     pub(crate) fn report(&self) -> v1::TabletLoads {
         let least = (self.split_load / REPORTED).max(1);
         let used = self.tablets.iter();
@@ -153,7 +153,7 @@ impl Rate {
             self.rows.push(row.to_vec());
             return;
         }
-        // Each row of the window is kept with the same chance.
+        // Each row of the window is sampled with the same probability.
         let chance = self.seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let place = usize::try_from(chance % self.seen).unwrap_or(usize::MAX);
         if let Some(kept) = self.rows.get_mut(place) {
@@ -175,7 +175,7 @@ impl Rate {
     }
 }
 
-/// The row that about half of these lie before; none: most of them are one row, or there are too few.
+/// The row before which about half of these lie; `None`: most of them are one row, or there are too few.
 fn middle(mut rows: Vec<Vec<u8>>) -> Option<Vec<u8>> {
     if rows.len() < ROWS_MIN {
         return None;
@@ -189,7 +189,7 @@ fn middle(mut rows: Vec<Vec<u8>>) -> Option<Vec<u8>> {
     Some(rows.swap_remove(at))
 }
 
-/// Counts what the request uses of tablets that are here. What a scan reads is counted when that is known.
+/// Counts the cells of a request for tablets that are here. A scan's cells are counted when they are read.
 pub(crate) fn count(rates: &mut Rates, here: &Tablets, request: &v1::Request) {
     let mut of_cell = |id: u64, row: &[u8]| {
         if here.get(id).is_some() {
@@ -237,7 +237,7 @@ mod tests {
         tablets
     }
 
-    /// Each of these rows is used so often a second, for so many windows.
+    /// Uses each of these rows `often` times a second, for this many windows.
     fn use_rows(rates: &mut Rates, here: &Tablets, rows: &[&str], often: u64, windows: u32) {
         for _ in 0..windows {
             for _ in 0..5 {
@@ -266,7 +266,7 @@ mod tests {
         let (id, cells, split_at) = reported(&rates).remove(0);
         assert!((300..=400).contains(&cells), "{cells}");
         assert_eq!((id, &*split_at), (1, "c"));
-        // Once it is used less, it isn't to be split any more, and then it isn't reported.
+        // With less load there is no row to split at, and then the tablet isn't reported.
         use_rows(&mut rates, &here, &["a", "b"], 10, 10);
         assert_eq!(reported(&rates)[0].2, "");
         use_rows(&mut rates, &here, &[], 0, 30);
@@ -280,10 +280,10 @@ mod tests {
         rates.limit(100);
         use_rows(&mut rates, &here, &["m"; 20], 20, 10);
         assert_eq!(reported(&rates)[0].2, "");
-        // Rows that aren't the tablet's don't count.
+        // Rows of other tablets don't count.
         use_rows(&mut rates, &here, &["m", "a"], 200, 10);
         assert_eq!(reported(&rates)[0].2, "");
-        // Nor does a part that is too small.
+        // A part that is too small doesn't count.
         let mut uneven = vec!["m"; 20];
         uneven[0] = "c";
         use_rows(&mut rates, &here, &uneven, 20, 10);

@@ -1,6 +1,6 @@
-//! Up to where the locks in this server's tablets are resolved (`protocol::safe_point`), and what is in the way.
+//! Up to where the locks in this server's tablets are resolved (`protocol::safe_point`), and the lock that can't be.
 //!
-//! Not durable: a server that starts knows that everything is resolved that was so in all tablets, and looks again for the rest.
+//! Not durable. A server starts with what is resolved in all tablets of the cluster, and scans its locks for the rest.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 
-/// See the module's head.
+/// The progress of resolving locks.
 #[derive(Debug)]
 pub(crate) struct Resolution {
     resolved_ts: Timestamp,
-    /// A tablet is about to be served here whose locks were not looked at: what was found without them doesn't count.
+    /// A tablet is about to be served here whose locks were not scanned: the scan under way doesn't count.
     is_held: bool,
     is_void: bool,
-    /// And since when, by the runner's clock.
+    /// The lock that can't be resolved, and since when, by the runner's clock.
     obstacle: Option<(Obstacle, Duration)>,
 }
 
 impl Resolution {
-    /// Of a server that starts with these points.
+    /// The progress of a server that starts with these points.
     pub(crate) fn at(points: Points) -> Self {
         Self {
             resolved_ts: if mutants::on(Mutant::StartsResolved) {
@@ -35,12 +35,12 @@ impl Resolution {
         }
     }
 
-    /// Whether nothing new may be said of locks here.
+    /// Sets whether the progress is held.
     pub(crate) fn hold(&mut self, held: bool) {
         self.is_held = held && !mutants::on(Mutant::MovedUnresolved);
     }
 
-    /// There are tablets whose locks may not have been looked at: the look that is under way, if one is, doesn't count.
+    /// Discards the scan under way: there are tablets whose locks it may not have read.
     pub(crate) fn look_again(&mut self) {
         self.is_void = !mutants::on(Mutant::MovedUnresolved);
     }
@@ -50,12 +50,12 @@ impl Resolution {
         self.resolved_ts
     }
 
-    /// The barrier that is durable, where locks below it are not resolved yet.
+    /// The durable barrier, if locks below it are not resolved yet.
     pub(crate) fn next(&self, barrier: Timestamp) -> Option<Timestamp> {
         (barrier > self.resolved_ts && !self.is_held).then_some(barrier)
     }
 
-    /// The same; a look at all locks begins with it.
+    /// The same; a scan of all locks begins with it.
     pub(crate) fn begin(&mut self, barrier: Timestamp) -> Option<Timestamp> {
         let next = self.next(barrier);
         if next.is_some() {
@@ -64,7 +64,7 @@ impl Resolution {
         next
     }
 
-    /// The barrier is durable. `has_locks`: there is any lock at all.
+    /// Notes the durable barrier. `has_locks`: there is any lock.
     pub(crate) fn barrier_reached(&mut self, barrier: Timestamp, has_locks: bool) {
         if self.is_held {
             return;
@@ -75,7 +75,7 @@ impl Resolution {
         }
     }
 
-    /// Every lock below this is resolved.
+    /// Notes that every lock below this is resolved.
     pub(crate) fn resolved(&mut self, below: Timestamp) {
         if self.is_held || self.is_void {
             return;
@@ -84,7 +84,7 @@ impl Resolution {
         self.obstacle = None;
     }
 
-    /// This lock is in the way.
+    /// Notes a lock that can't be resolved yet.
     pub(crate) fn blocked(&mut self, now: Duration, obstacle: Obstacle) {
         let known = self.obstacle.take();
         let same = known.filter(|(known, _)| known.start_ts == obstacle.start_ts);

@@ -1,6 +1,6 @@
-//! Resolves the locks below the barrier in this server's own tablets, so that the safe point can follow: what has ended is
-//! cleared, dead owners' transactions are rolled back, live owners' commits are pushed above the barrier. A task beside the
-//! requests: the server runs it on a network, the simulator on a simulated one.
+//! Resolves the locks below the barrier in this server's tablets, so that the safe point can follow. Locks of ended
+//! transactions are cleared, transactions of dead clients are rolled back, and commits of live ones are pushed above the
+//! barrier. A task beside the requests: the server runs it on a network, the simulator on a simulated one.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use percolator_client::{LockResolver, Obstacle};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
-/// How soon it is noticed that the barrier has moved.
+/// The pause between two checks of the barrier.
 const PAUSE: Duration = Duration::from_millis(250);
-/// After a lock that can't be resolved yet.
+/// The pause after a lock that can't be resolved yet.
 const PAUSE_BLOCKED: Duration = Duration::from_secs(1);
 
 /// The server whose locks are resolved.
@@ -28,11 +28,11 @@ pub trait OwnLocks {
         after: Option<v1::CellName>,
     ) -> Result<v1::LocksBelowResponse, String>;
 
-    /// Locks below this are resolved, or this is in the way.
+    /// Takes the result of resolving the locks below this.
     fn resolved(&self, below: Timestamp, result: Result<(), Obstacle>);
 }
 
-/// Goes on for ever.
+/// Resolves locks for ever.
 pub async fn resolve_locks(resolver: &LockResolver, server: &impl OwnLocks) {
     let mut pause = PAUSE;
     loop {

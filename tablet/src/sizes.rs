@@ -1,9 +1,9 @@
-//! How large the tablets here are, and where those can be split that have become too large.
+//! The sizes of tablets, and the rows at which large ones can be split.
 //!
-//! The size of a tablet is an estimate: what is written is added, and what is collected is taken off. A walk through the
-//! tablet counts it exactly. There is one when the estimate has reached the limit, which also finds the row that about half of the
-//! tablet lies before, and one when nothing is known of the size after a start. Sizes are written down now and then, so
-//! that a start doesn't have to read everything.
+//! A size is an estimate: written bytes are added, and collected ones are subtracted. A walk through the tablet counts it
+//! exactly. It runs when the estimate has reached the limit, and then also finds the row before which about half of the tablet
+//! lies. It also runs after a start if no size is stored. Sizes are stored now and then, so that a start doesn't read
+//! everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::Error;
 use crate::leaving::KeyRange;
 use crate::tablets::{self, Tablets};
 
-/// Behind it, a tablet's id; the value is its size, 8 bytes, big-endian.
+/// The prefix of a tablet's id; the value is its size, 8 bytes, big-endian.
 const SIZE_PREFIX: &[u8] = b"size/";
 /// The columns whose keys and values count.
 const COUNTED: [Column; 2] = [Column::Write, Column::Data];
@@ -23,23 +23,23 @@ const COUNTED: [Column; 2] = [Column::Write, Column::Data];
 const STEP_BYTES: u64 = 256 << 10;
 /// Keys that a walk reads at a time.
 const STEP_KEYS: usize = 4_096;
-/// A walk keeps a key of each of so many parts of the limit.
+/// A walk keeps a key of each of this many parts of the limit.
 const PARTS: u64 = 64;
-/// A size is written down when it has changed by more than this, and by an eighth.
+/// A size is stored when it has changed by more than this, and by an eighth.
 const UNWRITTEN_MAX: u64 = 1 << 20;
-/// Of a size that is reported, the other bits are zero.
+/// The significant bits of a reported size; the others are zero.
 const REPORTED_BITS: u32 = 5;
 
-/// See the module's head.
+/// The sizes of this server's tablets.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
     tablets: BTreeMap<u64, Size>,
     /// The keys of the tablet that was written to last.
     last: Option<(u64, KeyRange)>,
-    /// A tablet of more bytes is to be split; zero: none is.
+    /// Tablets of more bytes are split; zero: none is.
     split_bytes: u64,
     walk: Option<Walk>,
-    /// Tablets that are to be walked through, and sizes that are to be written down: so that nothing looks at all tablets.
+    /// Tablets that need a walk, and sizes that need storing, so that no pass over all tablets is needed.
     to_walk: BTreeSet<u64>,
     to_write: BTreeSet<u64>,
 }
@@ -47,11 +47,11 @@ pub(crate) struct Sizes {
 #[derive(Clone, Debug, Default)]
 struct Size {
     bytes: u64,
-    /// What is written down; `None`: nothing is.
+    /// The stored size; `None`: none is stored.
     written: Option<u64>,
-    /// Nobody has counted it since the start, and nothing was written down.
+    /// The size is not stored, and not counted since the start.
     is_unknown: bool,
-    /// A walk that found no row to split at, or less than the limit, is repeated when it has so many bytes.
+    /// A walk that found no row to split at, or less than the limit, is repeated at this many bytes.
     walk_from: u64,
     split_at: Bytes,
 }
@@ -81,14 +81,14 @@ struct Walk {
     total: u64,
     /// The first key of all columns.
     first: Option<Vec<u8>>,
-    /// Keys, and how many bytes lie between each and the one before it in its column.
+    /// Keys, and the bytes between each and the one before it in its column.
     parts: Vec<(Vec<u8>, u64)>,
     part_bytes: u64,
     since_part: u64,
 }
 
 impl Sizes {
-    /// Reads what is written down.
+    /// Reads the stored sizes.
     pub(crate) fn load(engine: &dyn Engine, tablets: &Tablets) -> Result<Self, Error> {
         let mut sizes = Self::default();
         for tablet in tablets.all() {
@@ -112,7 +112,7 @@ impl Sizes {
         self.changed(id);
     }
 
-    /// Whether there is something to do about this tablet now.
+    /// Updates whether the tablet needs a walk, or its size storing.
     fn changed(&mut self, id: u64) {
         let mark = |set: &mut BTreeSet<u64>, is_in: bool| {
             if is_in {
@@ -133,14 +133,14 @@ impl Sizes {
         );
     }
 
-    /// This tablet is here, and empty as far as is known.
+    /// Adds an empty tablet.
     pub(crate) fn begins(&mut self, id: u64) {
         if !self.tablets.contains_key(&id) {
             self.set(id, Size::default());
         }
     }
 
-    /// This tablet is here, with so many bytes; zero: nobody knows.
+    /// Adds a tablet that has arrived with this many bytes; zero: the size is not known.
     pub(crate) fn arrived(&mut self, id: u64, bytes: u64) {
         let size = Size {
             bytes,
@@ -150,14 +150,14 @@ impl Sizes {
         self.set(id, size);
     }
 
-    /// The tablet is not here any more.
+    /// Removes a tablet that is not here any more.
     pub(crate) fn ends(&mut self, id: u64) {
         self.last = None;
         self.tablets.remove(&id);
         self.changed(id);
     }
 
-    /// The second tablet has some rows of the first one now. Each is taken for half of it.
+    /// Gives each part of a split tablet half of its size.
     pub(crate) fn split(&mut self, first: u64, second: u64) {
         let known = self.tablets.get(&first).cloned().unwrap_or_default();
         let half = known.bytes / 2;
@@ -171,7 +171,7 @@ impl Sizes {
         self.set(second, part(half, None));
     }
 
-    /// The tablet has the rows of another one as well, which is gone.
+    /// Gives the merged tablet the size of both.
     pub(crate) fn merge(&mut self, whole: u64, gone: u64) {
         let [known, other] =
             [whole, gone].map(|id| self.tablets.get(&id).cloned().unwrap_or_default());
@@ -185,7 +185,7 @@ impl Sizes {
         self.set(whole, size);
     }
 
-    /// This is durable.
+    /// Counts a durable batch.
     pub(crate) fn wrote(&mut self, batch: &Batch, tablets: &Tablets) {
         for (column, key, value) in batch.ops() {
             let Some(value) = value.filter(|_| COUNTED.contains(&column)) else {
@@ -211,7 +211,7 @@ impl Sizes {
         }
     }
 
-    /// So many bytes were collected.
+    /// Subtracts collected bytes.
     pub(crate) fn collected(&mut self, id: u64, bytes: u64) {
         if let Some(size) = self.tablets.get_mut(&id) {
             size.bytes = size.bytes.saturating_sub(bytes);
@@ -219,7 +219,7 @@ impl Sizes {
         }
     }
 
-    /// A tablet of more bytes is to be split; zero: none is.
+    /// Sets the bytes above which tablets are split; zero: none is.
     pub(crate) fn limit(&mut self, split_bytes: u64) {
         if std::mem::replace(&mut self.split_bytes, split_bytes) != split_bytes {
             self.walk = None;
@@ -239,12 +239,12 @@ impl Sizes {
         all.map(|(id, size)| (*id, rounded(size.bytes), &size.split_at))
     }
 
-    /// Whether there is something to write down.
+    /// Whether a size needs storing.
     pub(crate) fn has_to_write(&self) -> bool {
         !self.to_write.is_empty()
     }
 
-    /// What is to be written down now, if anything.
+    /// The batch that stores changed sizes, if there are any.
     pub(crate) fn take_unwritten(&mut self) -> Option<Batch> {
         let mut batch = Batch::default();
         for id in std::mem::take(&mut self.to_write) {
@@ -257,17 +257,17 @@ impl Sizes {
         (!batch.is_empty()).then_some(batch)
     }
 
-    /// The batch forgets what was written down of this tablet.
+    /// Removes the stored size of this tablet, in the batch.
     pub(crate) fn remove_record(batch: &mut Batch, id: u64) {
         batch.delete(Column::Meta, tablets::key(SIZE_PREFIX, id));
     }
 
-    /// Whether a tablet is to be walked through.
+    /// Whether a tablet needs a walk.
     pub(crate) fn has_to_walk(&self) -> bool {
         self.walk.is_some() || !self.to_walk.is_empty()
     }
 
-    /// The tablet that is walked through can't be read: what was counted stands for its size.
+    /// Ends a walk through a tablet that can't be read: its size is what was counted so far.
     pub(crate) fn give_walk_up(&mut self) {
         let Some(walk) = self.walk.take() else {
             return;
@@ -281,7 +281,7 @@ impl Sizes {
         }
     }
 
-    /// Goes on with a walk, or begins one.
+    /// Continues a walk, or begins one.
     pub(crate) fn walk(&mut self, engine: &dyn Engine, tablets: &Tablets) -> Result<(), Error> {
         let is_here = |walk: &Walk| tablets.get(walk.tablet.id) == Some(&walk.tablet);
         self.walk.take_if(|walk| !is_here(walk));
@@ -326,7 +326,7 @@ fn cell_of(version: &[u8]) -> Option<Cell> {
     key::decode_cell(cell).ok()
 }
 
-/// About as many, so that small changes are none.
+/// Rounds a size, so that small changes are not reported.
 fn rounded(bytes: u64) -> u64 {
     let digits = u64::BITS - bytes.leading_zeros();
     let zeros = digits.saturating_sub(REPORTED_BITS);
@@ -349,7 +349,7 @@ impl Walk {
         }
     }
 
-    /// Reads some more. Whether that was all.
+    /// Reads some more. Returns whether the walk has ended.
     fn step(&mut self, engine: &dyn Engine) -> Result<bool, Error> {
         let Some(column) = COUNTED.get(self.column) else {
             return Ok(true);
@@ -380,7 +380,7 @@ impl Walk {
         Ok(self.column == COUNTED.len())
     }
 
-    /// The row that about half of the tablet lies before; none: all of it is in one row.
+    /// The row before which about half of the tablet lies; `None`: all of it is in one row.
     fn middle(&mut self) -> Option<Bytes> {
         let first = cell_of(self.first.as_ref()?)?.row;
         self.parts.sort_unstable();

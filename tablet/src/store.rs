@@ -1,5 +1,4 @@
-//! Between the rules and the engine: loads what a rule needs to know of a cell, and writes down what it
-//! wants done.
+//! Between the rules and the engine: loads the state of a cell, and writes effects into batches.
 
 use std::cell::RefCell;
 
@@ -14,17 +13,17 @@ use crate::cache::CellCache;
 use crate::latches;
 use crate::marks::Marks;
 
-/// Where it is kept how far the server is: see [`Reached`].
+/// The key of the folder's progress.
 pub(crate) const REACHED: &[u8] = b"reached";
 
-/// How far a server is: a folder that has less is an older one.
+/// The progress of a server. A folder with less is an older one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FolderProgress {
     /// The highest timestamp of any write record.
     pub(crate) high_ts: Timestamp,
-    /// How many groups it has made durable. Those that only lock something have no write record.
+    /// The number of durable groups. Groups of locks have no write record.
     pub(crate) groups: u64,
-    /// The highest snapshot that had been read when the last group left for the disk.
+    /// The highest snapshot that was read before the last group left for the disk.
     pub(crate) read_ts: Timestamp,
 }
 
@@ -44,7 +43,7 @@ impl FolderProgress {
                 read_ts: Timestamp::from_u64(u64::from_be_bytes(*read_ts)),
             });
         }
-        // Records of before it was kept may be as new as any.
+        // Without this record write records may have any timestamp.
         let is_empty = engine.first(Column::Write, &[], &[])?.is_none();
         Ok(Self {
             high_ts: if is_empty {
@@ -63,8 +62,8 @@ impl FolderProgress {
     }
 }
 
-/// Which cells are locked, by the hashes of their keys: a read of a cell that isn't locked, the usual case, needs no
-/// look-up in the lock column.
+/// The locked cells, by the hashes of their keys. A read of a cell that isn't locked, which is the usual case, needs no look-up
+/// in the lock column.
 #[derive(Debug, Default)]
 pub(crate) struct LockFilter(CountingFilter);
 
@@ -94,21 +93,21 @@ impl LockFilter {
         self.0.remove(hash);
     }
 
-    /// How many locks there are.
+    /// The number of locks.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Whether a decision changed how many locks there are, by the hash of the cell's key.
+/// A lock that a decision adds or removes, by the hash of the cell's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockChange {
     Added(u64),
     Removed(u64),
 }
 
-/// The cell's lock. Asked for before the cell's write records: a commit replaces one by the other in
-/// one batch, so anyone who finds no lock finds the record.
+/// The cell's lock. It is read before the cell's write records: a commit replaces the lock by the record in one batch, so that
+/// a reader without a lock finds the record.
 pub(crate) fn stored_lock(
     engine: &(impl percolator_engine::Read + ?Sized),
     cell_key: &[u8],
@@ -119,7 +118,7 @@ pub(crate) fn stored_lock(
     }
 }
 
-/// Mutants that others than the check of the marks itself have to notice.
+/// The mutants under which the debug check of the marks doesn't run, so that other checks kill them.
 const MARKS_ARE_WRONG: [Mutant; 4] = [
     Mutant::CommitNotMarked,
     Mutant::RollbackNotMarked,
@@ -127,8 +126,8 @@ const MARKS_ARE_WRONG: [Mutant; 4] = [
     Mutant::MovedRecordsNotMarked,
 ];
 
-/// The cell's state as far as the transaction `start_ts` is concerned; `known` is the cell's lock, where it need not be
-/// asked for. `records` has the highest timestamps of write records, by the hash of the cell's key.
+/// The state of a cell, as far as the transaction `start_ts` is concerned. `known` is the cell's lock, if it was read before.
+/// `records` has the highest timestamps of write records, by the hash of the cell's key.
 pub(crate) fn view(
     engine: &dyn Engine,
     filter: &LockFilter,
@@ -146,9 +145,9 @@ pub(crate) fn view(
     let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
     let mut behind = key::version(cell_key.to_vec(), start_ts);
     behind.push(0);
-    // Usually the engine needn't be asked.
+    // The marks usually save a read of the engine.
     if records.highest(hash) < start_ts {
-        // Asked all the same in tests, so that every one of them checks the marks.
+        // Tests read the engine anyway, so that each of them checks the marks.
         debug_assert!(
             MARKS_ARE_WRONG.into_iter().any(mutants::on)
                 || engine.first(Column::Write, &newest, &behind)?.is_none(),
@@ -157,7 +156,7 @@ pub(crate) fn view(
         let none = std::iter::empty::<Result<_, Error>>();
         return CellView::load(lock, start_ts, commit_ts, none);
     }
-    // Usually nothing was written since start_ts, and one look-up says so.
+    // Usually no record is above start_ts, and one look-up shows that.
     if engine.first(Column::Write, &newest, &behind)?.is_none() {
         return CellView::load(
             lock,
@@ -172,7 +171,7 @@ pub(crate) fn view(
     CellView::load(lock, start_ts, commit_ts, records)
 }
 
-/// What the snapshot sees of the cell, long values not yet fetched. `hash` is the key's.
+/// The value of the cell in the snapshot, without long values. `hash` is the key's.
 pub(crate) fn read(
     engine: &dyn Engine,
     filter: &LockFilter,
@@ -199,7 +198,7 @@ pub(crate) fn read(
     cache.borrow().count(false);
     let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
     let behind = key::behind_cell(cell_key.to_vec());
-    // Usually the newest record says it all.
+    // Usually the newest record decides.
     let Some(pair) = engine.first(Column::Write, &newest, &behind)? else {
         let none = std::iter::empty::<Result<_, Error>>();
         return get(snapshot, lock.as_ref(), none);
@@ -224,7 +223,7 @@ pub(crate) fn read(
     get(snapshot, lock.as_ref(), records)
 }
 
-/// What the transaction of the snapshot sees of a cell that it may have locked, or been rolled back on.
+/// The value of a cell for a transaction that may have locked it, or been rolled back on it.
 pub(crate) fn read_own(
     reader: &dyn percolator_engine::Read,
     cell_key: &[u8],
@@ -266,9 +265,8 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// What the effects of a commit make the cell's newest version: its lock has kept every other
-    /// transaction from committing since. A rollback's effects can rewrite an old record, and are not
-    /// to be asked.
+    /// The newest version of the cell after the effects of a commit, whose lock has kept other transactions from committing
+    /// since. Not for a rollback's effects, which can rewrite an old record.
     pub(crate) fn of_commit(cell_key: &[u8], effects: &[Effect]) -> Option<Self> {
         effects.iter().find_map(|effect| match effect {
             Effect::PutWrite(commit_ts, write)
@@ -285,8 +283,8 @@ impl Version {
     }
 }
 
-/// Writes effects on a cell into a batch, and says how they change the number of locks.
-/// `hash` is the key's; `was_locked`: the cell had a lock.
+/// Writes effects on a cell into a batch. Returns the change of the number of locks. `hash` is the key's; `was_locked`: the
+/// cell had a lock.
 pub(crate) fn write_down(
     batch: &mut Batch,
     cell_key: &[u8],

@@ -1,5 +1,5 @@
-//! Which tablets this server owns. A tablet's record lies in its owner's engine, so that a write and a
-//! change of the tablet's state can be one batch; ownership is the owner's durable fact.
+//! The tablets that this server owns. The owner's engine has a tablet's record, so that a write and a change of the tablet can
+//! be one batch. The owner's record decides about ownership.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,13 +18,13 @@ const TABLET_PREFIX: &[u8] = b"tablet/";
 /// The most tablets that a refusal names.
 const FOLLOWING_MAX: usize = 16;
 const DROPPED_PREFIX: &[u8] = b"dropped/";
-/// Behind it, the id of a tablet that was handed over.
+/// The prefix of the id of a tablet that was handed over.
 const LEFT_PREFIX: &[u8] = b"left/";
-/// Behind it, the number of a table that was deleted.
+/// The prefix of the number of a table that was deleted.
 const DELETED_PREFIX: &[u8] = b"deleted/";
-/// Where the highest id of a tablet is.
+/// The key of the highest id of a tablet.
 const HIGHEST: &[u8] = b"highest tablet";
-/// Where the settings of garbage collection are.
+/// The key of the settings of garbage collection.
 const SETTINGS: &[u8] = b"gc settings";
 
 /// The master's settings of garbage collection, as this server stores them for a master whose lost state is rebuilt.
@@ -46,20 +46,19 @@ pub(crate) struct Tablets {
     serving: BTreeMap<u64, Tablet>,
     /// Their ids, by table and first row.
     by_start: BTreeMap<(u32, Bytes), u64>,
-    /// Dropped or handed over, but their rows are still to be removed.
+    /// Dropped or handed over, and their rows are not removed yet.
     dropped: BTreeMap<u64, Tablet>,
     /// Handed over to other servers, which are not known to report them.
     departed: BTreeMap<u64, DepartedTablet>,
-    /// The epochs of those that were handed over before, or merged into others: a late command must not make one again. Sixteen
-    /// bytes each, for every tablet that was here.
+    /// The epochs of tablets that were handed over before, or merged into others, so that a late command doesn't make one
+    /// again. Sixteen bytes for every tablet that was here.
     left: BTreeMap<u64, u64>,
-    /// Not durable: those that are about to be handed over, and those that this server is getting. Nothing is answered about
-    /// them.
+    /// Not durable: tablets that are about to be handed over. Requests for them are refused.
     closed: BTreeSet<u64>,
-    /// And at which epoch these are to be served here.
+    /// Not durable: tablets that this server gets, and the epochs at which it will serve them.
     arriving: BTreeMap<u64, u64>,
-    /// Tables that were deleted, and had tablets here: a late command must not make one again. The ids of tables
-    /// are never given twice. Eight bytes each, for every table that was ever deleted.
+    /// Tables that were deleted, and had tablets here, so that a late command doesn't make one again. Ids of tables are never
+    /// reused. Eight bytes for every table that was deleted.
     deleted: BTreeSet<u32>,
     /// The settings of garbage collection, for a master whose lost state is rebuilt.
     settings: GcSettingsCopy,
@@ -277,12 +276,12 @@ impl Tablets {
         self.dropped.insert(tablet.id, tablet);
     }
 
-    /// How many there are, without those that were dropped.
+    /// The number of tablets, without dropped ones.
     pub(crate) fn len(&self) -> usize {
         self.serving.len()
     }
 
-    /// Those without the ones that were dropped.
+    /// All tablets, without dropped ones.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Tablet> {
         self.serving.values()
     }
@@ -329,7 +328,7 @@ impl Tablets {
         self.dropped.values().next()
     }
 
-    /// The dropped tablet with this id, where its rows are still here.
+    /// The dropped tablet with this id, if its rows are still here.
     pub(crate) fn dropped(&self, id: u64) -> Option<&Tablet> {
         self.dropped.get(&id)
     }
@@ -343,7 +342,7 @@ impl Tablets {
         self.serving.insert(tablet.id, tablet);
     }
 
-    /// A tablet is not here any more; its rows are those of another one.
+    /// Removes a tablet whose rows are another one's now.
     pub(crate) fn remove(&mut self, id: u64) -> Option<Tablet> {
         self.changes += 1;
         let tablet = self.serving.remove(&id)?;
@@ -366,38 +365,38 @@ impl Tablets {
     }
 }
 
-/// Whether the tablet takes no requests but those that end transactions.
+/// Whether the tablet refuses all requests but those that end transactions.
 fn refuses(tablet: &Tablet) -> bool {
     tablet.is_frozen() && !mutants::on(Mutant::FreezeIgnored)
 }
 
-/// The batch that makes a tablet ours.
+/// The batch that stores a tablet of this server.
 pub(crate) fn record(tablet: &Tablet) -> Batch {
     let mut batch = Batch::default();
     add_record(&mut batch, tablet);
     batch
 }
 
-/// The batch makes a tablet ours that has this id, which may be the highest so far.
+/// Stores the id of a tablet of this server with the batch, if it is the highest so far.
 pub(crate) fn note_id(batch: &mut Batch, known: &Tablets, id: u64) {
     if id > known.highest {
         batch.put(Column::Meta, HIGHEST.to_vec(), id.to_be_bytes().to_vec());
     }
 }
 
-/// The batch makes this tablet ours as well.
+/// Stores a tablet of this server with the batch.
 pub(crate) fn add_record(batch: &mut Batch, tablet: &Tablet) {
     let key = key(TABLET_PREFIX, tablet.id);
     batch.put(Column::Meta, key, stored::encode_tablet(tablet));
 }
 
-/// The batch takes a tablet away whose rows are another one's.
+/// Removes a tablet with the batch. Another tablet or server has its rows.
 pub(crate) fn remove_record(batch: &mut Batch, id: u64) {
     batch.delete(Column::Meta, key(TABLET_PREFIX, id));
     Sizes::remove_record(batch, id);
 }
 
-/// The batch after which a tablet of this deleted table isn't ours, if it was; its rows go later.
+/// The batch that drops a tablet of this deleted table, if it is here. Its rows are removed later.
 pub(crate) fn drop_record(tablet: Option<&Tablet>, table: u32) -> Batch {
     let mut batch = Batch::default();
     let deleted = [DELETED_PREFIX, &table.to_be_bytes()].concat();
@@ -409,7 +408,7 @@ pub(crate) fn drop_record(tablet: Option<&Tablet>, table: u32) -> Batch {
     batch
 }
 
-/// The batch says that the rows of this tablet are to be removed.
+/// Adds to the batch that the rows of this tablet have to be removed.
 pub(crate) fn add_dropped(batch: &mut Batch, tablet: &Tablet) {
     let key = key(DROPPED_PREFIX, tablet.id);
     batch.put(Column::Meta, key, stored::encode_tablet(tablet));
@@ -421,7 +420,7 @@ pub(crate) fn put_departed(batch: &mut Batch, departed: &DepartedTablet) {
     batch.put(Column::Meta, key, stored::encode_departed(departed));
 }
 
-/// Adds to the batch that the tablet is not here any more since this epoch, and that no row of it is missing elsewhere.
+/// Adds to the batch that the tablet is not here any more since this epoch: others report it, or it was merged.
 pub(crate) fn put_settled(batch: &mut Batch, tablet: &Tablet) {
     let key = key(LEFT_PREFIX, tablet.id);
     batch.put(Column::Meta, key, stored::encode_settled(tablet));
@@ -439,14 +438,14 @@ pub(crate) fn settings_record(settings: GcSettingsCopy) -> Batch {
     batch
 }
 
-/// The batch that says that a dropped tablet's rows are gone.
+/// The batch after which a dropped tablet's rows are removed.
 pub(crate) fn forget_record(id: u64) -> Batch {
     let mut batch = Batch::default();
     batch.delete(Column::Meta, key(DROPPED_PREFIX, id));
     batch
 }
 
-/// The key of what is kept of a tablet: the prefix, and the tablet's id, 8 bytes, big-endian.
+/// The key of a tablet's record: the prefix, and the tablet's id, 8 bytes, big-endian.
 pub(crate) fn key(prefix: &[u8], id: u64) -> Vec<u8> {
     [prefix, &id.to_be_bytes()].concat()
 }

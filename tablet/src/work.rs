@@ -1,4 +1,4 @@
-//! Requests that write: read from their messages, and decided by the rules of `protocol`.
+//! Requests that write: decoded from their messages, and decided by the rules of `protocol`.
 
 use bytes::Bytes;
 use percolator_engine::Column;
@@ -73,7 +73,7 @@ enum Operation {
     },
 }
 
-/// A wish to commit in the same step.
+/// A request to commit in the same step.
 #[derive(Debug)]
 struct OnePhase {
     commit_ts: Timestamp,
@@ -81,7 +81,7 @@ struct OnePhase {
 }
 
 impl Work {
-    /// Reads a request; `Err` gives it back when it is one that only reads.
+    /// Decodes a request. `Err` returns it if it doesn't write by itself, or is refused.
     pub(crate) fn read(
         tablets: Vec<v1::TabletRef>,
         body: v1::request::Body,
@@ -156,7 +156,7 @@ impl Work {
         }
     }
 
-    /// Points to reach.
+    /// Raises the points.
     pub(crate) fn points(points: Points) -> Self {
         Self {
             tablets: Vec::new(),
@@ -164,7 +164,7 @@ impl Work {
         }
     }
 
-    /// Locks to resolve, in this tablet.
+    /// Resolves locks in this tablet.
     pub(crate) fn resolve(tablet: v1::TabletRef, piece: resolve::Piece) -> Self {
         Self {
             tablets: vec![tablet],
@@ -172,7 +172,7 @@ impl Work {
         }
     }
 
-    /// Settings of garbage collection to keep.
+    /// Stores settings of garbage collection.
     pub(crate) fn settings(settings: GcSettingsCopy) -> Self {
         Self {
             tablets: Vec::new(),
@@ -180,7 +180,7 @@ impl Work {
         }
     }
 
-    /// A tablet that is handed over.
+    /// Carries out a step of a move.
     pub(crate) fn of_move(step: Move) -> Self {
         Self {
             tablets: Vec::new(),
@@ -188,7 +188,7 @@ impl Work {
         }
     }
 
-    /// Garbage to collect.
+    /// Collects garbage.
     pub(crate) fn collect(piece: garbage::Piece) -> Self {
         Self {
             tablets: Vec::new(),
@@ -196,8 +196,8 @@ impl Work {
         }
     }
 
-    /// Whether every tablet of the request is served here. A frozen one is for these two alone: they end
-    /// transactions, and none of them as committed.
+    /// Checks that every tablet of the request is served here. Requests that end a transaction, and never as committed, may
+    /// also be for a frozen tablet.
     pub(crate) fn served_by(&self, tablets: &Tablets) -> Result<(), NotServed> {
         let decides = matches!(
             self.operation,
@@ -212,7 +212,7 @@ impl Work {
         })
     }
 
-    /// The rows to latch, sorted and without doubles.
+    /// The rows to latch, sorted and without duplicates.
     pub(crate) fn rows(&self, tablets: &Tablets) -> Vec<RowHash> {
         let hash = |place: &Place| {
             let table = self
@@ -238,7 +238,7 @@ impl Work {
             }
             Operation::RawPut { .. } => Vec::new(),
             Operation::Command(command) => command.latches(),
-            // Points are only raised.
+            // Points are only raised, so that they need no latch.
             Operation::Points(_) | Operation::Settings(_) => Vec::new(),
             Operation::Collect(piece) => garbage::rows(piece).collect(),
             Operation::Resolve(piece) => piece.rows().collect(),
@@ -249,8 +249,8 @@ impl Work {
         rows
     }
 
-    /// It has to wait for its rows, which may change meanwhile: forgets what it knows of them. Copies what lies in the
-    /// message that the request came with, which may be much larger than it, and returns the bytes of the copy.
+    /// Prepares the request to wait for its rows, which may change meanwhile. Copies what it needs of its message, which may be
+    /// much larger, and returns the bytes of the copy.
     pub(crate) fn detach(&mut self) -> usize {
         fn copy(bytes: &mut Bytes) -> usize {
             *bytes = Bytes::copy_from_slice(bytes);
@@ -289,7 +289,7 @@ impl Work {
         size_of::<Self>() + held
     }
 
-    /// Whether it ends something that was begun, and adds nothing: a nearly full disk should take it.
+    /// Whether the request ends something that was begun, and adds nothing: a nearly full disk takes it.
     fn ends_something(&self) -> bool {
         match &self.operation {
             Operation::Commit { .. }
@@ -297,12 +297,12 @@ impl Work {
             | Operation::CheckStatus(..)
             | Operation::KeepAlive { .. }
             | Operation::Resolve(_)
-            // These make room.
+            // These free room.
             | Operation::Points(_)
             | Operation::Settings(_)
             | Operation::Collect(_) => true,
             Operation::Command(command) => command.makes_room(),
-            // Those that make room say so themselves.
+            // These mark their batches themselves.
             Operation::Prewrite { .. }
             | Operation::RawPut { .. }
             | Operation::Move(_)
@@ -312,7 +312,7 @@ impl Work {
         }
     }
 
-    /// Decides; the request holds its latches.
+    /// Decides the request, which holds its latches.
     pub(crate) fn decide(self, state: &State) -> Result<Decision, Refusal> {
         let ends_something = self.ends_something();
         let mut decision = self.decide_operation(state)?;
@@ -330,7 +330,7 @@ impl Work {
                 mutations,
                 one_phase,
             } => {
-                // Of an earlier incarnation's readers nothing is known.
+                // The server doesn't know the readers of an earlier incarnation.
                 let one_phase = one_phase
                     .filter(|wish| {
                         wish.incarnation == state.me.incarnation
