@@ -1,4 +1,4 @@
-//! What can be said of a request before it is read.
+//! What a request's form shows before it is decoded.
 
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -6,17 +6,17 @@ use percolator_wire::v1;
 use crate::Refusal;
 use crate::peers::PullRequest;
 
-/// Why a message is no [`Work`].
+/// Why a message is no [`Work`](crate::work::Work).
 pub(crate) enum RequestError {
     /// It only reads.
     Reads(Vec<v1::TabletRef>, v1::request::Body),
-    /// It resolves locks, which have to be looked for first.
+    /// It resolves locks, which have to be found first.
     Resolves(Vec<v1::TabletRef>, v1::ResolveRequest),
-    /// It asks for a piece of a tablet that is handed over.
+    /// It requests a chunk of a tablet that is handed over.
     Pulls(Box<PullRequest>),
     /// It waits for a turn at a cell.
     Waits(Vec<v1::TabletRef>, v1::WaitForCellRequest),
-    /// It asks for notifications, and may wait for them.
+    /// It requests notifications, and may wait for them.
     Notifications(Vec<v1::TabletRef>, v1::NotificationsRequest),
     /// It is wrong.
     Refused(Refusal),
@@ -28,13 +28,12 @@ impl From<Refusal> for RequestError {
     }
 }
 
-/// Where the benchmark's plain values lie: apart from all that belongs to transactions.
+/// The key of the benchmark's raw values, apart from all that belongs to transactions.
 pub(crate) fn raw_key(key: &[u8]) -> Vec<u8> {
     [b"raw/", key].concat()
 }
 
-/// The timestamp that has to be within the server's lease, as far as the request says it in its form; what is decided
-/// later asks again.
+/// The timestamp of the request that the server's lease has to cover. Decisions check other timestamps again.
 pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
     use v1::request::Body as B;
     let ts = match body {
@@ -44,7 +43,7 @@ pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
         B::Prewrite(request) => request.start_ts,
         B::Commit(request) => request.commit_ts,
         B::CheckStatus(request) => request.now.max(request.start_ts),
-        // What they leave behind counts for the oracle: it has to go on above that.
+        // The oracle has to continue above the records that these leave.
         B::Rollback(request) => request.start_ts,
         B::KeepAlive(request) => request.start_ts,
         B::Notify(request) => request.at,
@@ -60,11 +59,11 @@ pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
         | B::Notifications(_)
         | B::TakeTablet(_) => return None,
     };
-    // A value that is no timestamp is refused for that.
+    // The decoder refuses a value that is no timestamp.
     (ts != u64::MAX).then_some(Timestamp::from_u64(ts))
 }
 
-/// Whether the request is one of the benchmark's, which no server takes that wasn't started for it.
+/// Whether the request is one of the benchmark's, which only a server that was started for them takes.
 pub(crate) fn is_raw(body: &v1::request::Body) -> bool {
     use v1::request::Body as B;
     matches!(body, B::RawGet(_) | B::RawPut(_))

@@ -169,7 +169,7 @@ impl ScanObstacle {
 struct Page {
     versions: Vec<v1::ScannedCell>,
     bytes: usize,
-    looked_at: usize,
+    records_read: usize,
     /// The version to go on with.
     resume: Option<(Vec<u8>, Timestamp)>,
 }
@@ -179,12 +179,12 @@ impl Page {
     fn ends_before(&mut self, state: &State, limit: usize, cell_key: &[u8], ts: Timestamp) -> bool {
         let limits = &state.limits;
         let is_full = self.versions.len() >= limit
-            || self.looked_at >= limits.scan_records
+            || self.records_read >= limits.scan_records
             || limits.ends_scan(self.bytes, limits.scan_bytes);
         if is_full {
             self.resume = Some((cell_key.to_vec(), ts));
         }
-        self.looked_at += 1;
+        self.records_read += 1;
         is_full
     }
 

@@ -1,5 +1,5 @@
-//! Removing the rows of dropped tablets: a piece with each group of batches, so that it goes on under load
-//! too, and a larger one where there's nothing else to write.
+//! Removes the rows of dropped tablets: a piece with each group of batches, so that it continues under load, and a larger piece
+//! if there is nothing else to write.
 
 use bytes::Bytes;
 use percolator_engine::{Column, Direction, Engine};
@@ -13,25 +13,25 @@ use crate::moves::cell_of;
 use crate::store::LockChange;
 use crate::tablets::{self, Tablets};
 
-/// Keys that one piece removes beside other batches, and where there are no others.
+/// The keys that one piece removes beside other batches, and without them.
 const KEYS_BESIDE: usize = 32;
 const KEYS_ALONE: usize = 1024;
-/// Bytes of keys and values after which a piece ends: values are read on the way.
+/// The bytes of keys and values after which a piece ends: the scan reads values, too.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// How far it is. Not kept: after a restart it begins anew, and finds less.
+/// The progress. It is not stored: after a restart it begins anew, and finds less.
 #[derive(Debug, Default)]
 pub(crate) struct Clearing {
-    /// What was decided before the last tablet was dropped can still write into it: tickets below this.
+    /// Decisions with tickets below this may still write into the last dropped tablet.
     dropped_at: Option<Ticket>,
     position: Option<Position>,
-    /// The piece on its way to the disk, and the position behind it; none: nothing is left of its tablet.
+    /// The piece on its way to the disk, and the position behind it; `None`: no row of its tablet is left.
     piece: Option<(Ticket, Option<Position>)>,
-    /// The last piece was refused, as even the reserve is used up, and would be again at once.
+    /// The disk refused the last piece, because even the reserve is used up, and would refuse it again at once.
     is_refused: bool,
 }
 
-/// All before it is removed: keys below `start` of this column, and the columns before it.
+/// A position: keys below `start` of this column, and all earlier columns, are removed.
 #[derive(Clone, Debug)]
 struct Position {
     tablet: u64,
@@ -40,13 +40,13 @@ struct Position {
 }
 
 impl Clearing {
-    /// A tablet was dropped, before this ticket was given.
+    /// Notes that a tablet was dropped, before this ticket was given.
     pub(crate) fn dropped(&mut self, next_ticket: Ticket) {
         self.dropped_at = Some(next_ticket);
     }
 
-    /// The next piece, under this ticket. None is taken before the last one has [`Self::ended`]. `waiting`:
-    /// what is decided and not yet on its way.
+    /// The next piece, under this ticket, unless the last one has not [`Self::ended`]. `waiting`: the tickets of decisions that
+    /// are not on their way yet.
     pub(crate) fn piece(
         &mut self,
         ticket: Ticket,
@@ -82,16 +82,16 @@ impl Clearing {
         if decision.batch.is_empty() {
             decision.batch = tablets::forget_record(tablet.id);
             decision.tablet_change = Some(TabletChange::Forget(tablet.id));
-            // It may come back, and go again.
+            // The tablet may come back, and leave again.
             behind = None;
         }
-        // On a full disk, too: who drains the server waits for it.
+        // A full disk takes the piece, too: a drain may wait for it.
         decision.batch.spend_reserve();
         self.piece = Some((ticket, behind));
         Some(decision)
     }
 
-    /// The piece with this ticket is durable, or was refused.
+    /// Takes the result of the piece with this ticket.
     pub(crate) fn ended(&mut self, ticket: Ticket, durable: bool) {
         if let Some((_, behind)) = self.piece.take_if(|(its, _)| *its == ticket) {
             self.is_refused = !durable;
@@ -101,7 +101,7 @@ impl Clearing {
         }
     }
 
-    /// Some time has passed: there may be room again.
+    /// Lets a refused piece be tried again.
     pub(crate) fn try_again(&mut self) {
         self.is_refused = false;
     }
@@ -119,8 +119,8 @@ fn first_position(tablet: &Tablet) -> Position {
     }
 }
 
-/// Deletes keys from the position on, and returns the position behind them. `None`: the engine can't be
-/// read, which others will find too.
+/// Deletes keys from the position on, and returns the position behind them. `None`: the engine can't be read, which other reads
+/// notice.
 fn take(
     engine: &dyn Engine,
     tablet: &Tablet,
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// How many keys are removed by pieces of so many, which nobody carries out.
+    /// The number of keys that pieces of this size remove, without a commit.
     fn cleared(engine: &dyn Engine, tablet: &Tablet, keys_max: usize) -> usize {
         let (mut position, mut keys) = (first_position(tablet), 0);
         while position.column < COLUMNS.len() {
@@ -202,7 +202,7 @@ mod tests {
         keys
     }
 
-    /// How many of these rows each piece removes, of a value of so many bytes in each.
+    /// The number of rows that each piece removes, with values of this many bytes.
     fn pieces(rows: usize, value_bytes: usize) -> Vec<usize> {
         let (engine, tablet) = (in_memory(), tablet());
         let mut batch = Batch::default();
@@ -231,7 +231,7 @@ mod tests {
         let (engine, tablet) = (in_memory(), tablet());
         let mut batch = Batch::default();
         for (number, column) in COLUMNS.iter().enumerate() {
-            // The later columns have rows before the first one of the column before.
+            // The later columns have rows before the first row of the column before.
             for row in 0..5 {
                 let row = format!("{}{row}", 9 - number);
                 let cell = key::cell(tablet.table, row.as_bytes(), b"c");
@@ -248,7 +248,7 @@ mod tests {
     fn a_piece_ends_by_keys_or_by_bytes() {
         assert_eq!(pieces(10, 100), [10]);
         assert_eq!(pieces(KEYS_ALONE + 3, 1), [KEYS_ALONE, 3]);
-        // The value that goes over it is the last one.
+        // The value that exceeds the limit is the last one.
         assert_eq!(pieces(5, PIECE_BYTES / 2), [2, 2, 1]);
         assert_eq!(pieces(3, PIECE_BYTES + 1), [1, 1, 1]);
     }

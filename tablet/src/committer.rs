@@ -14,9 +14,9 @@ use crate::metrics::Metrics;
 
 /// Both ends of a committer's channels. Its thread ends when `groups` is dropped.
 pub(crate) struct Committer {
-    /// What is to be made durable.
+    /// The groups to make durable.
     pub(crate) groups: thread_channel::Sender<Arc<Vec<Batch>>>,
-    /// What became of each group, in their order.
+    /// The result of each group, in their order.
     pub(crate) committed: mpsc::UnboundedReceiver<Result<(), percolator_engine::Error>>,
 }
 
@@ -24,7 +24,7 @@ impl Committer {
     /// Starts the thread of this server.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system can't start a thread.
     pub(crate) fn start(
         server: &str,
         engine: Arc<dyn Engine>,

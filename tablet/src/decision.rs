@@ -1,4 +1,4 @@
-//! What is decided about a request that writes, and what from.
+//! The decision about a request that writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::store::{self, LockChange, Version};
 use crate::tablets::GcSettingsCopy;
 use crate::{garbage, points};
 
-/// A change of what this server serves, that takes effect when its batch is durable.
+/// A change of the tablets of this server. It takes effect when its batch is durable.
 #[derive(Debug)]
 pub(crate) enum TabletChange {
     Insert(Tablet),
-    /// One tablet is these two now.
+    /// One tablet is cut into these two.
     Split {
         first: Tablet,
         second: Tablet,
@@ -37,7 +37,7 @@ pub(crate) enum TabletChange {
         merged: Tablet,
         gone: u64,
     },
-    /// Of this table, which is deleted.
+    /// A tablet of this table, which is deleted, is dropped.
     Drop {
         id: u64,
         table: u32,
@@ -50,20 +50,20 @@ pub(crate) enum TabletChange {
     Arrived {
         id: u64,
         step: Arc<Step>,
-        /// Of the index of garbage, that were made for it.
+        /// Entries of the index of garbage that were made for it.
         entries: u64,
     },
     /// Another server has the tablet now.
     Leave(Box<DepartedTablet>),
     /// Other servers report these tablets.
     Settle(Vec<Tablet>),
-    /// This column of it is observed.
+    /// A column of a tablet is observed.
     Observe {
         id: u64,
         table: u32,
         column: Bytes,
     },
-    /// This column of it is observed no more.
+    /// A column of a tablet is observed no more.
     Unobserve {
         id: u64,
         table: u32,
@@ -72,7 +72,7 @@ pub(crate) enum TabletChange {
 }
 
 impl TabletChange {
-    /// Whether this tablet is another one then.
+    /// Whether the change alters this tablet.
     pub(crate) fn is_about(&self, id: u64) -> bool {
         match self {
             Self::Insert(tablet) => tablet.id == id,
@@ -86,57 +86,58 @@ impl TabletChange {
     }
 }
 
-/// What was decided: one atomic batch, and what holds once it is durable.
+/// A decision: one atomic batch, and its effects once it is durable.
 #[derive(Debug, Default)]
 pub(crate) struct Decision {
     pub(crate) batch: Batch,
     pub(crate) memory: MemoryChanges,
     pub(crate) garbage: GarbageChanges,
-    /// What is committed without a lock before it, by the hashes of the cells' keys: a reader at or above
-    /// the commit_ts waits for the batch.
+    /// Commits without a lock before them: the commit_ts, and the hashes of the cells' keys. A reader at or above the commit_ts
+    /// waits for the batch.
     pub(crate) held: Option<(Timestamp, Vec<u64>)>,
-    /// This transaction's cells are prewritten by it; it may not commit below what has been read until the batch is durable.
+    /// The transaction whose cells are prewritten. It may not commit at or below snapshots that are read before the batch is
+    /// durable.
     pub(crate) prewritten: Option<Timestamp>,
-    /// A transaction is committed by it: this decides for all its cells.
+    /// How the transaction commits, if this decides for all of its cells.
     pub(crate) commits: Option<CommitKind>,
     pub(crate) tablet_change: Option<TabletChange>,
-    /// What the points are then, where they are raised.
+    /// The raised points.
     pub(crate) points: Option<Points>,
-    /// What it means to observers.
+    /// The changes that it means to observers.
     pub(crate) notified: Notified,
-    /// `None`: done, there's nothing to say.
+    /// The response; `None`: done, without content.
     pub(crate) answer: Option<Body>,
 }
 
-/// What memory knows of cells then.
+/// The changes of what memory has of cells.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryChanges {
     pub(crate) lock_changes: Vec<LockChange>,
     pub(crate) versions: Vec<Version>,
-    /// Keys of cells of which it knows nothing.
+    /// Keys of cells to remove from the cache.
     pub(crate) unlearn: Vec<Bytes>,
-    /// Write records: their cell's hash, and their timestamp.
+    /// Write records: the hash of their cell, and their timestamp.
     pub(crate) records: Vec<(u64, Timestamp)>,
 }
 
-/// What there is to be collected then, and has been.
+/// The changes of garbage.
 #[derive(Debug, Default)]
 pub(crate) struct GarbageChanges {
-    /// What is hidden by it, and from when on, until the index has it.
+    /// Versions that it hides, and the times from which they are hidden, until the index has them.
     pub(crate) hides: Vec<(Timestamp, Item)>,
-    /// Fates that it leaves, and from when on, until the index has them.
+    /// Fates that it leaves, and their times, until the index has them.
     pub(crate) fates: BTreeMap<(Timestamp, Bytes), Hidden>,
-    /// The records are those of a tablet that this server gets.
+    /// The records belong to a tablet that arrives.
     pub(crate) arrives: bool,
-    /// By tablet.
+    /// The changes of each tablet's garbage.
     pub(crate) counts: BTreeMap<u64, TabletGarbageChange>,
-    /// The lowest entry of the index that is made.
+    /// The lowest new entry of the index.
     pub(crate) lowest_entry: Option<Timestamp>,
-    /// The lowest one of fates.
+    /// The lowest new entry of fates.
     pub(crate) lowest_fate: Option<Timestamp>,
-    /// Of a piece of garbage: entries stay, as there is more to do for them.
+    /// The piece of garbage is not finished: entries stay.
     pub(crate) unfinished: bool,
-    /// Of a piece of garbage: the lowest entry of cells whose tablets are on their way here, or away.
+    /// The lowest entry of the piece whose tablet arrives or leaves.
     pub(crate) postponed: Option<Timestamp>,
 }
 
@@ -158,8 +159,8 @@ impl Decision {
         }
     }
 
-    /// Takes note of a transaction that is committed by these effects of its commit, where the cell is its primary. A late
-    /// copy of the request finds a record or no lock, and writes none.
+    /// Notes a transaction that commits by these effects, if the cell is its primary. A late copy of the request has no
+    /// effects.
     pub(crate) fn note_primary(
         &mut self,
         view: &CellView,
@@ -178,7 +179,7 @@ impl Decision {
         }
     }
 
-    /// What collection does to a cell: it hides nothing, and is no commit.
+    /// Adds the effects of collection on a cell: they hide nothing, and are no commit.
     pub(crate) fn collect(&mut self, cell_key: &[u8], effects: &[Effect]) {
         let hash = latches::hash(&[cell_key]);
         store::write_down(&mut self.batch, cell_key, hash, false, effects.to_vec());
@@ -210,7 +211,7 @@ impl Decision {
     }
 }
 
-/// Whether a record isn't marked: for the proof that this is noticed.
+/// Whether a mutant leaves the record unmarked.
 fn is_unmarked(kind: WriteKind) -> bool {
     let mutant = match kind {
         WriteKind::Rollback => Mutant::RollbackNotMarked,

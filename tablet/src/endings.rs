@@ -1,4 +1,5 @@
-//! Decides how a transaction's cells end: committed or rolled back, or kept a while longer; and says how it ended.
+//! Decides how a transaction's cells end: they are committed or rolled back, or their locks are kept alive. Reports how a
+//! transaction ended.
 
 use percolator_protocol::actions::{self, StatusQuery};
 use percolator_protocol::types::{Cell, Timestamp};
@@ -48,7 +49,7 @@ pub(crate) fn commit(
     state.lease.admit(commit_ts)?;
     let mut decision = Decision::new();
     let mut result = Ok(());
-    // Each cell on its own: what a secondary's late copy finds says nothing of the other cells.
+    // Each cell is decided by itself: a late copy for a secondary shows nothing about the others.
     for (index, place) in places.iter().enumerate() {
         let cell = state.cell(refs, place)?;
         let key = store::cell_key(&cell);

@@ -1,14 +1,13 @@
-//! Collection: its cost follows the garbage, not the data. Whatever hides a version, or will be of no use some
-//! day itself, leaves an entry in an index ordered by time. Collection reads that index up to the safe point,
-//! and looks at the cells that it names.
+//! Collection. Its cost follows the garbage, not the data. A write that hides a version, or a record that becomes useless,
+//! leaves an entry in an index ordered by time. Collection reads that index up to the safe point, and the cells that it names.
 //!
-//! What has a fate to be kept (`protocol::safe_point`) leaves an entry of another kind instead, behind all others, which
-//! waits for resolved. It says what to remove, as the others do.
+//! A fate that has to be kept (`protocol::safe_point`) leaves an entry of another kind instead, behind all others, which waits
+//! for resolved. It names what to remove, as the others do.
 //!
-//! It works in pieces, one at a time, each a request like others: it waits for its rows' latches, decides by
-//! `protocol::actions::gc`, and goes to the disk with a group. So nothing that it does can come between the
-//! steps of another request, and it may be killed at any point. Readers take no latches; a request that reads
-//! ends before a second group of its time is durable, which is what the rule asks for.
+//! It works in pieces, one at a time, each a request like others: it waits for its rows' latches, is decided by
+//! `protocol::actions::gc`, and goes to the disk with a group. So it never comes between the steps of another request, and may
+//! be killed at any point. Readers take no latches; a read ends before a second group of its time is durable, as the rule
+//! requires.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry as Slot};
 
@@ -25,17 +24,17 @@ use crate::latches::{self, RowHash};
 use crate::state::State;
 use crate::store::version_record;
 
-/// What a version's key has behind its cell's.
+/// The bytes of a version's key behind its cell's.
 const VERSION_BYTES: usize = 8;
-/// Keys of cells in one piece, about: each is written some three times when it is collected.
+/// The most bytes of cells' keys in one piece, about: each is written some three times when it is collected.
 const PIECE_BYTES_MAX: usize = 1 << 20;
-/// Records of one cell that one piece removes, about.
+/// The most records of one cell that one piece removes, about.
 const RECORDS_OF_ONE_CELL: usize = 64;
 
-/// Entries to be done with, oldest first: their keys, and what they say. All are of fates, or none.
+/// Entries of the index to finish, oldest first: their keys, and the entries. All are of fates, or none.
 pub(crate) type Piece = Vec<(Bytes, Entry)>;
 
-/// What an entry of this time says of a cell.
+/// The garbage of a cell that an entry of this time names.
 #[derive(Clone, Copy)]
 struct IndexedGarbage {
     of_fates: bool,
@@ -43,16 +42,15 @@ struct IndexedGarbage {
     hidden: Hidden,
 }
 
-/// Where the index begins. What was removed from its front is long in the way of anyone who looks from its very
-/// beginning: engines keep marks of what they have removed.
+/// The front of the index. A search from the very beginning would pass the marks that engines keep of removed entries.
 #[derive(Debug)]
 pub(crate) struct Front {
     of_fates: bool,
     /// No entry lies below this key.
     from: Vec<u8>,
-    /// What that will be when the piece under way is durable.
+    /// The same once the piece under way is durable.
     next: Vec<u8>,
-    /// Nothing is left below this, as far as the last look goes.
+    /// No entry was left below this when the index was read last.
     pub(crate) collected_to: Timestamp,
 }
 
@@ -67,12 +65,12 @@ impl Front {
         }
     }
 
-    /// The piece that was taken last is durable, and nothing is left of it.
+    /// Notes that the last piece is durable and finished.
     pub(crate) fn piece_done(&mut self) {
         self.from = std::mem::take(&mut self.next);
     }
 
-    /// An entry was made: old transactions leave theirs below younger ones'.
+    /// Notes a new entry: old transactions leave theirs below younger ones'.
     pub(crate) fn entry_made(&mut self, ts: Timestamp) {
         let key = Entry::first_key(self.of_fates, ts);
         for front in [&mut self.from, &mut self.next] {
@@ -82,7 +80,7 @@ impl Front {
         }
     }
 
-    /// The first entry.
+    /// The time of the first entry.
     pub(crate) fn oldest(&self, engine: &dyn Engine) -> Result<Option<Timestamp>, Error> {
         let end = Entry::first_key(true, Timestamp::ZERO);
         let end = if self.of_fates { &[][..] } else { &end };
@@ -92,7 +90,7 @@ impl Front {
     }
 }
 
-/// The oldest entries below the point that these wait for: as many as have this many items, or a few more, and no more than
+/// The oldest entries below the point for which these wait: this many items, or a few more, and no more than
 /// [`PIECE_BYTES_MAX`] and one entry.
 pub(crate) fn piece(
     engine: &dyn Engine,
@@ -125,19 +123,19 @@ pub(crate) fn piece(
     Ok(piece)
 }
 
-/// How many items a piece has.
+/// The number of items in a piece.
 pub(crate) fn items(piece: &Piece) -> usize {
     piece.iter().map(|(_, entry)| entry.items.len()).sum()
 }
 
-/// The rows of a piece's cells, to be latched. One that can't be read is found when the piece is decided.
+/// The rows of a piece's cells, to be latched. A key that can't be read is noticed when the piece is decided.
 pub(crate) fn rows(piece: &Piece) -> impl Iterator<Item = RowHash> {
     let items = piece.iter().flat_map(|(_, entry)| &entry.items);
     let cells = items.filter_map(|item| key::decode_cell(&item.cell_key).ok());
     cells.map(|cell| latches::row(cell.table.0, &cell.row))
 }
 
-/// Decides what of the piece goes; it holds its latches.
+/// Decides what to remove of the piece, which holds its latches.
 pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
     let mut decision = Decision::new();
     let mut cells: BTreeMap<&Bytes, Vec<IndexedGarbage>> = BTreeMap::new();
@@ -153,24 +151,24 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
                 });
         }
     }
-    // Of these cells the entries stay; of the others they don't.
+    // The cells whose entries stay.
     let mut stays = BTreeSet::new();
-    for (cell_key, said) in cells {
+    for (cell_key, named) in cells {
         let tablet = state.tablets.holding(cell_key)?;
-        // On its way here, or away: it is looked at again when that is settled.
+        // The tablet arrives or leaves: the entry is read again after that.
         let is_under_way = match tablet {
             0 => state.arriving.has(cell_key),
             id => state.tablets.is_closed(id),
         };
         if is_under_way {
-            let lowest = said.iter().map(|said| said.ts).min();
+            let lowest = named.iter().map(|named| named.ts).min();
             decision.garbage.postponed = decision.garbage.postponed.into_iter().chain(lowest).min();
             stays.insert(cell_key.clone());
             continue;
         }
-        // The rows of other tablets go as a whole.
+        // The rows of other tablets are removed without the index.
         if tablet != 0 {
-            let collected = collect(state, cell_key, &said)?;
+            let collected = collect(state, cell_key, &named)?;
             let change = decision.garbage.counts.entry(tablet).or_default();
             let removed = collected.effects.iter();
             let removed = removed.filter(|effect| !matches!(effect, Effect::PutWrite(..)));
@@ -191,21 +189,24 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
                 stays.insert(cell_key.clone());
                 continue;
             }
-            for said in said.iter().filter(|said| !said.of_fates) {
-                let is_kept = collected.fates.contains(&said.ts);
-                if said.hidden == Hidden::Look && !is_kept && is_fate(state, cell_key, said.ts)? {
-                    keep_fate(&mut decision, said.ts, cell_key, Hidden::Look);
+            for named in named.iter().filter(|named| !named.of_fates) {
+                let is_kept = collected.fates.contains(&named.ts);
+                if named.hidden == Hidden::ReadCell
+                    && !is_kept
+                    && is_fate(state, cell_key, named.ts)?
+                {
+                    keep_fate(&mut decision, named.ts, cell_key, Hidden::ReadCell);
                 }
             }
         }
-        decision.garbage.counts.entry(tablet).or_default().done += said.len() as u64;
+        decision.garbage.counts.entry(tablet).or_default().done += named.len() as u64;
     }
     leave(state, &mut decision, piece, &stays)?;
     Ok(decision)
 }
 
-/// Removes the piece's entries, but for what they say of these cells. Several may name one cell, as fates of one transaction
-/// do: then what is left of them may have the same key, or that of an entry which is not in the piece.
+/// Removes the piece's entries, without the items of these cells. Several entries may name one cell, as fates of one
+/// transaction do: the rest of an entry may have the key of another one, within the piece or not.
 fn leave(
     state: &State,
     decision: &mut Decision,
@@ -236,7 +237,7 @@ fn leave(
     Ok(())
 }
 
-/// Whether the record at this time stays as it is, because it is its own fate: a delete, or a lock's.
+/// Whether the record at this time stays, because it is its own fate: a delete, or a lock's.
 fn is_fate(state: &State, cell_key: &[u8], ts: Timestamp) -> Result<bool, Error> {
     if !state.points.now().needs_fate(ts) {
         return Ok(false);
@@ -249,7 +250,7 @@ fn is_fate(state: &State, cell_key: &[u8], ts: Timestamp) -> Result<bool, Error>
         .is_some_and(|(_, write)| write.kind != WriteKind::Rollback))
 }
 
-/// This stays until resolved has passed it.
+/// Leaves an entry of a fate that stays until resolved has passed it.
 fn keep_fate(decision: &mut Decision, ts: Timestamp, cell_key: &Bytes, hidden: Hidden) {
     decision
         .garbage
@@ -257,16 +258,16 @@ fn keep_fate(decision: &mut Decision, ts: Timestamp, cell_key: &Bytes, hidden: H
         .insert((ts, cell_key.clone()), hidden);
 }
 
-/// What goes of a cell: what its entries say, or, where one doesn't, what its records do.
-fn collect(state: &State, cell_key: &[u8], said: &[IndexedGarbage]) -> Result<Collected, Error> {
+/// The collected garbage of a cell: what its entries name, or, if one names nothing, what its records show.
+fn collect(state: &State, cell_key: &[u8], named: &[IndexedGarbage]) -> Result<Collected, Error> {
     let points = state.points.now();
     let mut all = Collected {
         done: true,
         ..Collected::default()
     };
-    for said in said {
-        match said.hidden {
-            Hidden::Look => return look(state, cell_key),
+    for named in named {
+        match named.hidden {
+            Hidden::ReadCell => return collect_cell(state, cell_key),
             Hidden::Version { commit_ts, .. } if points.needs_fate(commit_ts) => {
                 let key = key::version(cell_key.to_vec(), commit_ts);
                 if let Some(stored) = state.engine.get(Column::Write, &key)? {
@@ -277,7 +278,7 @@ fn collect(state: &State, cell_key: &[u8], said: &[IndexedGarbage]) -> Result<Co
                 }
             }
             Hidden::Version { .. } => {
-                if let Some(version) = said.hidden.collected() {
+                if let Some(version) = named.hidden.collected() {
                     all.extend(version);
                 }
             }
@@ -286,7 +287,7 @@ fn collect(state: &State, cell_key: &[u8], said: &[IndexedGarbage]) -> Result<Co
     Ok(all)
 }
 
-fn look(state: &State, cell_key: &[u8]) -> Result<Collected, Error> {
+fn collect_cell(state: &State, cell_key: &[u8]) -> Result<Collected, Error> {
     let mut points = state.points.now();
     if mutants::on(Mutant::CollectedAtTheBarrier) {
         points.safe_point = points.barrier;
@@ -300,7 +301,7 @@ fn look(state: &State, cell_key: &[u8]) -> Result<Collected, Error> {
     gc(points, records, RECORDS_OF_ONE_CELL)
 }
 
-/// Notes what effects on a cell, whose key has this hash, hide or will be of no use.
+/// Notes the garbage that effects on a cell make. `hash` is the key's.
 pub(crate) fn note(
     state: &State,
     decision: &mut Decision,
@@ -317,7 +318,7 @@ pub(crate) fn note(
         };
         let hidden = match write.kind {
             WriteKind::Put => hidden(state, cell_key, hash, *ts),
-            _ => Some(Hidden::Look),
+            _ => Some(Hidden::ReadCell),
         };
         if let Some(hidden) = hidden {
             let cell_key = Bytes::copy_from_slice(cell_key);
@@ -329,7 +330,7 @@ pub(crate) fn note(
     }
 }
 
-/// Leaves entries for what was noted, and for fates.
+/// Adds entries to the index for noted garbage and fates.
 pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error> {
     for (_, item) in &decision.garbage.hides {
         let tablet = state.tablets.holding(&item.cell_key)?;
@@ -353,7 +354,7 @@ pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error>
             let tablet = state.tablets.holding(&item.cell_key)?;
             decision.garbage.counts.entry(tablet).or_default().made += 1;
         }
-        // Those of one transaction come in any number of pieces.
+        // Fates of one transaction come in any number of pieces.
         join_stored(state, decision, &mut entry)?;
         let key = entry.key();
         let lowest = decision.garbage.lowest_fate.unwrap_or(entry.ts);
@@ -363,7 +364,7 @@ pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error>
     Ok(())
 }
 
-/// Adds what is stored under the entry's key.
+/// Joins the entry that is stored under the same key.
 fn join_stored(state: &State, decision: &mut Decision, entry: &mut Entry) -> Result<(), Error> {
     let key = entry.key();
     match state.engine.get(Column::Garbage, &key)? {
@@ -372,7 +373,7 @@ fn join_stored(state: &State, decision: &mut Decision, entry: &mut Entry) -> Res
     }
 }
 
-/// Adds what another entry of this time says. What both say is done with once.
+/// Joins another entry of the same time. A cell that both name is finished once.
 fn join(
     state: &State,
     decision: &mut Decision,
@@ -386,27 +387,28 @@ fn join(
     Ok(())
 }
 
-/// What a put at this time hides; `None`: the cell has no write record yet.
+/// The garbage that a put at this time hides; `None`: the cell has no write record yet.
 fn hidden(state: &State, cell_key: &[u8], hash: u64, ts: Timestamp) -> Option<Hidden> {
     if state.records.highest(hash) == Timestamp::ZERO {
         return None;
     }
-    // Where this replaces a record, or comes below one, the cell is looked at.
+    // If the put replaces a record, or comes below one, the cell has to be read.
     let of = |commit_ts: Timestamp, write: &Write| match write.kind {
         WriteKind::Put | WriteKind::Delete if commit_ts < ts => Hidden::of(commit_ts, write),
-        _ => Hidden::Look,
+        _ => Hidden::ReadCell,
     };
     if let Some(newest) = state.cache.borrow().newest(hash, cell_key) {
         return Some(of(newest.commit_ts, &newest.write()));
     }
     let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
     let behind = key::behind_cell(cell_key.to_vec());
-    // An entry too many does no harm, and an engine that can't be read is noticed by others.
+    // An extra entry does no harm, and other reads notice an engine that can't be read.
     match state.engine.first(Column::Write, &newest, &behind) {
         Ok(found) => found.map(|pair| {
-            version_record(pair).map_or(Hidden::Look, |(commit_ts, write)| of(commit_ts, &write))
+            version_record(pair)
+                .map_or(Hidden::ReadCell, |(commit_ts, write)| of(commit_ts, &write))
         }),
-        Err(_) => Some(Hidden::Look),
+        Err(_) => Some(Hidden::ReadCell),
     }
 }
 
@@ -423,7 +425,7 @@ mod tests {
         let engine = percolator_engine::open(folder.path(), &options).expect("an engine");
         let item = |number: u64| Item {
             cell_key: format!("{number:06}{}", "k".repeat(4_000)).into(),
-            hidden: Hidden::Look,
+            hidden: Hidden::ReadCell,
         };
         let items = (0..2_000).map(|it| (Timestamp::from_u64(it + 1), item(it)));
         let mut batch = Batch::default();

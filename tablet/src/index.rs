@@ -1,12 +1,12 @@
-//! Entries of the index of garbage, as they are stored. What one request hides goes into a few entries, not one for
-//! each cell: an engine takes as long for each key as for hundreds of bytes of a value.
+//! Entries of the index of garbage, as they are stored. The garbage of one request goes into a few entries, not one for each
+//! cell: an engine takes as long for each key as for hundreds of bytes of a value.
 //!
-//! An entry's key is the time from which on what it names is hidden, 8 bytes, big-endian, and the key of its first
-//! cell. Fates, which wait for resolved and not for the safe point (`protocol::safe_point`), come behind all others: the
-//! highest bit of their time is set, which no timestamp has for 250 years. Its value is a row of items, by their cells' keys: how many bytes the cell's key shares with that of the item
-//! before (the first one with the entry's), how many more it has, those, and what is hidden there: 0 for "look", 1 or
-//! 2 with the 8 bytes of the hidden version's time and one of its value's length, 2 with 8 more, the start_ts of a value
-//! that has a key of its own.
+//! The key of an entry is the time from which its versions are hidden, 8 bytes, big-endian, and the key of its first cell.
+//! Fates, which wait for resolved and not for the safe point (`protocol::safe_point`), come behind all others: the highest bit
+//! of their time is set, which no timestamp has for 250 years. The value is a row of items, sorted by their cells' keys. An
+//! item has the number of bytes that its cell's key shares with that of the item before (the first one with the entry's), the
+//! number of further bytes, these bytes, and the kind of garbage: 0 for "read the cell"; 1 or 2 with the 8 bytes of the hidden
+//! version's time and one byte of its value's length; 2 with 8 more, the start_ts of a value that has a key of its own.
 
 use bytes::{Buf, BufMut, Bytes};
 use percolator_protocol::actions::Collected;
@@ -16,43 +16,43 @@ use prost::encoding::{decode_varint, encode_varint};
 
 use crate::Error;
 
-/// Items of one entry.
+/// The most items of one entry.
 const ITEMS_MAX: usize = 64;
-/// Set in the key of an entry of fates.
+/// The bit in the key of an entry of fates.
 const FATE: u64 = 1 << 63;
 
-/// An entry: these cells have something that is hidden from this time on.
+/// An entry of the index: the garbage of some cells from one time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Whether it names fates: what may go when resolved has passed its time.
+    /// Whether it names fates, which may be removed when resolved has passed its time.
     pub of_fates: bool,
-    /// Of the records that hide it, or that are to go themselves.
+    /// The time of the records that hide the versions, or that are garbage themselves.
     pub ts: Timestamp,
-    /// By their cells' keys.
+    /// The cells, sorted by their keys.
     pub items: Vec<Item>,
 }
 
-/// A cell with something to collect.
+/// A cell with garbage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     /// The cell's key.
     pub cell_key: Bytes,
-    /// What is to go.
+    /// The garbage.
     pub hidden: Hidden,
 }
 
-/// What a put hides, as its entry says it: then it goes without a look at the cell.
+/// The version that a put hides, as its entry names it: it is removed without reading the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hidden {
-    /// Not said, or there is more to do: the cell is read.
-    Look,
+    /// No version is named, or there is more: the cell has to be read.
+    ReadCell,
     /// This version.
     Version {
-        /// Its time.
+        /// The version's time.
         commit_ts: Timestamp,
-        /// When its transaction began, if its value has a key of its own.
+        /// The start_ts of its transaction, if its value has a key of its own.
         long: Option<Timestamp>,
-        /// Otherwise how long that is: 255 stands for more, too.
+        /// Otherwise the length of the value; 255 stands for more, too.
         bytes: u8,
     },
 }
@@ -68,7 +68,7 @@ impl Hidden {
         }
     }
 
-    /// The fate of what committed then, which has no value.
+    /// The fate of a transaction that committed then, which has no value.
     pub(crate) fn fate(commit_ts: Timestamp) -> Self {
         Self::Version {
             commit_ts,
@@ -77,8 +77,7 @@ impl Hidden {
         }
     }
 
-    /// What goes, where the version that hides it is at or below the safe point: then no snapshot at or above that
-    /// sees it.
+    /// What is removed once the hiding version is at or below the safe point: no snapshot at or above that sees the hidden one.
     pub(crate) fn collected(self) -> Option<Collected> {
         let Self::Version {
             commit_ts,
@@ -101,7 +100,7 @@ impl Hidden {
 
     fn encode(self, out: &mut Vec<u8>) {
         match self {
-            Self::Look => out.put_u8(0),
+            Self::ReadCell => out.put_u8(0),
             Self::Version {
                 commit_ts,
                 long,
@@ -120,7 +119,7 @@ impl Hidden {
     fn decode(from: &mut Bytes) -> Option<Self> {
         let kind = from.try_get_u8().ok()?;
         if kind == 0 {
-            return Some(Self::Look);
+            return Some(Self::ReadCell);
         }
         let commit_ts = Timestamp::from_u64(from.try_get_u64().ok()?);
         let bytes = from.try_get_u8().ok()?;
@@ -138,7 +137,7 @@ impl Hidden {
 }
 
 impl Entry {
-    /// What is stored for items, of whatever times.
+    /// The entries for items of any times.
     pub(crate) fn of(of_fates: bool, mut items: Vec<(Timestamp, Item)>) -> Vec<Self> {
         items.sort_unstable_by(|one, other| {
             (one.0, &one.1.cell_key).cmp(&(other.0, &other.1.cell_key))
@@ -159,24 +158,24 @@ impl Entry {
         entries
     }
 
-    /// What it says of a cell.
+    /// The garbage that the entry names for a cell.
     pub(crate) fn says(&self, cell_key: &[u8]) -> Option<Hidden> {
         let at = self.items.partition_point(|item| item.cell_key < cell_key);
         let item = self.items.get(at)?;
         (item.cell_key == cell_key).then_some(item.hidden)
     }
 
-    /// Takes what another entry of its time and kind says, too: of a cell that both name, to look there is more. The cells that
-    /// both name.
+    /// Adds the items of another entry of the same time and kind. If either of them has to read a cell that both name, the
+    /// result has to. Returns the cells that both name.
     pub(crate) fn join(&mut self, other: Self) -> Vec<Bytes> {
         let (both, new): (Vec<Item>, Vec<Item>) = other
             .items
             .into_iter()
             .partition(|item| self.says(&item.cell_key).is_some());
-        for named in both.iter().filter(|item| item.hidden == Hidden::Look) {
+        for named in both.iter().filter(|item| item.hidden == Hidden::ReadCell) {
             let mut items = self.items.iter_mut();
             if let Some(item) = items.find(|item| item.cell_key == named.cell_key) {
-                item.hidden = Hidden::Look;
+                item.hidden = Hidden::ReadCell;
             }
         }
         self.items.extend(new);
@@ -185,13 +184,13 @@ impl Entry {
         both.into_iter().map(|item| item.cell_key).collect()
     }
 
-    /// Its key: with no items, the first that there may be.
+    /// The entry's key; without items, the first key of its time.
     pub(crate) fn key(&self) -> Vec<u8> {
         let first = self.items.first().map_or(&[][..], |item| &item.cell_key);
         [&Self::first_key(self.of_fates, self.ts), first].concat()
     }
 
-    /// Where the entries of this time begin.
+    /// The first key of entries of this time.
     pub fn first_key(of_fates: bool, ts: Timestamp) -> [u8; 8] {
         let fate = if of_fates { FATE } else { 0 };
         (ts.as_u64() & !FATE | fate).to_be_bytes()
@@ -224,10 +223,10 @@ impl Entry {
         value
     }
 
-    /// Reads what is stored.
+    /// Decodes a stored entry.
     ///
     /// # Errors
-    /// No entry looks like that.
+    /// The bytes are no entry.
     pub fn decode(key: &[u8], value: Bytes) -> Result<Self, Error> {
         Self::read(key, value).ok_or_else(|| Error::GarbageEntry { key: key.to_vec() })
     }
@@ -280,8 +279,8 @@ mod tests {
         let items = vec![
             (ts(9), item("table row-2", version(None))),
             (ts(9), item("table row-1", version(Some(ts(6))))),
-            (ts(8), item("table row-1", Hidden::Look)),
-            (ts(9), item("table", Hidden::Look)),
+            (ts(8), item("table row-1", Hidden::ReadCell)),
+            (ts(9), item("table", Hidden::ReadCell)),
         ];
         let entries = Entry::of(false, items.clone());
         let of = |entry: &Entry| {
@@ -317,12 +316,12 @@ mod tests {
                 .map(|(key, hidden)| item(key, *hidden))
                 .collect(),
         };
-        let mut one = entry(&[("b", Hidden::Look), ("c", version), ("e", version)]);
-        let other = entry(&[("b", version), ("c", Hidden::Look), ("d", version)]);
+        let mut one = entry(&[("b", Hidden::ReadCell), ("c", version), ("e", version)]);
+        let other = entry(&[("b", version), ("c", Hidden::ReadCell), ("d", version)]);
         assert_eq!(one.join(other), ["b", "c"]);
         let joined = [
-            ("b", Hidden::Look),
-            ("c", Hidden::Look),
+            ("b", Hidden::ReadCell),
+            ("c", Hidden::ReadCell),
             ("d", version),
             ("e", version),
         ];
@@ -334,7 +333,7 @@ mod tests {
         let cell = |number| {
             (
                 Timestamp::from_u64(5),
-                item(&format!("{number:05}"), Hidden::Look),
+                item(&format!("{number:05}"), Hidden::ReadCell),
             )
         };
         let entries = Entry::of(false, (0..1000).map(cell).collect());

@@ -1,8 +1,7 @@
-//! Latches: who may decide about a row. A request holds its rows from before it loads until its batch
-//! is durable, so that what it saw is still true when its writes are.
+//! Latches on rows. A request holds the latches of its rows from before it loads until its batch is durable, so that what it
+//! has read is still true when its writes are.
 //!
-//! A request queues for all of its rows in one step, so everyone queues in one global order, and no two
-//! can wait for each other.
+//! A request queues for all of its rows in one step. So all requests queue in one global order, and no two wait for each other.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,19 +9,19 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// A request that queues for latches.
 pub(crate) type Ticket = u64;
 
-/// A row, by the hash of its table and its name. Two rows of one hash merely wait for each other.
+/// A row, by the hash of its table and its name. Two rows with one hash only wait for each other.
 pub(crate) type RowHash = u64;
 
-/// Queues of requests, one for each row that is held.
+/// The queues of requests, one for each row that is latched.
 #[derive(Debug, Default)]
 pub(crate) struct Latches {
     queues: HashMap<RowHash, VecDeque<Ticket>, BuildHasherDefault<Identity>>,
-    /// How many more rows a waiting request has to get to the head of.
+    /// The number of rows for which a request still waits.
     waiting: HashMap<Ticket, usize>,
 }
 
 impl Latches {
-    /// Queues for these rows, sorted and without doubles. True: the request holds them all now.
+    /// Queues for these rows, which are sorted and without duplicates. Returns whether the request holds all of them now.
     pub(crate) fn acquire(&mut self, ticket: Ticket, rows: &[RowHash]) -> bool {
         let mut behind = 0;
         for row in rows {
@@ -36,7 +35,7 @@ impl Latches {
         behind == 0
     }
 
-    /// Lets go of rows that the request holds; adds to `ready` who holds all of theirs now.
+    /// Releases rows. Adds to `ready` the requests that hold all of their rows now.
     pub(crate) fn release(&mut self, ticket: Ticket, rows: &[RowHash], ready: &mut Vec<Ticket>) {
         for row in rows {
             let Some(queue) = self.queues.get_mut(row) else {
@@ -64,7 +63,7 @@ impl Latches {
     }
 }
 
-/// The keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default)]
 pub(crate) struct Identity(u64);
 
@@ -84,23 +83,23 @@ impl Hasher for Identity {
     }
 }
 
-/// How a row is latched: by its table, not by its tablet, so that it keeps its latch when that is split.
+/// The latch of a row. It goes by the row's table, so that it stays when the tablet is split.
 pub(crate) fn row(table: u32, row: &[u8]) -> RowHash {
     hash(&[&table.to_be_bytes(), row])
 }
 
-/// How a tablet is latched that is made or dropped.
+/// The latch of a tablet that is made or dropped.
 pub(crate) fn tablet(id: u64) -> RowHash {
     hash(&[b"tablet", &id.to_be_bytes()])
 }
 
-/// How a table is latched of which tablets come here.
+/// The latch of a table whose tablets arrive.
 pub(crate) fn table(id: u32) -> RowHash {
     hash(&[b"table", &id.to_be_bytes()])
 }
 
-/// A hash that is the same in every process and run: FNV-1a, finished by a multiplication, so that a
-/// simulated run can be replayed.
+/// A hash that is the same in every process and run, so that a simulated run can be replayed: FNV-1a, finished by a
+/// multiplication.
 pub(crate) fn hash(parts: &[&[u8]]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for part in parts {

@@ -1,7 +1,7 @@
 //! The tablet server: latch rows, load, decide with `protocol`, write one batch, reply.
 //!
-//! [`core`] decides; [`runner`] sends what it decided to its askers and to the disk, without socket, clock or thread;
-//! [`server`] puts that on a network. No rule of the protocol is written here.
+//! [`core`] decides. [`runner`] sends responses to callers and groups to the disk, without socket, clock or thread. [`server`]
+//! runs it on a network. No rule of the protocol is in this crate.
 
 mod arriving;
 mod asked;
@@ -78,7 +78,7 @@ pub use self::tablets::GcSettingsCopy;
 
 use self::peers::NotServed;
 
-/// Why the server can't answer, or can't go on.
+/// Why the server can't start, or has stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The engine.
@@ -111,7 +111,7 @@ pub enum Error {
         /// Its key.
         key: Vec<u8>,
     },
-    /// Something is kept under a key that this program doesn't write.
+    /// A key that this program doesn't write.
     #[error("the key {} can't be read: {detail}", percolator_protocol::types::escape(.key))]
     MetaKey {
         /// The key.
@@ -252,8 +252,8 @@ impl From<Error> for Refusal {
         Self::Engine {
             message: error.to_string(),
             unknown: false,
-            // The engine has stopped, by a checkpoint in the background for example; or what it has written can't be
-            // read: what else is damaged nobody knows.
+            // The engine has stopped, for example by a checkpoint in the background. Or it can't read what it has written:
+            // other data may be damaged, too.
             fatal: error.is_damage()
                 || matches!(
                     error,

@@ -1,4 +1,4 @@
-//! What a tablet server shows.
+//! The metrics of a tablet server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -67,7 +67,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Those of a server whose caches may take so much.
+    /// The metrics of a server with this limit of its caches.
     pub(crate) fn new(cache_limit: u64) -> Result<Self, Error> {
         let registry = Registry::new();
         let set = Set::new(&registry, names::ALL);
@@ -130,13 +130,13 @@ impl Metrics {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The locks below the barrier are resolved, or something is in the way.
+    /// Counts a round of resolving locks, and whether a lock blocked it.
     pub(crate) fn resolved_locks(&self, ok: bool) {
         let result = if ok { "ok" } else { "blocked" };
         self.lock_resolutions.with_label_values(&[result]).inc();
     }
 
-    /// A group was to be made durable, which took so long.
+    /// Counts a group, and the time that it took.
     pub(crate) fn committed(
         &self,
         group: &[Batch],
@@ -155,14 +155,14 @@ impl Metrics {
         self.group_seconds.observe(took.as_secs_f64());
     }
 
-    /// The master has answered a heartbeat.
+    /// Notes that the master has answered a heartbeat.
     pub(crate) fn master_has_answered(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.master_answered
             .set(now.unwrap_or_default().as_secs_f64());
     }
 
-    /// The server as it is now.
+    /// Shows the facts about the server.
     pub(crate) fn show(&self, facts: &Facts) {
         let waiting = |what: &str, count: usize| {
             let gauge = self.waiting.with_label_values(&[what]);
@@ -218,7 +218,7 @@ impl Metrics {
         self.loads.show(&facts.tablets);
     }
 
-    /// The engine, and the volume of its folder.
+    /// Shows the engine, and the volume of its folder.
     pub(crate) fn show_engine(&self, stats: &Stats, folder: &Path) {
         self.engine_bytes.set(whole(stats.size_bytes));
         self.log_bytes.set(whole(stats.log_bytes));
@@ -226,14 +226,14 @@ impl Metrics {
         self.sync_seconds.set(stats.last_sync.as_secs_f64());
         keep_up(&self.syncs, stats.syncs);
         self.volume.show(folder);
-        // Also before somebody has tried.
+        // The disk may be full before a write shows it.
         if self.volume.has_less_than(RESERVE_BYTES) {
             self.disk_full.set(1);
         }
     }
 }
 
-/// The time of a timestamp, since 1970.
+/// The seconds of a timestamp since 1970.
 fn seconds(ts: Timestamp) -> f64 {
     ts.physical_ms() as f64 / 1_000.0
 }

@@ -286,7 +286,7 @@ fn learn(
     if state.limits.index_garbage && !hides_nothing && !mutants::on(Mutant::MovedGarbageForgotten) {
         let item = Item {
             cell_key: Bytes::copy_from_slice(cell_key),
-            hidden: Hidden::Look,
+            hidden: Hidden::ReadCell,
         };
         decision.garbage.hides.push((commit_ts, item));
     }

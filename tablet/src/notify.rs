@@ -23,7 +23,7 @@ use crate::work::{invalid, timestamp};
 use crate::{Error, Refusal, observed};
 
 /// The most entries that one request reads.
-pub(crate) const LOOKED_AT_MAX: usize = 4096;
+pub(crate) const ENTRIES_READ_MAX: usize = 4096;
 /// The most locked rows in one response.
 const LOCKED_MAX: usize = 16;
 /// The most notifications that one request removes.
@@ -245,11 +245,11 @@ pub(crate) fn unobserve(
         .engine
         .scan(Column::Notify, &start, &rows.end, Direction::Forward);
     let mut resume = None;
-    for (looked_at, pair) in pairs.map_err(Error::from)?.enumerate() {
+    for (entries_read, pair) in pairs.map_err(Error::from)?.enumerate() {
         let (cell_key, _) = pair.map_err(Error::from)?;
         let cell = key::decode_cell(&cell_key).map_err(Error::from)?;
         // The tablet may have many notifications of other columns.
-        if looked_at >= LOOKED_AT_MAX || decision.notified.acknowledged.len() >= REMOVED_MAX {
+        if entries_read >= ENTRIES_READ_MAX || decision.notified.acknowledged.len() >= REMOVED_MAX {
             resume = Some(v1::CellName::from(&cell));
             break;
         }
@@ -389,7 +389,7 @@ pub(crate) fn find(
     let mut found = FoundNotifications::default();
     let rows = KeyRange::of(tablet);
     let middle = after.max(&rows.start[..]);
-    let mut looked_at = 0;
+    let mut entries_read = 0;
     for (start, end) in [(middle, &rows.end[..]), (&rows.start[..], middle)] {
         // An empty end would be the end of the column.
         if end.is_empty() && start != middle || start == end {
@@ -400,11 +400,11 @@ pub(crate) fn find(
             .scan(Column::Notify, start, end, Direction::Forward);
         for pair in pairs? {
             let (cell_key, record) = pair?;
-            if found.keys.len() >= limit || looked_at >= LOOKED_AT_MAX {
+            if found.keys.len() >= limit || entries_read >= ENTRIES_READ_MAX {
                 found.resume = Some(cell_key);
                 return Ok(found);
             }
-            looked_at += 1;
+            entries_read += 1;
             let cell = key::decode_cell(&cell_key)?;
             if cell.column != column || is_leased(&cell_key) {
                 continue;
@@ -425,7 +425,7 @@ pub(crate) fn locked(
     column: &[u8],
     after: &[u8],
 ) -> Result<(Vec<Bytes>, Bytes), Error> {
-    locked_within(state, tablet, column, after, (LOOKED_AT_MAX, LOCKED_MAX))
+    locked_within(state, tablet, column, after, (ENTRIES_READ_MAX, LOCKED_MAX))
 }
 
 /// The same, with limits on the locks that are read, and on those that are returned.
@@ -434,7 +434,7 @@ fn locked_within(
     tablet: &Tablet,
     column: &[u8],
     after: &[u8],
-    (looked_at_max, found_max): (usize, usize),
+    (entries_max, found_max): (usize, usize),
 ) -> Result<(Vec<Bytes>, Bytes), Error> {
     let mut found = Vec::new();
     if state.filter.len() == 0 {
@@ -445,9 +445,9 @@ fn locked_within(
     let pairs = state
         .engine
         .scan(Column::Lock, start, &rows.end, Direction::Forward);
-    for (looked_at, pair) in pairs?.enumerate() {
+    for (entries_read, pair) in pairs?.enumerate() {
         let (cell_key, _) = pair?;
-        if looked_at >= looked_at_max || found.len() >= found_max {
+        if entries_read >= entries_max || found.len() >= found_max {
             return Ok((found, cell_key));
         }
         let cell = key::decode_cell(&cell_key)?;
@@ -480,10 +480,10 @@ pub(crate) fn count(
     let pairs = state
         .engine
         .scan(Column::Notify, &start, &rows.end, Direction::Forward)?;
-    for (looked_at, pair) in pairs.enumerate() {
+    for (entries_read, pair) in pairs.enumerate() {
         let (cell_key, record) = pair?;
         let cell = key::decode_cell(&cell_key)?;
-        if looked_at >= COUNTED_MAX {
+        if entries_read >= COUNTED_MAX {
             response.resume = Some((&cell).into());
             break;
         }

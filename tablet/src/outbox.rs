@@ -1,5 +1,4 @@
-//! Answers on their way to one client: whatever is queued when the connection can take more goes into
-//! one message.
+//! Responses on their way to one client. All that are queued when the connection can take more go into one message.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,11 +12,11 @@ use percolator_wire::v1::response::Body;
 use tokio::sync::Notify;
 use tonic::Status;
 
-/// Answers in one message.
+/// The most responses in one message.
 const PACK_RESPONSES_MAX: usize = 1024;
-/// Bytes in one message, about.
+/// The most bytes in one message, about.
 const PACK_BYTES_MAX: usize = 1 << 20;
-/// While more than this many bytes wait for a client, nothing more is read from it.
+/// While more than this many bytes wait for a client, its requests are not read.
 const QUEUED_BYTES_MAX: usize = 8 << 20;
 
 /// The queue of one client's stream.
@@ -36,7 +35,7 @@ struct Queue {
 }
 
 impl Outbox {
-    /// Queues an answer.
+    /// Queues a response.
     pub(crate) fn push(&self, response: v1::Response) {
         let reader = {
             let mut queue = self.queue.lock();
@@ -49,14 +48,14 @@ impl Outbox {
         }
     }
 
-    /// Forgets what is queued, for a client that doesn't take it.
+    /// Drops the queue, for a client that doesn't take it.
     pub(crate) fn clear(&self) {
         let mut queue = self.queue.lock();
         queue.responses = VecDeque::new();
         queue.bytes = 0;
     }
 
-    /// No more answers: the stream ends when the queue is empty.
+    /// Ends the stream when the queue is empty.
     pub(crate) fn close(&self) {
         let reader = {
             let mut queue = self.queue.lock();
@@ -68,7 +67,7 @@ impl Outbox {
         }
     }
 
-    /// Waits until the client has taken enough that more may be read from it.
+    /// Waits until the client has taken enough responses.
     pub(crate) async fn room(&self) {
         loop {
             let drained = self.drained.notified();
@@ -80,7 +79,7 @@ impl Outbox {
     }
 }
 
-/// What the stream takes its messages from.
+/// The stream's source of messages.
 #[derive(Debug)]
 pub(crate) struct Packs(pub(crate) Arc<Outbox>);
 
@@ -115,7 +114,7 @@ impl Stream for Packs {
     }
 }
 
-/// About how many bytes the answer holds.
+/// The bytes of a response, about.
 fn cost(response: &v1::Response) -> usize {
     use v1::get_result::Result as Got;
     const SMALL: usize = 64;

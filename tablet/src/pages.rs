@@ -1,4 +1,4 @@
-//! What the server shows of itself. It isn't kept alive by that.
+//! The pages of the metrics port. They don't keep the server alive.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use percolator_telemetry::endpoint::Pages;
 
 use crate::service::Shared;
 
-/// Of a server with this engine, whose data lies in this folder.
+/// The pages of a server with this engine, whose data is in this folder.
 pub(crate) fn pages(shared: &Arc<Shared>, engine: &Arc<dyn Engine>, folder: PathBuf) -> Pages {
     let metrics = shared.metrics.clone();
     let (watched, engine) = (Arc::downgrade(shared), Arc::downgrade(engine));

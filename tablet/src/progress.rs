@@ -1,4 +1,4 @@
-//! What there is to collect, and what was collected since this start, by tablet: for people to see.
+//! The garbage of each tablet: what waits for collection, and what was collected since the start. For metrics and status.
 
 use std::collections::BTreeMap;
 
@@ -8,43 +8,43 @@ use crate::Error;
 use crate::index::Entry;
 use crate::tablets::Tablets;
 
-/// Items of the index that are counted at a start: about a second.
+/// The most items of the index that are counted at a start: about a second.
 const COUNTED_MAX: usize = 1_000_000;
 
-/// What waits for collection in a tablet, and what was collected since the start.
+/// The garbage of a tablet that waits, and what was collected since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TabletGarbage {
-    /// Items of the index.
+    /// Items of the index that wait.
     pub(crate) waiting: u64,
     /// Records that were removed.
     pub(crate) records: u64,
-    /// Bytes of their keys, and of the values that stand in them.
+    /// Bytes of the keys, and of the values within the records.
     pub(crate) bytes: u64,
 }
 
 /// A change of one tablet's garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TabletGarbageChange {
-    /// Items of the index that were made.
+    /// New items of the index.
     pub(crate) made: u64,
-    /// Items that are done with.
+    /// Finished items.
     pub(crate) done: u64,
     /// Records that were removed.
     pub(crate) records: u64,
-    /// Bytes of their keys, and of the values that stand in them.
+    /// Bytes of the keys, and of the values within the records.
     pub(crate) bytes: u64,
 }
 
-/// By tablet; zero: rows of tablets that are not here any more.
+/// The garbage of tablets, by id; zero: rows of tablets that are not here any more.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     tablets: BTreeMap<u64, TabletGarbage>,
-    /// A tablet was split since the index was last empty: what waits in each is an estimate.
+    /// A tablet was split since the index was last empty: the waiting items of each are estimates.
     is_estimate: bool,
 }
 
 impl Progress {
-    /// Counts what waits.
+    /// Counts the waiting items.
     pub(crate) fn load(engine: &dyn Engine, tablets: &Tablets) -> Result<Self, Error> {
         let mut progress = Self::default();
         let entries = engine.scan(Column::Garbage, &[], &[], Direction::Forward)?;
@@ -67,7 +67,7 @@ impl Progress {
         self.tablets.entry(tablet).or_default()
     }
 
-    /// This is durable.
+    /// Applies a durable change.
     pub(crate) fn changed(&mut self, tablet: u64, change: TabletGarbageChange) {
         let known = self.of(tablet);
         known.waiting = (known.waiting + change.made).saturating_sub(change.done);
@@ -75,8 +75,8 @@ impl Progress {
         known.bytes += change.bytes;
     }
 
-    /// Some rows of the tablet are another one's now. What waits there isn't counted anew, as that takes long: each is said
-    /// to have half of it, until nothing waits ([`Self::nothing_waits`]).
+    /// Gives each part of a split tablet half of the waiting items. They are not counted anew, which takes long; the estimate
+    /// ends with [`Self::nothing_waits`].
     pub(crate) fn split(&mut self, tablet: u64, sibling: u64) {
         let known = self.of(tablet);
         let half = known.waiting / 2;
@@ -85,7 +85,7 @@ impl Progress {
         self.is_estimate = true;
     }
 
-    /// The tablet has the rows of another one as well, which is gone.
+    /// Gives the merged tablet the garbage of both.
     pub(crate) fn merge(&mut self, tablet: u64, gone: u64) {
         if let Some(gone) = self.tablets.remove(&gone) {
             let known = self.of(tablet);
@@ -95,17 +95,17 @@ impl Progress {
         }
     }
 
-    /// The tablet is here now, and so many items that were made for it before.
+    /// Gives an arrived tablet the items that were made for it before.
     pub(crate) fn arrived(&mut self, tablet: u64, items: u64) {
         let of_none = self.of(0);
         let items = items.min(of_none.waiting);
         of_none.waiting -= items;
         self.of(tablet).waiting += items;
-        // Of a start before this one nobody has counted.
+        // Items from before this start are not counted.
         self.is_estimate = true;
     }
 
-    /// The index is empty.
+    /// Notes that the index is empty.
     pub(crate) fn nothing_waits(&mut self) {
         for known in self.tablets.values_mut() {
             known.waiting = 0;
@@ -113,12 +113,12 @@ impl Progress {
         self.is_estimate = false;
     }
 
-    /// Whether what waits in each tablet is an estimate.
+    /// Whether waiting items are estimates.
     pub(crate) fn is_estimate(&self) -> bool {
         self.is_estimate
     }
 
-    /// The tablet is no longer here: what it left goes with its rows.
+    /// Removes a tablet. Its garbage goes with its rows.
     pub(crate) fn dropped(&mut self, tablet: u64) {
         if let Some(gone) = self.tablets.remove(&tablet) {
             self.changed(

@@ -31,7 +31,7 @@ pub(crate) fn answer(
         B::Get(request) => get(state, refs, request).map(Body::Get),
         B::Scan(request) => scan(state, refs, request),
         B::LocksBelow(request) => locks::list(state, request).map(Body::LocksBelow),
-        B::Verify(request) => verify::look(state, request).map(Body::Verify),
+        B::Verify(request) => verify::verify(state, request).map(Body::Verify),
         B::RawGet(request) => {
             let stored = state.engine.get(Column::Meta, &raw_key(&request.key));
             let value = stored.map_err(Error::from)?;

@@ -41,7 +41,7 @@ impl Resolution {
     }
 
     /// Discards the scan under way: there are tablets whose locks it may not have read.
-    pub(crate) fn look_again(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.is_void = !mutants::on(Mutant::MovedUnresolved);
     }
 
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(resolution.resolved_ts(), ts(5));
         assert_eq!(resolution.next(ts(9)), Some(ts(9)));
         resolution.barrier_reached(ts(9), true);
-        assert_eq!(resolution.resolved_ts(), ts(5), "it is to be looked for");
+        assert_eq!(resolution.resolved_ts(), ts(5), "locks are to be scanned");
         resolution.resolved(ts(9));
         assert_eq!(resolution.next(ts(9)), None);
         resolution.barrier_reached(ts(11), false);

@@ -89,12 +89,12 @@ pub(crate) fn scan_part(
     let part_end = locks.last().filter(|_| is_full).map(|(key, _)| key.clone());
     let (start, end) = range.up_to(part_end.as_ref());
     let of_one_cell = limits.scan_records_of_one_cell;
-    let (looked, bounds) = (
+    let (scanned, bounds) = (
         ScannedRecords::new(range, limits.scan_records),
         (&*start, &*end),
     );
     let records = Records::new(engine, snapshot, bounds, range.direction(), of_one_cell)?
-        .take_while(|record| looked.takes(record));
+        .take_while(|record| scanned.takes(record));
     let mut found = ScannedCells {
         engine,
         cells: Vec::new(),
@@ -104,7 +104,7 @@ pub(crate) fn scan_part(
     };
     let emit = |cell_key: Vec<u8>, read| {
         // The cell has one of the reader's own locks, and cells before it are not read yet.
-        if snapshot.own && looked.is_cut_short() && looked.is_before(&cell_key) {
+        if snapshot.own && scanned.is_cut_short() && scanned.is_before(&cell_key) {
             found.is_cut_off = true;
             return ControlFlow::Break(());
         }
@@ -124,20 +124,20 @@ pub(crate) fn scan_part(
     if let Some(error) = found.failed {
         return Err(error.into());
     }
-    let is_cut_short = looked.is_cut_short();
+    let is_cut_short = scanned.is_cut_short();
     let end = match ended {
         // A lock behind the last record that was read doesn't block this part.
-        ScanEnd::Locked(cell_key, _) if is_cut_short && looked.is_before(&cell_key) => {
-            PartEnd::Resume(looked.last().unwrap_or_default())
+        ScanEnd::Locked(cell_key, _) if is_cut_short && scanned.is_before(&cell_key) => {
+            PartEnd::Resume(scanned.last().unwrap_or_default())
         }
         ScanEnd::Locked(cell_key, _) => PartEnd::Locked(met_from(&cell_key, &locks, snapshot)?),
         ScanEnd::RolledBack(cell_key) => PartEnd::RolledBack(cell_key),
-        ScanEnd::Stopped if found.is_cut_off => PartEnd::Resume(looked.last().unwrap_or_default()),
+        ScanEnd::Stopped if found.is_cut_off => PartEnd::Resume(scanned.last().unwrap_or_default()),
         ScanEnd::Stopped => match found.cells.last() {
             Some((cell, _)) => PartEnd::Resume(store::cell_key(cell)),
             None => PartEnd::Done,
         },
-        ScanEnd::Done => match (is_cut_short, looked.last(), part_end) {
+        ScanEnd::Done => match (is_cut_short, scanned.last(), part_end) {
             (true, Some(last), _) => PartEnd::Resume(last),
             (_, _, Some(last)) => PartEnd::Resume(last),
             _ => PartEnd::Done,

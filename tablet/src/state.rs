@@ -1,4 +1,4 @@
-//! What decisions are made from.
+//! The state from which decisions are made.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,42 +25,42 @@ use crate::store::{self, FolderProgress, LockFilter};
 use crate::tablets::Tablets;
 use crate::{Error, Refusal};
 
-/// What is stored, and what memory knows of it. Decisions only read it; it changes by what they decided.
+/// The stored state, and the memory beside it. Decisions only read it. Their effects change it.
 pub(crate) struct State {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) limits: Limits,
     /// This server.
     pub(crate) me: ServerIncarnation,
     pub(crate) tablets: Tablets,
-    /// Those that are on their way to other servers, and those that come from others.
+    /// The tablets that leave for other servers, and those that arrive.
     pub(crate) leaving: Leaving,
     pub(crate) arriving: Arriving,
-    /// This server is to have no tablets, as the master has said: it gets none from others.
+    /// The master drains this server: it gets no tablets.
     pub(crate) draining: bool,
-    /// Which columns are observed.
+    /// The observed columns.
     pub(crate) observed: Observed,
-    /// Which cells may be locked.
+    /// The cells that may be locked.
     pub(crate) filter: LockFilter,
     /// The newest write record of each cell, or one above it.
     pub(crate) records: Marks,
-    /// The newest versions.
+    /// The newest versions of cells.
     pub(crate) cache: RefCell<CellCache>,
-    /// The highest timestamps that cells were read at.
+    /// The highest timestamps at which cells were read.
     pub(crate) readers: RefCell<Readers>,
-    /// What has changed of late in tables that somebody follows.
+    /// The cells that have changed lately in followed tables.
     pub(crate) recent: RefCell<Recent>,
-    /// How much each tablet is used.
+    /// The load of each tablet.
     pub(crate) rates: RefCell<Rates>,
-    /// The barrier and the safe point.
+    /// The points of collection.
     pub(crate) points: ServerPoints,
-    /// How far the server may answer.
+    /// The lease: up to here the server may answer.
     pub(crate) lease: Lease,
-    /// Who is told of the work.
+    /// The receiver of reports about the work.
     pub(crate) probe: Box<dyn Probe>,
 }
 
 impl State {
-    /// Reads what is stored, of which `reached` was read before.
+    /// Reads the stored state. `reached` was read before.
     pub(crate) fn load(
         engine: Arc<dyn Engine>,
         limits: Limits,
@@ -104,25 +104,25 @@ impl State {
         }
     }
 
-    /// Whether the master has accepted this start of the server, with its folder, and was heard lately. Before that the server
-    /// doesn't know what readers at an earlier one were promised, and its folder may be an older one.
+    /// Checks that the master has accepted this incarnation, with its folder, and has answered lately. Before that the server
+    /// doesn't know what an earlier incarnation has promised to readers, and its folder may be an older one.
     pub(crate) fn check_leased(&self) -> Result<(), NotLeased> {
         self.lease.admit(Timestamp::ZERO.next())
     }
 
-    /// No snapshot above this one has been read here without a lock that can be read, by this incarnation or an earlier
-    /// one that may go on.
+    /// No snapshot above this one has read anything here without a lock, in this incarnation or an earlier one that may still
+    /// answer.
     pub(crate) fn read_ts(&self) -> Timestamp {
         let highest = self.readers.borrow().highest();
-        // The master's wait for the lease of an earlier one covers this too: only without both is something wrong.
+        // The master's wait for the lease of an earlier incarnation covers this, too: only without both is a result wrong.
         if mutants::on(Mutant::LeaseNotAwaited) {
             return highest;
         }
         highest.max(self.lease.commits_above)
     }
 
-    /// The cell's state as far as the transaction `start_ts` is concerned, of which something may have been
-    /// collected: where nothing is found of it, that isn't known, and no answer.
+    /// The state of the cell, as far as the transaction `start_ts` is concerned. Records may be collected: if none is found
+    /// below resolved, the outcome is not known, and the request is refused.
     pub(crate) fn recalled(
         &self,
         key: &[u8],
@@ -143,7 +143,7 @@ impl State {
         self.view_knowing(None, key, start_ts, commit_ts)
     }
 
-    /// The same, where the cell's lock may be known.
+    /// The same, with the cell's lock if it was read before.
     pub(crate) fn view_knowing(
         &self,
         lock: Option<Lock>,
@@ -152,7 +152,7 @@ impl State {
         commit_ts: Option<Timestamp>,
     ) -> Result<CellView, Error> {
         self.probe.loading();
-        // Asked all the same in tests, so that every one of them sees that nothing comes in between.
+        // Tests read the lock anyway, so that each of them checks that it has not changed.
         debug_assert!(
             lock.is_none()
                 || mutants::on(Mutant::NoLatches)

@@ -20,14 +20,14 @@ const RECENT_MAX: usize = 4;
 const FINDINGS_MAX: usize = 100;
 
 /// Verifies the next piece.
-pub(crate) fn look(
+pub(crate) fn verify(
     state: &State,
     request: v1::VerifyRequest,
 ) -> Result<v1::VerifyResponse, Refusal> {
     let part = request.part();
     state.check_addressee(request.to.map(Into::into))?;
     let snapshot = state.engine.snapshot().map_err(Error::from)?;
-    let mut looked = VerifiedPiece {
+    let mut piece = VerifiedPiece {
         state,
         engine: &*snapshot,
         tablets: BTreeMap::new(),
@@ -36,15 +36,15 @@ pub(crate) fn look(
     };
     let after = &request.after[..];
     let resume = match part {
-        v1::VerifyPart::Records => looked.records(RecordPosition::decode(after)?)?,
-        v1::VerifyPart::Values => looked.values(after)?,
-        v1::VerifyPart::Index => looked.index(after)?,
-        v1::VerifyPart::Unspecified => return Err(invalid("no part is to be looked at")),
+        v1::VerifyPart::Records => piece.records(RecordPosition::decode(after)?)?,
+        v1::VerifyPart::Values => piece.values(after)?,
+        v1::VerifyPart::Index => piece.index(after)?,
+        v1::VerifyPart::Unspecified => return Err(invalid("the part to verify is missing")),
     };
     Ok(v1::VerifyResponse {
         resume: resume.unwrap_or_default(),
-        tablets: looked.tablets.into_values().collect(),
-        findings: looked.findings,
+        tablets: piece.tablets.into_values().collect(),
+        findings: piece.findings,
     })
 }
 
@@ -220,22 +220,22 @@ impl VerifiedPiece<'_> {
         let (place, older) = (&cell.place, cell.older.as_ref());
         // A search that finds nothing reads all entries of that time.
         let is_indexed = write.kind != WriteKind::Put || older.is_some();
-        let said = if is_indexed {
-            self.said(&cell.key, false, ts)?
+        let named = if is_indexed {
+            self.indexed(&cell.key, false, ts)?
         } else {
             None
         };
-        if is_indexed && said.is_none() && self.said(&cell.key, true, ts)?.is_some() {
+        if is_indexed && named.is_none() && self.indexed(&cell.key, true, ts)?.is_some() {
             // The record is a fate, or becomes one with those below it.
             return self.value(cell, ts, write);
         }
-        if let Some(said) = said
-            && self.would_lose(said, ts, cell)?
+        if let Some(named) = named
+            && self.would_lose(named, ts, cell)?
         {
             let what = "the index says that this version hides another one than it does: that would go, or never will";
             self.find(place, ts, what);
         }
-        if is_indexed && said.is_none() {
+        if is_indexed && named.is_none() {
             let what = match write.kind {
                 WriteKind::Put => {
                     "this version hides older ones, and the index doesn't say so: they are never collected"
@@ -259,8 +259,8 @@ impl VerifiedPiece<'_> {
 
     /// Whether the index names a version that isn't hidden at this time. Collection would remove it without reading the cell.
     /// The named version may be collected already, with others of its cell.
-    fn would_lose(&self, said: Hidden, ts: Timestamp, cell: &SeenCell) -> Result<bool, Error> {
-        let Hidden::Version { commit_ts, .. } = said else {
+    fn would_lose(&self, hidden: Hidden, ts: Timestamp, cell: &SeenCell) -> Result<bool, Error> {
+        let Hidden::Version { commit_ts, .. } = hidden else {
             return Ok(false);
         };
         let named = key::version(cell.key.clone(), commit_ts);
@@ -275,7 +275,7 @@ impl VerifiedPiece<'_> {
         let is_there = stored.is_some();
         Ok(match &cell.older {
             Some((older, write)) if is_there || ts > self.state.points.now().safe_point => {
-                said != Hidden::of(*older, write)
+                hidden != Hidden::of(*older, write)
             }
             _ => is_there || commit_ts >= ts,
         })
@@ -283,7 +283,7 @@ impl VerifiedPiece<'_> {
 
     /// The garbage that entries of this time name for the cell. Such an entry begins with that cell or one before it, mostly
     /// the next.
-    fn said(
+    fn indexed(
         &mut self,
         cell_key: &[u8],
         of_fates: bool,

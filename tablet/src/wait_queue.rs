@@ -1,18 +1,18 @@
-//! Who waits for a turn at a cell that many want to write. A transaction that lost the cell to another one waits here before
-//! it begins again, so that few try at a time, the oldest first. It is advice: nothing that is decided depends on it, and
-//! no turn lasts for long, whatever becomes of anyone who has it.
+//! Transactions that wait for a turn at a cell that many want to write. A transaction that has lost the cell to another one
+//! waits here before it begins again, so that few try at a time, the oldest first. It is advisory: no decision depends on it,
+//! and no turn lasts long, even if its transaction has died.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long a turn lasts where the cell isn't written: a transaction usually takes less. The next one has its turn then.
+/// How long a turn lasts if the cell isn't written: a transaction usually takes less. Then the next one has its turn.
 const TURN: Duration = Duration::from_millis(50);
-/// How often turns and waits are looked at: they last up to so much longer.
+/// How often turns and waits are checked: they last up to this much longer.
 pub(crate) const TICK: Duration = Duration::from_millis(25);
-/// Anyone who asks is answered within this, with a turn or without.
+/// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Cells, by the hashes of their keys, and who waits for them. Cells of one hash share their turns.
+/// The cells, by the hashes of their keys, and the transactions that wait for them. Cells of one hash share their turns.
 #[derive(Debug)]
 pub(crate) struct WaitQueue<W> {
     cells: BTreeMap<u64, Turns<W>>,
@@ -22,11 +22,11 @@ pub(crate) struct WaitQueue<W> {
 
 #[derive(Debug)]
 struct Turns<W> {
-    /// `None`: somebody's lock is in the way, or the cell is only waited for.
+    /// `None`: another transaction's lock is on the cell, or none has a turn.
     holder: Option<u64>,
-    /// How much is left of the turn; `None`: it has begun since the last tick.
+    /// The rest of the turn; `None`: it has begun since the last tick.
     left: Option<Duration>,
-    /// By when their first attempt began.
+    /// The waiting transactions, by when their first attempt began.
     queue: BTreeMap<u64, Waiting<W>>,
 }
 
@@ -36,17 +36,17 @@ struct Waiting<W> {
     left: Duration,
 }
 
-/// What becomes of who waited.
+/// The end of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Woken<W> {
-    /// It has its turn.
+    /// The transaction has its turn.
     Granted(W),
-    /// It has waited for long enough, or too many wait.
+    /// The transaction has waited for its longest time, or too many wait.
     Unserved(W),
 }
 
 impl<W> WaitQueue<W> {
-    /// `waiting_max`: so many may wait.
+    /// Makes a queue in which at most `waiting_max` transactions wait.
     pub(crate) fn new(waiting_max: usize) -> Self {
         Self {
             cells: BTreeMap::new(),
@@ -55,7 +55,7 @@ impl<W> WaitQueue<W> {
         }
     }
 
-    /// How many wait.
+    /// The number of waiting transactions.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -65,8 +65,9 @@ impl<W> WaitQueue<W> {
         self.cells.is_empty()
     }
 
-    /// Asks for a turn at the cell for the transaction whose first attempt began at `waiter`. `locked`: a lock may be on the
-    /// cell; who has it has the turn. Returns who need not wait: that is who asks, or one that asked for the same before.
+    /// Requests a turn at the cell for the transaction whose first attempt began at `waiter`. `locked`: a lock may be on the
+    /// cell, whose transaction has the turn. Returns the request that need not wait: this one, or an older one of the same
+    /// transaction.
     pub(crate) fn ask(
         &mut self,
         cell: u64,
@@ -77,7 +78,7 @@ impl<W> WaitQueue<W> {
     ) -> Option<Woken<W>> {
         let too_many = self.cells.len() >= self.waiting_max;
         let turns = match self.cells.get_mut(&cell) {
-            // It goes on with its turn, or there is none.
+            // The turn continues, or there is none.
             Some(turns) if turns.holder == Some(waiter) => {
                 turns.left = None;
                 return Some(Woken::Granted(who));
@@ -109,7 +110,7 @@ impl<W> WaitQueue<W> {
         None
     }
 
-    /// A transaction that wrote the cell, or had it locked, has ended: so has the turn. Returns whose it is now.
+    /// Ends the turn at the cell, because a transaction that wrote or locked it has ended. Returns the next one.
     pub(crate) fn ended(&mut self, cell: u64) -> Option<Woken<W>> {
         let turns = self.cells.get_mut(&cell)?;
         let Some((waiter, next)) = turns.queue.pop_first() else {
@@ -122,7 +123,7 @@ impl<W> WaitQueue<W> {
         Some(Woken::Granted(next.who))
     }
 
-    /// So much time has passed.
+    /// Lets time pass.
     pub(crate) fn tick(&mut self, elapsed: Duration) -> Vec<Woken<W>> {
         let mut woken = Vec::new();
         let mut lapsed = Vec::new();
@@ -140,7 +141,7 @@ impl<W> WaitQueue<W> {
             woken.extend(tired.map(|waiting| Woken::Unserved(waiting.who)));
             turns.left = Some(match turns.left {
                 Some(left) => left.saturating_sub(elapsed),
-                // It began somewhere within what has elapsed.
+                // The turn began at some time within the elapsed one.
                 None => TURN,
             });
             if turns.left == Some(Duration::ZERO) {
@@ -174,7 +175,7 @@ mod tests {
             Some(Granted("other cell"))
         );
         assert_eq!(queue.ended(1), Some(Granted("c")));
-        // Its turn goes on.
+        // The turn continues.
         assert_eq!(queue.ask(1, 20, LONG, false, "c"), Some(Granted("c")));
         assert_eq!(queue.ended(1), Some(Granted("b")));
         assert_eq!(queue.ended(1), None);
@@ -195,7 +196,7 @@ mod tests {
         let mut queue = queue();
         queue.ask(1, 30, LONG, false, "a");
         queue.ask(1, 40, LONG, false, "b");
-        // It may have begun just now.
+        // The turn may have begun just now.
         assert_eq!(queue.tick(LONG / 2), []);
         assert_eq!(queue.tick(TURN / 2), []);
         assert_eq!(queue.tick(TURN / 2), [Granted("b")]);
@@ -210,7 +211,7 @@ mod tests {
         queue.ask(1, 1, LONG, false, "holder");
         assert_eq!(queue.ask(1, 2, TICK, false, "a"), None);
         assert_eq!(queue.ask(1, 3, LONG, false, "b"), None);
-        // Asked again, as behind a lost connection.
+        // The request is repeated, as after a lost connection.
         assert_eq!(queue.ask(1, 3, LONG, false, "b again"), Some(Unserved("b")));
         assert_eq!(queue.ask(1, 4, LONG, false, "c"), None);
         assert_eq!(queue.ask(1, 5, LONG, false, "d"), Some(Unserved("d")));

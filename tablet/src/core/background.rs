@@ -78,7 +78,7 @@ impl Collection {
     }
 
     /// Collects postponed entries again: the move of a tablet has ended.
-    pub(super) fn look_at_postponed(&mut self) {
+    pub(super) fn resume_postponed(&mut self) {
         if let Some(ts) = self.postponed.take() {
             for front in [&mut self.front, &mut self.fates] {
                 front.entry_made(ts);

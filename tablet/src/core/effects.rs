@@ -75,7 +75,7 @@ impl Core {
             self.gc.postpone(ts);
             // The tablets' moves may have ended since the decision.
             if !self.moves() {
-                self.gc.look_at_postponed();
+                self.gc.resume_postponed();
             }
         }
         if let Some(ts) = decision.garbage.lowest_entry {

@@ -142,7 +142,7 @@ impl Core {
     pub(super) fn end_departure(&mut self, id: u64) {
         self.state.leaving.forget(id);
         self.state.tablets.reopen(id);
-        self.gc.look_at_postponed();
+        self.gc.resume_postponed();
     }
 
     /// The next call to an owner of a tablet that this server gets. The caller passes its result to [`Self::asked`]. `None`: there
@@ -388,8 +388,8 @@ impl Core {
             }
         }
         self.state.tablets.arrives_no_more(id);
-        self.gc.look_at_postponed();
-        self.resolution.look_again();
+        self.gc.resume_postponed();
+        self.resolution.restart();
         let holds = self.state.arriving.holds_resolution();
         self.resolution.hold(holds);
     }

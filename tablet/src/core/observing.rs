@@ -1,5 +1,5 @@
-//! Who waits for notifications, and who was sent which: advisory leases in memory, so that workers don't run the same change at
-//! a time. Nothing that is decided depends on it.
+//! Requests that wait for notifications, and the leases of notifications that were sent. Leases are advisory and in memory, so
+//! that workers don't run the same change at a time. No decision depends on them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -18,41 +18,41 @@ use crate::state::State;
 use crate::work::invalid;
 use crate::{Error, Refusal};
 
-/// Notifications in one answer.
+/// The most notifications in one response.
 const NOTIFICATIONS_MAX: u32 = 256;
-/// A lease lasts for so long at the most.
+/// The longest lease.
 const LEASE_MAX: Duration = Duration::from_secs(60);
-/// Anyone who asks is answered within this.
+/// The longest wait of a request.
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Leases that are kept. More notifications are sent without one.
+/// The most leases. More notifications are sent without one.
 const LEASES_MAX: usize = 65_536;
-/// Requests that wait. More are answered at once.
+/// The most requests that wait. More are answered at once.
 const WAITING_MAX: usize = 4096;
 
-/// See the module's head.
+/// The state of observers' requests.
 #[derive(Debug, Default)]
 pub(super) struct Observing {
-    /// Since the server began.
+    /// The time since the server started.
     now: Duration,
-    /// By the keys of their cells.
+    /// The leases, by the keys of their cells.
     leases: HashMap<Bytes, Lease>,
     ends: BTreeSet<(Duration, Bytes)>,
     unleased: Unleased,
-    /// Behind which key the last answer ended, by tablet and column: the next one begins there.
+    /// The key behind the last response, by tablet and column: the next search begins there.
     cursors: HashMap<(u64, Bytes), Bytes>,
-    /// Behind which key the next scan of a tablet's locks begins, by tablet and column.
+    /// The key at which the next scan of a tablet's locks begins, by tablet and column.
     lock_cursors: HashMap<(u64, Bytes), Bytes>,
     waiting: Vec<WaitingRequest>,
-    /// Columns of tablets whose cells have changed, or whose leases have ended, since the requests that wait were looked at.
+    /// Columns of tablets whose cells have changed, or whose leases have ended, since waiting requests were checked.
     touched: BTreeSet<(u64, Bytes)>,
-    /// Those whose entries were not all looked at, since the tablet has many: at the next tick it goes on there.
+    /// Columns of tablets with more entries than one search reads: the next tick continues there.
     unfinished: BTreeSet<(u64, Bytes)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     end: Duration,
-    /// The number of who has it.
+    /// The number of the worker that has it.
     worker: u64,
 }
 
@@ -66,13 +66,13 @@ struct WaitingRequest {
     until: Duration,
 }
 
-/// What the request waits for.
+/// The tablet and the column for which a request waits.
 fn place(waiting: &WaitingRequest) -> TabletColumn {
     (waiting.asked.id, waiting.request.column.clone())
 }
 
 impl Observing {
-    /// Whether nothing in it depends on time.
+    /// Whether no part of it depends on time.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.leases.is_empty() && self.unleased.is_empty()
     }
@@ -92,13 +92,13 @@ impl Observing {
         }
     }
 
-    /// Whether another worker has the lease: what this one says of it comes too late.
+    /// Whether another worker has the lease, so that this one's request comes too late.
     fn is_anothers(&self, cell_key: &Bytes, worker: u64) -> bool {
         let lease = self.leases.get(cell_key);
         lease.is_some_and(|lease| lease.worker != worker)
     }
 
-    /// Notifications of a place that wait and are leased to nobody, which are leased now.
+    /// Leases and returns notifications of a column that no worker has leased.
     fn find(
         &mut self,
         state: &State,
@@ -123,7 +123,7 @@ impl Observing {
             self.unfinished.insert(place.clone());
         }
         let behind = |last: &Bytes| Bytes::from([&last[..], b"\0"].concat());
-        // Also if nothing was found, or others' entries would hide those behind them for ever.
+        // The cursor moves even if nothing was found. Otherwise leased entries would hide those behind them for ever.
         if let Some(next) = found.resume.or_else(|| found.keys.last().map(behind)) {
             self.cursors.insert(place.clone(), next);
         }
@@ -136,7 +136,7 @@ impl Observing {
         Ok(found.notifications)
     }
 
-    /// Without a look at all entries. `None`: that takes one.
+    /// The same from memory. `None`: the engine's entries have to be read.
     fn find_known(
         &mut self,
         state: &State,
@@ -146,7 +146,7 @@ impl Observing {
         after: &[u8],
     ) -> Result<Option<FoundNotifications>, Error> {
         let mut found = FoundNotifications::default();
-        let (mut after, mut looked_at) = (Bytes::copy_from_slice(after), 0);
+        let (mut after, mut entries_read) = (Bytes::copy_from_slice(after), 0);
         while found.keys.len() < limit {
             let missing = limit - found.keys.len();
             let taken = self.unleased.take(place, tablet, self.now, &after, missing);
@@ -157,7 +157,7 @@ impl Observing {
                 break;
             };
             after = last.clone();
-            looked_at += taken.len();
+            entries_read += taken.len();
             for cell_key in taken {
                 if !self.leases.contains_key(&cell_key)
                     && let Some(notification) = notify::find_one(state, &cell_key)?
@@ -166,7 +166,7 @@ impl Observing {
                     found.keys.push(cell_key);
                 }
             }
-            if looked_at >= notify::LOOKED_AT_MAX && found.keys.len() < limit {
+            if entries_read >= notify::ENTRIES_READ_MAX && found.keys.len() < limit {
                 found.resume = Some(after);
                 break;
             }
@@ -174,7 +174,7 @@ impl Observing {
         Ok(Some(found))
     }
 
-    /// Ends those leases whose time is over: the keys of their cells.
+    /// Ends the leases whose time is over. Returns the keys of their cells.
     fn expired(&mut self) -> Vec<Bytes> {
         let mut expired = Vec::new();
         while let Some((end, _)) = self.ends.first()
@@ -190,7 +190,7 @@ impl Observing {
 }
 
 impl Core {
-    /// A worker asks for notifications.
+    /// Takes a worker's request for notifications.
     pub(super) fn notifications(
         &mut self,
         to: Asker,
@@ -204,7 +204,7 @@ impl Core {
             let refusal = invalid("notifications are asked for in one tablet at a time");
             return self.answer(Some(to), id, note, Err(refusal), out);
         };
-        // Its time is no work's.
+        // The time that it waits is no time of work.
         note.timed = false;
         if let Err(refusal) = self.release(asked, &request, out) {
             return self.answer(Some(to), id, note, Err(refusal), out);
@@ -227,8 +227,8 @@ impl Core {
         }
     }
 
-    /// Begins the leases anew of what the worker still has, and ends those of what it returns. If it stops, its requests that wait are answered: what they would be sent
-    /// later would be leased to nobody.
+    /// Renews the leases that the worker still has, and ends those that it returns. If the worker stops, its waiting requests
+    /// are answered: notifications sent to it later would be lost until their leases end.
     fn release(
         &mut self,
         asked: &v1::TabletRef,
@@ -268,7 +268,7 @@ impl Core {
         Ok(())
     }
 
-    /// Answers a request, if there is something to answer, or else gives it back.
+    /// Answers a request if there is something to send. Otherwise returns it.
     fn serve_notifications(
         &mut self,
         waiting: WaitingRequest,
@@ -283,7 +283,7 @@ impl Core {
         };
         let wants = waiting.request.limit > 0 && waiting.until > self.observing.now;
         if wants && result.as_ref().is_ok_and(nothing) {
-            // Locks are looked at once.
+            // Locks are scanned only once.
             let request = v1::NotificationsRequest {
                 locked: false,
                 ..waiting.request
@@ -341,7 +341,7 @@ impl Core {
         );
     }
 
-    /// A decision is durable.
+    /// Applies a durable decision.
     pub(super) fn observed(&mut self, decision: &Decision) {
         let notified = &decision.notified;
         if notified.is_empty() {
@@ -365,14 +365,14 @@ impl Core {
         }
     }
 
-    /// The cell's notification may be sent, if there is one and it isn't leased: requests that wait for it are to be looked at.
+    /// Marks the requests for a cell's notification, which may be sent if it exists and isn't leased.
     fn may_be_sent(&mut self, cell_key: &Bytes) {
         let observing = &mut self.observing;
         let nobody_asks = observing.waiting.is_empty() && observing.unleased.is_empty();
         if nobody_asks || observing.leases.contains_key(cell_key) {
             return;
         }
-        // A key that can't be read is found when it is looked for.
+        // A search notices a key that can't be read.
         let place = self.state.observed.place_of(&self.state.tablets, cell_key);
         if let Ok(Some(place)) = place {
             observing.unleased.add(&place, cell_key.clone());
@@ -382,14 +382,14 @@ impl Core {
         }
     }
 
-    /// The requests that wait for this tablet are to be looked at.
+    /// Marks the requests that wait for this tablet.
     pub(super) fn touch_tablet(&mut self, tablet: u64) {
         let waiting = self.observing.waiting.iter();
         let its = waiting.filter(|it| it.asked.id == tablet).map(place);
         self.observing.touched.extend(its);
     }
 
-    /// Looks at the requests that wait for what was touched.
+    /// Checks the marked requests.
     pub(super) fn wake_observers(&mut self, out: &mut Vec<Reply>) {
         if self.observing.touched.is_empty() {
             return;
@@ -405,7 +405,7 @@ impl Core {
         }
     }
 
-    /// So much time has passed.
+    /// Lets time pass.
     pub(super) fn tick_observers(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
         self.observing.now += elapsed;
         for cell_key in self.observing.expired() {

@@ -1,5 +1,5 @@
-//! Which notifications wait and are leased to nobody, of columns of tablets whose entries were all looked at once. Workers are served
-//! from here: an engine that buffers writes goes through all that were removed lately before it finds the few that wait.
+//! Notifications that no worker has leased, of columns of tablets whose entries were all read once. Workers are served from
+//! here: an engine that buffers writes passes all lately removed entries before it finds the few that are left.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_protocol::types::Tablet;
 
-/// Of one column of a tablet. Beyond that its entries are looked at again.
+/// The most keys of one column of a tablet. Beyond that its entries are read again.
 const KEYS_MAX: usize = 65_536;
-/// So are they after this.
+/// Entries are read again after this time.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 
 /// A tablet, and a column.
 pub(super) type TabletColumn = (u64, Bytes);
 
-/// See the module's head.
+/// The unleased notifications of some columns.
 #[derive(Debug, Default)]
 pub(super) struct Unleased {
     places: HashMap<TabletColumn, UnleasedKeys>,
 }
 
-/// All of a place, and perhaps others that wait no more or are leased.
+/// The keys of all unleased notifications of a column, and perhaps of others.
 #[derive(Debug)]
 struct UnleasedKeys {
-    /// As it was when they were looked at: with other rows it has others.
+    /// The tablet when its entries were read: with other rows it has other entries.
     tablet: Tablet,
     keys: BTreeSet<Bytes>,
     until: Duration,
@@ -36,7 +36,7 @@ impl Unleased {
         self.places.is_empty()
     }
 
-    /// All entries of a place were looked at: nothing waits that is not leased.
+    /// Notes that all entries of a column were read, and none is unleased.
     pub(super) fn none(&mut self, place: TabletColumn, tablet: &Tablet, now: Duration) {
         let known = UnleasedKeys {
             tablet: tablet.clone(),
@@ -46,7 +46,7 @@ impl Unleased {
         self.places.insert(place, known);
     }
 
-    /// A notification of the place may wait, and isn't leased.
+    /// Adds a notification of the column that may wait, and isn't leased.
     pub(super) fn add(&mut self, place: &TabletColumn, cell_key: Bytes) {
         let Some(known) = self.places.get_mut(place) else {
             return;
@@ -57,7 +57,7 @@ impl Unleased {
         }
     }
 
-    /// Takes some of a place, from the key `after` on and then from the first one. `None`: its entries are to be looked at.
+    /// Takes some of a column's keys, from the key `after` on and then from the first one. `None`: its entries have to be read.
     pub(super) fn take(
         &mut self,
         place: &TabletColumn,
@@ -83,7 +83,7 @@ impl Unleased {
         Some(taken)
     }
 
-    /// Forgets those whose tablets are not here any more, and those that are to be looked at again, if somebody asks.
+    /// Removes columns whose tablets are not here any more, or whose time is over.
     pub(super) fn retain(&mut self, now: Duration, is_here: impl Fn(u64) -> bool) {
         self.places
             .retain(|(tablet, _), known| is_here(*tablet) && now < known.until);
