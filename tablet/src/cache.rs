@@ -199,17 +199,17 @@ impl<'a> Newest<'a> {
     /// The record.
     pub(crate) fn write(&self) -> Write {
         let start_ts = self.entry[8..].first_chunk().copied().unwrap_or_default();
-        let says = self.entry[16];
+        let flags = self.entry[16];
         Write {
-            kind: if says & 1 == 1 {
+            kind: if flags & 1 == 1 {
                 WriteKind::Put
             } else {
                 WriteKind::Delete
             },
             start_ts: Timestamp::from_u64(u64::from_le_bytes(start_ts)),
-            short_value: (says & 2 == 2)
+            short_value: (flags & 2 == 2)
                 .then(|| Bytes::copy_from_slice(&self.entry[HEAD_BYTES + self.key_bytes..])),
-            overlapped_rollback: says & 4 == 4,
+            overlapped_rollback: flags & 4 == 4,
         }
     }
 }

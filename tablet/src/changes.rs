@@ -220,7 +220,7 @@ impl Page {
     }
 }
 
-/// Reads the versions of a range: those that are known to have changed of late, or all of its records.
+/// Reads the versions of a range: those that are known to have changed lately, or all of its records.
 fn read(
     state: &State,
     tablet: &Tablet,

@@ -159,7 +159,7 @@ impl Entry {
     }
 
     /// The garbage that the entry names for a cell.
-    pub(crate) fn says(&self, cell_key: &[u8]) -> Option<Hidden> {
+    pub(crate) fn names(&self, cell_key: &[u8]) -> Option<Hidden> {
         let at = self.items.partition_point(|item| item.cell_key < cell_key);
         let item = self.items.get(at)?;
         (item.cell_key == cell_key).then_some(item.hidden)
@@ -171,7 +171,7 @@ impl Entry {
         let (both, new): (Vec<Item>, Vec<Item>) = other
             .items
             .into_iter()
-            .partition(|item| self.says(&item.cell_key).is_some());
+            .partition(|item| self.names(&item.cell_key).is_some());
         for named in both.iter().filter(|item| item.hidden == Hidden::ReadCell) {
             let mut items = self.items.iter_mut();
             if let Some(item) = items.find(|item| item.cell_key == named.cell_key) {
@@ -248,8 +248,8 @@ impl Entry {
                 hidden,
             });
         }
-        let whole = items.first()?.cell_key == first;
-        whole.then_some(Self {
+        let begins_with_first = items.first()?.cell_key == first;
+        begins_with_first.then_some(Self {
             of_fates,
             ts,
             items,

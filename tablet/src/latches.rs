@@ -42,7 +42,7 @@ impl Latches {
                 unreachable!("row {row:x} is released twice");
             };
             let head = queue.pop_front();
-            assert_eq!(head, Some(ticket), "row {row:x} is held by somebody else");
+            assert_eq!(head, Some(ticket), "row {row:x} is held by another request");
             let Some(next) = queue.front() else {
                 self.queues.remove(row);
                 continue;

@@ -1,4 +1,4 @@
-//! Locks of transactions that began below a point, which are to be resolved while somebody knows what became of them
+//! Locks of transactions that began below a point. They are resolved while records still show how the transactions ended
 //! (`protocol::safe_point`).
 
 use percolator_engine::{Column, Direction, Engine};
@@ -13,17 +13,17 @@ use crate::store;
 
 /// The bytes of cells' names after which a page ends.
 const BYTES_MAX: usize = 1 << 20;
-/// Locks that one page looks at: nobody waits long behind it.
+/// The most locks that one page reads, so that no request waits long behind it.
 const SEEN_MAX: usize = 512;
-/// The same of a search, of which there is one for a chunk of a tablet at the most.
+/// The most locks that one search reads. There is at most one search for each chunk of a tablet.
 const SEARCHED_MAX: usize = 4096;
 
-/// The next of these locks, for somebody who asked this server.
+/// The next of these locks, for a client's request.
 pub(crate) fn list(
     state: &State,
     request: v1::LocksBelowRequest,
 ) -> Result<v1::LocksBelowResponse, Refusal> {
-    // Another server's locks are not the ones that were asked for.
+    // Another server's locks are not the requested ones.
     state.check_addressee(request.to.map(Into::into))?;
     Ok(page(
         state,
@@ -32,16 +32,16 @@ pub(crate) fn list(
     )?)
 }
 
-/// What a search for locks has come to.
+/// The result of a search for locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockSearch {
     Found,
     Nothing,
-    /// There are so many that it has ended before.
+    /// The search has ended at its limit.
     Unfinished,
 }
 
-/// Whether a transaction that began below this has a lock in these rows, by what is durable.
+/// Whether a transaction that began below this has a durable lock in these rows.
 pub(crate) fn search(
     engine: &dyn Engine,
     rows: &KeyRange,
@@ -60,8 +60,8 @@ pub(crate) fn search(
     Ok(LockSearch::Nothing)
 }
 
-/// The next of these locks, behind this cell. What is decided and not yet durable is not among them, and need not be: its
-/// prewrite is not answered yet, so its transaction has not committed.
+/// The next of these locks, behind this cell. Locks that are decided and not durable yet are not among them, and need not be:
+/// their prewrite is not answered, so that the transaction has not committed.
 pub(crate) fn page(
     state: &State,
     below: Timestamp,
@@ -82,7 +82,7 @@ pub(crate) fn page(
         let is_asked_for = lock.start_ts < below;
         if is_asked_for || seen >= SEEN_MAX {
             let cell = key::decode_cell(&key)?;
-            // The locks of a table that is being deleted go with it.
+            // The locks of a table that is being deleted are removed with it.
             if is_asked_for && state.tablets.holding(&key)? != 0 {
                 bytes += cell.row.len() + cell.column.len();
                 bytes += lock.primary.row.len() + lock.primary.column.len();

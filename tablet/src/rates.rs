@@ -119,11 +119,11 @@ impl Rates {
     }
 
     /// Gives the merged tablet the load of both.
-    pub(crate) fn merge(&mut self, whole: u64, gone: u64) {
+    pub(crate) fn merge(&mut self, merged: u64, gone: u64) {
         let Some(other) = self.tablets.remove(&gone) else {
             return;
         };
-        let rate = self.tablets.entry(whole).or_default();
+        let rate = self.tablets.entry(merged).or_default();
         rate.cells += other.cells;
         rate.average += other.average;
         rate.reported += other.reported;
@@ -302,8 +302,8 @@ mod tests {
         assert_eq!(parts.len(), 2);
         assert!(parts.iter().all(|part| part.1 == before / 2), "{parts:?}");
         rates.merge(1, 2);
-        let whole = reported(&rates);
-        assert_eq!((whole.len(), whole[0].1), (1, before / 2 * 2));
+        let merged = reported(&rates);
+        assert_eq!((merged.len(), merged[0].1), (1, before / 2 * 2));
         rates.ends(1);
         assert_eq!(reported(&rates), []);
     }

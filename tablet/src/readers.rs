@@ -46,7 +46,7 @@ impl Readers {
         }
     }
 
-    /// Notes that a snapshot reads a cell, or a whole row, by its hash.
+    /// Notes that a snapshot reads a cell or a row, by its hash.
     pub(crate) fn read(&mut self, hash: u64, snapshot: Timestamp) {
         self.highest = self.highest.max(snapshot);
         self.marks.raise(hash, snapshot);

@@ -102,7 +102,7 @@ impl Server {
         if torn_bytes > 0 {
             tracing::warn!(
                 torn_bytes,
-                "the last record of the log was not whole, and was dropped: nobody was answered with it"
+                "the last record of the log was torn, and was dropped: no request was answered with it"
             );
         }
         let export = |traces| Exporter::of_server(traces, "tablet", &options.server);

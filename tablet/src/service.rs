@@ -309,7 +309,7 @@ impl Shared {
                             "a client took no answers for {SLOW_CLIENT_TIMEOUT:?}: its stream is cut"
                         );
                     }
-                    self.metrics.stuck_streams.inc();
+                    self.metrics.slow_clients.inc();
                     return outbox.clear();
                 }
             }

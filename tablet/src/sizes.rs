@@ -172,9 +172,9 @@ impl Sizes {
     }
 
     /// Gives the merged tablet the size of both.
-    pub(crate) fn merge(&mut self, whole: u64, gone: u64) {
+    pub(crate) fn merge(&mut self, merged: u64, gone: u64) {
         let [known, other] =
-            [whole, gone].map(|id| self.tablets.get(&id).cloned().unwrap_or_default());
+            [merged, gone].map(|id| self.tablets.get(&id).cloned().unwrap_or_default());
         self.ends(gone);
         let size = Size {
             bytes: known.bytes + other.bytes,
@@ -182,7 +182,7 @@ impl Sizes {
             is_unknown: known.is_unknown || other.is_unknown,
             ..Size::default()
         };
-        self.set(whole, size);
+        self.set(merged, size);
     }
 
     /// Counts a durable batch.

@@ -291,7 +291,7 @@ impl VerifiedPiece<'_> {
     ) -> Result<Option<Hidden>, Error> {
         let is_meant = |entry: &&Entry| entry.ts == ts && entry.of_fates == of_fates;
         let mut recent = self.recent.iter().filter(is_meant);
-        if let Some(hidden) = recent.find_map(|entry| entry.says(cell_key)) {
+        if let Some(hidden) = recent.find_map(|entry| entry.names(cell_key)) {
             return Ok(Some(hidden));
         }
         let start = Entry::first_key(of_fates, ts);
@@ -302,7 +302,7 @@ impl VerifiedPiece<'_> {
         for pair in entries {
             let (key, value) = pair?;
             let entry = Entry::decode(&key, value)?;
-            if let Some(hidden) = entry.says(cell_key) {
+            if let Some(hidden) = entry.names(cell_key) {
                 self.recent.truncate(RECENT_MAX - 1);
                 self.recent.push_front(entry);
                 return Ok(Some(hidden));

@@ -420,7 +420,7 @@ impl Core {
         ready
     }
 
-    /// Stops the server if the refusal says that the engine has stopped. It has to be started again.
+    /// Stops the server if the engine has stopped. It has to be started again.
     fn note_fatal(&mut self, refusal: &Refusal) {
         if self.failed.is_none() {
             self.failed = refusal.failure();

@@ -1,4 +1,4 @@
-//! What a tablet server shows.
+//! The metrics of a tablet server.
 
 use super::{BYTES, COUNTS, SECONDS, SECONDS_SHORT, declarations};
 use crate::{Label, Metric};
@@ -27,7 +27,7 @@ pub const METHODS: &[&str] = &[
     "notifications",
     "notify",
 ];
-/// How a request ended, by its number in the server.
+/// The results of requests, by their numbers in the server.
 pub const RESULTS: &[&str] = &[
     "ok",
     "locked",
@@ -41,7 +41,7 @@ pub const RESULTS: &[&str] = &[
     "invalid",
     "failed",
 ];
-/// Where a request's time goes, and for which requests, by its number in the server.
+/// The steps of requests, and the kinds of requests that have them, by their numbers in the server.
 pub const STEPS: &[&[&str]] = &[
     &["read", "queue"],
     &["read", "load"],
@@ -54,21 +54,21 @@ pub const STEPS: &[&[&str]] = &[
     &["write", "commit"],
     &["write", "reply"],
 ];
-/// What may wait, by its number in the server.
+/// Waiting requests, by their numbers in the server.
 pub const WAITING: &[&str] = &["rows", "disk", "readable", "cells"];
 /// Limits, by their number in the server.
 pub const LIMITS: &[&str] = &["requests", "queued_bytes", "decided_bytes", "reads"];
-/// What a transaction's primary says when it is asked, by its number in the server.
+/// The outcomes of status checks, by their numbers in the server.
 pub const STATUSES: &[&str] = &["committed", "rolled_back", "alive", "pending"];
 /// States of tablets, by their number in the server.
 pub const STATES: &[&str] = &["serving", "frozen"];
 
-/// Tablets that are told apart; the load of the others is summed.
+/// The most tablets with series of their own; the load of the others is summed.
 pub const TABLETS_NAMED: usize = 100;
 /// Kinds of load, by their number in the server.
 pub const LOAD_KINDS: &[&str] = &["read", "write"];
 
-/// Of whose rows.
+/// The labels of loads.
 const LOAD: &[Label] = &[
     Label::up_to("tablet", TABLETS_NAMED, "tablets, by number"),
     Label::of("table", "tablet"),
@@ -80,19 +80,19 @@ const METHOD: Label = Label::one_of("method", METHODS);
 declarations! {
     REQUESTS: Metric::counter(
         "percolator_tablet_requests_total",
-        "Requests that were answered. method: what was asked for (command: by the master). result: ok; locked: another transaction's lock was in the way; conflict: another transaction has written the cell first; rolled_back: the transaction was rolled back before; too_low: a reader has seen the cells, and the commit takes a later timestamp; not_served: the tablet is not here; too_old: the transaction is older than what is kept; busy: a limit was hit; invalid: the request made no sense; failed: the engine or the disk.",
+        "Requests that were answered. method: the kind of the request (command: one of the master). result: ok; locked: another transaction's lock blocked it; conflict: another transaction has written the cell first; rolled_back: the transaction was rolled back before; too_low: a reader has seen the cells, and the commit takes a later timestamp; not_served: the tablet is not here; too_old: the transaction began below the read barrier; busy: a limit was hit; invalid: the request was malformed; failed: the engine or the disk.",
     )
     .by(&[METHOD, Label::one_of("result", RESULTS)]);
     REQUEST_SECONDS: Metric::histogram(
         "percolator_tablet_request_duration_seconds",
-        "From when a request was read from its connection to when its answer was handed to it. What writes is answered when it is durable.",
+        "Time from reading a request to handing the response to its connection. Writes are answered when they are durable.",
         SECONDS_SHORT,
         "get: 7 us, 0.2 ms; scan: 0.6 ms, 30 ms; prewrite and commit: 1.3 ms, 40 ms",
     )
     .by(&[METHOD]);
     STEP_SECONDS: Metric::histogram(
         "percolator_tablet_step_duration_seconds",
-        "Where the time of a request goes, of one request in 16. queue: from when it was read to when its turn came; latch: waiting for others that write the same rows; load: reading what the cells hold; decide: the rules of the protocol; group: waiting for the commits before it; commit: being made durable with its group; reply: handing the answer to its connection.",
+        "Time of the steps of one request in 16. queue: from reading it to its turn; latch: waiting for others that write the same rows; load: reading the cells; decide: the rules of the protocol; group: waiting for the commits before it; commit: being made durable with its group; reply: handing the response to its connection.",
         SECONDS_SHORT,
         "read: queue 1 us, 25 us; load 3 us, 45 us; reply 2 us, 35 us. write: queue 1 us, 90 us; latch 2 us, 1 ms; load 6 us, 80 us; decide 4 us, 30 us; group 0.4 ms, 10 ms; commit 0.7 ms, 10 ms; reply 5 us, 70 us",
     )
@@ -107,20 +107,20 @@ declarations! {
     );
     WAITING_REQUESTS: Metric::gauge(
         "percolator_tablet_waiting_requests",
-        "Requests that wait just now. rows: for others that write the same rows; disk: decided, to be made durable; readable: reads of what is being made durable; cells: transactions that begin again when a cell is free that many write.",
+        "Requests that wait now. rows: for others that write the same rows; disk: decided, until they are durable; readable: reads of cells whose commit is not durable yet; cells: transactions that begin again at their turn at a hot cell.",
     )
     .by(&[Label::one_of("for", WAITING)]);
     WAITING_BYTES: Metric::gauge(
         "percolator_tablet_waiting_bytes",
-        "Memory of the requests that wait just now. rows: those that wait for rows, and reads that wait for the disk (at most 64 MiB); disk: what is decided (at most 128 MiB).",
+        "Memory of the requests that wait now. rows: those that wait for rows, and reads that wait for the disk (at most 64 MiB); disk: decided batches (at most 128 MiB).",
     )
     .by(&[Label::one_of("for", &["rows", "disk"])]);
     LIMIT_HITS: Metric::counter(
         "percolator_tablet_limit_hits_total",
-        "Requests that were refused because a limit of what may wait was reached: their clients try again. requests: how many write; queued_bytes: memory of those that wait for rows; decided_bytes: memory of what is decided; reads: how many reads wait.",
+        "Requests that were refused because of a limit: their clients try again. requests: the number of waiting writes; queued_bytes: the memory of those that wait for rows; decided_bytes: the memory of decided batches; reads: the number of waiting reads.",
     )
     .by(&[Label::one_of("limit", LIMITS)])
-    .after("more is asked for than the disk takes, for seconds");
+    .after("clients write more than the disk takes, for seconds");
     GROUP_REQUESTS: Metric::histogram(
         "percolator_tablet_group_requests",
         "Requests that were made durable together, with one wait for the disk.",
@@ -135,13 +135,13 @@ declarations! {
     );
     GROUP_SECONDS: Metric::histogram(
         "percolator_tablet_group_commit_duration_seconds",
-        "How long it took to make a group durable: log, sync, engine.",
+        "Time to make a group durable: log, sync, engine.",
         SECONDS,
         "0.4 ms, 8 ms",
     );
     GROUPS: Metric::counter(
         "percolator_tablet_groups_total",
-        "Groups that were to be made durable. full: refused, the disk is nearly full; failed: it is not known what is on the disk, and the server stops.",
+        "Groups that were sent to the disk. full: refused, because the disk is nearly full; failed: the disk's content is not known, and the server stops.",
     )
     .by(&[Label::one_of("result", &["ok", "full", "failed"])]);
     SYNC_SECONDS: Metric::gauge(
@@ -150,7 +150,7 @@ declarations! {
     );
     TRANSACTIONS: Metric::counter(
         "percolator_tablet_transactions_committed_total",
-        "Transactions whose commit is durable, each counted once, where its primary is: their sum over all servers is that of the cluster. one_phase: in one request; two_phase: prewritten, then committed; large: flushed while it went on, beyond its client's buffer.",
+        "Transactions whose commit is durable, each counted once, at the server of its primary: the sum over all servers is the cluster's. one_phase: in one request; two_phase: prewritten, then committed; large: pipelined, with flushes of its client's buffer.",
     )
     .by(&[Label::one_of("how", COMMITTED)]);
     ONE_PHASE: Metric::counter(
@@ -159,7 +159,7 @@ declarations! {
     );
     LOCKS: Metric::gauge(
         "percolator_tablet_locks",
-        "Cells that are locked just now, about: transactions under way, and those whose client has died.",
+        "Cells that are locked now, about: transactions under way, and those whose client has died.",
     );
     NOTIFICATIONS: Metric::gauge(
         "percolator_tablet_notifications",
@@ -167,16 +167,16 @@ declarations! {
     );
     NOTIFICATION_OLDEST: Metric::gauge(
         "percolator_tablet_notification_oldest_timestamp_seconds",
-        "When the change was made, of those that are counted, that has waited longest for an observer, by the oracle's time; 0: none waits.",
+        "Time of the oldest counted change that waits for an observer, by the oracle's time; 0: none waits.",
     );
     LOCKS_MET: Metric::counter(
         "percolator_tablet_locks_met_total",
-        "Locks of others that were in the way of reads or of writes.",
+        "Locks of other transactions that blocked reads or writes.",
     )
     .by(&[Label::one_of("by", &["read", "write"])]);
     STATUS_CHECKS: Metric::counter(
         "percolator_tablet_status_checks_total",
-        "What became of a transaction whose lock was in somebody's way, as its primary says. committed and rolled_back: its locks are cleared; alive: it was pushed, or is committing; pending: its primary isn't there yet.",
+        "Outcomes of transactions whose locks blocked others, by their primaries. committed and rolled_back: its locks are cleared; alive: it was pushed, or is committing; pending: its primary is not prewritten yet.",
     )
     .by(&[Label::one_of("status", STATUSES)]);
     LOCK_RESOLUTIONS: Metric::counter(
@@ -186,23 +186,23 @@ declarations! {
     .by(&[Label::one_of("result", &["ok", "blocked"])]);
     SCAN_CELLS: Metric::histogram(
         "percolator_tablet_scan_cells",
-        "Cells in one answer to a scan.",
+        "Cells in one response to a scan.",
         COUNTS,
         "85, 250: the bank's audits; at most 4,096",
     );
     SCANS_CUT: Metric::counter(
         "percolator_tablet_scans_cut_total",
-        "Answers to scans that ended before the rows that were asked for did, because they were long enough: the client asks on.",
+        "Responses to scans that ended before the requested rows, because of their size: the client requests the rest.",
     );
     STREAMS: Metric::gauge(
         "percolator_tablet_streams",
         "Connected clients, by their open streams of requests.",
     );
-    STUCK_STREAMS: Metric::counter(
-        "percolator_tablet_stuck_streams_total",
-        "Clients that were cut off, because they took no answers for 30 seconds.",
+    SLOW_CLIENTS: Metric::counter(
+        "percolator_tablet_slow_clients_total",
+        "Clients that were cut off, because they took no responses for 30 seconds.",
     )
-    .after("a client stands still with answers under way");
+    .after("a client takes no responses");
     TABLETS: Metric::gauge(
         "percolator_tablet_tablets",
         "Tablets that this server owns. frozen: their table is being deleted.",
@@ -215,21 +215,21 @@ declarations! {
     .by(&[Label::up_to("table", 100, "tables")]);
     TABLET_REQUESTS: Metric::counter(
         "percolator_tablet_tablet_requests_total",
-        "Requests that came for rows of a tablet, those that were refused too; one about several tablets counts for each. The first tablets that are asked for have numbers, and stay as long as they are here.",
+        "Requests for rows of a tablet, refused ones too; one for several tablets counts for each. The first tablets with requests have series of their own, as long as they are here.",
     )
     .by(LOAD);
     TABLET_BYTES: Metric::counter(
         "percolator_tablet_tablet_bytes_total",
-        "Bytes of the rows, columns and values that were read of a tablet, or came to be written there.",
+        "Bytes of the rows, columns and values that were read from a tablet, or sent to be written there.",
     )
     .by(LOAD);
     ENGINE_BYTES: Metric::gauge(
         "percolator_tablet_engine_size_bytes",
-        "What the engine has on the disk, store and log together.",
+        "Bytes of the engine on the disk, store and log together.",
     );
     LOG_BYTES: Metric::gauge(
         "percolator_tablet_log_size_bytes",
-        "What the write-ahead log has on the disk.",
+        "Bytes of the write-ahead log on the disk.",
     );
     SYNCS: Metric::counter(
         "percolator_tablet_log_syncs_total",
@@ -237,7 +237,7 @@ declarations! {
     );
     SNAPSHOTS: Metric::gauge(
         "percolator_tablet_engine_snapshots",
-        "Snapshots of the engine that are held just now.",
+        "Open snapshots of the engine.",
     );
     CACHE_BYTES: Metric::gauge(
         "percolator_tablet_cache_size_bytes",
@@ -249,12 +249,12 @@ declarations! {
     );
     CACHE_LOOKUPS: Metric::counter(
         "percolator_tablet_cache_lookups_total",
-        "Reads of cells. hit: the newest version was in memory; miss: the engine was asked.",
+        "Reads of cells. hit: the newest version was in memory; miss: the engine was read.",
     )
     .by(&[Label::one_of("result", &["hit", "miss"])]);
     DISK_FREE: Metric::gauge(
         "percolator_tablet_disk_free_bytes",
-        "Room that is left on the volume of the data. Below 64 MiB new data is refused.",
+        "Free room on the volume of the data. Below 64 MiB new data is refused.",
     );
     DISK_SIZE: Metric::gauge(
         "percolator_tablet_disk_size_bytes",
@@ -267,7 +267,7 @@ declarations! {
     .after("the volume of the data fills up");
     DISK_STALLED: Metric::gauge(
         "percolator_tablet_disk_stalled_seconds",
-        "How long the disk has neither taken the write under way nor refused it; 0 where that is shorter than 5 s.",
+        "How long the disk has neither taken nor refused the write under way; 0 if shorter than 5 s.",
     )
     .after("the disk stalls");
     BARRIER: Metric::gauge(
