@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_while_nobody_asks_is_bounded_and_ends_the_attempt() {
+    fn changes_without_requests_are_bounded_and_end_the_attempt() {
         let tablet = Tablet {
             id: 1,
             table: TableId(5),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_all_the_time_leaves_collection_a_share() {
+    fn constant_requests_leave_collection_a_share() {
         for tick in [TICK, 7 * TICK] {
             let mut pace = Pace::new(1_600);
             let (mut entries, mut passed) = (0, Duration::ZERO);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asks_it_goes_on_at_once() {
+    fn an_idle_server_collects_at_once() {
         let mut pace = Pace::new(1_600);
         assert_eq!(collected(&mut pace, 10), 10 * ENTRIES_ALONE);
         pace.asked();

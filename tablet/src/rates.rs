@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tablet_that_is_used_much_says_where_half_of_that_lies() {
+    fn a_tablet_with_much_load_reports_the_row_at_half_of_it() {
         let here = here(&[(1, "", "")]);
         let mut rates = Rates::default();
         rates.limit(100);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn one_row_that_everybody_wants_is_no_reason_to_split() {
+    fn one_hot_row_is_no_reason_to_split() {
         let here = here(&[(1, "b", "")]);
         let mut rates = Rates::default();
         rates.limit(100);

@@ -215,7 +215,7 @@ mod tests {
 
     /// A table that a client follows again later begins anew, too.
     #[test]
-    fn what_nobody_has_followed_for_long_is_not_known() {
+    fn changes_of_tables_that_are_not_followed_are_removed() {
         let mut recent = changed(10..20, 4);
         assert_eq!(known(&recent, 10), Some(9));
         let cell = Bytes::from(key::cell(TABLE, b"later", b"c"));

@@ -97,7 +97,7 @@ fn what_a_full_disk_refuses_rests_and_is_given_up_in_the_end() {
 }
 
 #[test]
-fn what_is_refused_is_given_up_where_another_server_has_the_tablet() {
+fn a_refused_step_is_given_up_if_another_server_has_the_tablet() {
     let mut two = Two::new();
     two.begin(1);
     let call = two.call();

@@ -54,7 +54,7 @@ fn each_way_to_commit_leaves_the_chain() {
         }),
         ..run("b", 12, 4)
     }));
-    // Its client has died: somebody else resolves it.
+    // Its client has died: another one resolves it.
     server.ask(Ask::Prewrite(run("c", 14, 5)));
     server.ask(Ask::Resolve(v1::ResolveRequest {
         start_ts: 14,

@@ -329,7 +329,7 @@ fn a_commit_on_its_way_to_the_disk_is_not_passed() {
         panic!("no answer");
     };
     assert!(answer.cells.is_empty() && answer.locked.len() == 1);
-    // The engine has it, and the server hasn't heard of that.
+    // The engine has it, and the server doesn't know that yet.
     server.engine.commit(&group).expect("durable");
     let looks = server.send(Ask::Scan(request(20, 40)));
     let Some(Body::Scan(answer)) = server.answer(looks) else {

@@ -56,7 +56,7 @@ fn status(answer: Option<Body>) -> Status {
 }
 
 #[test]
-fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
+fn a_frozen_tablet_reports_how_transactions_ended_and_commits_none() {
     let mut server = Server::new();
     server.put("b", "1", 10, 20);
     server.ask(prewrite("b", "2", 30));
@@ -66,7 +66,7 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
         assert_eq!(
             server.core.report().tablets[0].state(),
             v1::TabletState::Frozen,
-            "the master is told"
+            "the master gets it"
         );
         let get_one = v1::GetOneRequest {
             tablet_id: 1,
@@ -134,9 +134,9 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
     assert_eq!(server.left(), 0);
 }
 
-/// What is decided when the command arrives is seen by anyone who asks afterwards, and nothing else commits.
+/// Commits that are decided when the command arrives are seen by later requests, and no other commits.
 #[test]
-fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
+fn a_commit_under_way_is_durable_before_its_status_is_reported() {
     let mut server = Server::new();
     server.ask(prewrite("b", "1", 10));
     let command = TabletCommand::Create {
@@ -305,7 +305,7 @@ fn a_tablet_that_is_lost_is_not_frozen_by_making_an_empty_one() {
 }
 
 #[test]
-fn what_is_meant_for_another_server_or_start_is_refused() {
+fn commands_for_another_server_or_incarnation_are_refused() {
     let mut server = Server::new();
     let other = v1::Addressee {
         server: "tablet-1".into(),

@@ -79,7 +79,7 @@ fn resolve(
 
 #[test]
 fn it_sees_what_it_has_flushed_in_pieces_of_any_size() {
-    // Records between the locks, more than one request looks at.
+    // Records between the locks, more than one request reads.
     for (scan_records, scan_locks) in [(1, 1), (2, 3), (2048, 2), (3, 1024), (2048, 1024)] {
         let mut server = flushed(Limits {
             scan_records,
@@ -112,7 +112,7 @@ fn it_sees_what_it_has_flushed_in_pieces_of_any_size() {
             reversed.0.reverse();
             assert_eq!(reversed, (wanted.clone(), false));
         }
-        // Somebody else at that timestamp doesn't.
+        // Another reader at that timestamp doesn't.
         assert_eq!(server.value("c", START).as_deref(), Some("before"));
     }
 }
@@ -167,7 +167,7 @@ fn a_piece_ends_by_the_locks_of_others_that_it_looks_at_too() {
             break;
         }
     }
-    // Each looks at 64 locks at the most.
+    // Each reads at most 64 locks.
     assert_eq!(pieces, [1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 0]);
     assert_eq!(server.core.locks(), OTHERS);
 }
@@ -175,7 +175,7 @@ fn a_piece_ends_by_the_locks_of_others_that_it_looks_at_too() {
 #[test]
 fn a_piece_that_has_waited_for_its_rows_looks_at_them_again() {
     let mut server = flushed(Limits::default());
-    // On its way to the disk while the locks are looked for.
+    // On its way to the disk while the locks are read.
     server.send(flush("d", "2", 2));
     let asked = server.send(Ask::Resolve(v1::ResolveRequest {
         start_ts: START,
@@ -237,7 +237,7 @@ fn what_is_not_served_is_not_resolved() {
 fn to_find_nothing_to_resolve_is_next_to_no_work() {
     let waiting = |start_ts| {
         let mut server = flushed(Limits::default());
-        // Somebody else is there.
+        // The server is busy.
         server.send(Ask::Get(v1::GetRequest {
             start_ts: 5,
             cells: vec![cell("c")],
@@ -256,12 +256,12 @@ fn to_find_nothing_to_resolve_is_next_to_no_work() {
 }
 
 #[test]
-fn those_that_wait_for_their_turn_take_nobody_elses_room() {
+fn flushes_that_wait_for_their_turn_use_no_other_requests_limit() {
     let mut server = Server::within(Limits {
         queued_bytes: 300,
         ..Limits::default()
     });
-    // Somebody else is there.
+    // The server is busy.
     assert_eq!(server.value("c", 5), None);
     let sent: Vec<u64> = (0..60)
         .map(|_| {
@@ -287,7 +287,7 @@ fn those_that_wait_for_their_turn_take_nobody_elses_room() {
     for kind in busy {
         assert!(matches!(&kind, Kind::Busy(_)), "{kind:?}");
     }
-    // Who asks the wrong server isn't told to ask it again.
+    // A request for the wrong server is not refused as busy.
     let elsewhere = server.send_to(9, 1, flush("d", "1", 1));
     let kind = refused(server.answer(elsewhere));
     assert!(matches!(kind, Kind::NotServed(_)), "{kind:?}");
@@ -324,7 +324,7 @@ fn large_values_are_as_much_work_as_many_cells() {
     let waits_behind = |value: &'static str| {
         let mut server = Server::within(Limits::default());
         server.settle();
-        // Somebody else is there.
+        // The server is busy.
         server.send(Ask::Get(v1::GetRequest {
             start_ts: 5,
             cells: vec![cell("c")],

@@ -87,7 +87,7 @@ fn nothing_above_the_lease_is_answered() {
         for ask in all(asked) {
             let id = server.send(ask.clone());
             match refused(server.answer(id)) {
-                // One-phase commits name an earlier start_ts, which is looked at first.
+                // One-phase commits name an earlier start_ts, which is checked first.
                 Kind::NotLeased(not) => assert!(
                     not.lease == until && until < not.asked && not.asked <= asked,
                     "{ask:?}: {not:?}"

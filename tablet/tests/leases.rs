@@ -35,7 +35,7 @@ fn what_was_sent_to_one_worker_is_not_sent_to_another_before_its_lease_ends() {
     let id = server.send(asking(2, 5000, 0));
     server.settle();
     assert!(server.answer(id).is_none());
-    // Acknowledged, and changed again: it is somebody's turn at once.
+    // Acknowledged, and changed again: it is sent at once.
     acknowledge(&mut server, "c", 14, 15);
     assert!(server.answer(id).is_none());
     server.put("c", "y", 16, 17);
@@ -93,7 +93,7 @@ fn a_lease_that_begins_anew_lasts_on() {
     assert_eq!(rows(&server.ask(asking(1, 0, 0))), [found("b", 11)]);
 }
 
-/// A column that nobody runs for must not keep others' changes from being found.
+/// A column without observers must not keep others' changes from being found.
 #[test]
 fn many_changes_of_another_column_hide_none() {
     let mut server = observing();

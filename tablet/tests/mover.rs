@@ -33,7 +33,7 @@ impl Arrivals for Two {
 
 /// Otherwise the other tablet would be closed for longer than its owner waits.
 #[tokio::test]
-async fn an_owner_that_does_not_answer_keeps_no_other_one_waiting() {
+async fn an_owner_that_does_not_respond_delays_no_other() {
     let listener = |port| TcpListener::bind(("127.0.0.1", port)).unwrap();
     // It accepts connections, and never responds.
     let silent = listener(0);

@@ -15,7 +15,7 @@ use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 
 #[test]
-fn all_of_it_comes_along_and_the_owner_says_where_it_is() {
+fn the_receiver_gets_all_of_a_tablet_and_the_owner_names_it() {
     let mut two = Two::new();
     two.owner.ask(prewrite("d", "locked", 16));
     assert_eq!(two.begin(1), None);
@@ -101,7 +101,7 @@ fn nobody_serves_it_between_the_last_piece_and_the_decision() {
 }
 
 #[test]
-fn an_owner_that_hears_nothing_serves_on_and_the_other_one_gives_up() {
+fn an_owner_without_requests_serves_on_and_the_receiver_gives_up() {
     let mut two = Two::new();
     two.begin(1);
     let take = two.copy();
@@ -130,7 +130,7 @@ fn restarts_are_settled_by_what_the_owner_has_written() {
     assert_eq!(taken(&two.carry(&take)), v1::Taken::Stays);
     assert_eq!(tablets(&two.owner), [(1, 1)]);
 
-    // It has decided, and the other one hears of it after its own restart.
+    // It has decided, and the receiver gets the response after its own restart.
     let mut two = Two::new();
     two.begin(1);
     let take = two.copy();
@@ -243,7 +243,7 @@ fn a_tablet_that_changes_otherwise_stays() {
 }
 
 #[test]
-fn silence_ends_a_copy_and_another_start_of_the_owner_at_once() {
+fn a_copy_ends_without_responses_and_at_once_when_the_owner_restarts() {
     let mut two = Two::new();
     two.begin(1);
     for _ in 0..120 {
@@ -273,7 +273,7 @@ fn silence_ends_a_copy_and_another_start_of_the_owner_at_once() {
 }
 
 #[test]
-fn the_other_one_refuses_what_the_owner_refused() {
+fn the_receiver_refuses_what_the_owner_refused() {
     let mut two = Two::new();
     two.raise_barrier_of_owner(14);
     two.begin(1);
@@ -284,7 +284,7 @@ fn the_other_one_refuses_what_the_owner_refused() {
 }
 
 #[test]
-fn what_is_left_goes_when_a_full_disk_has_room_again_though_nobody_writes() {
+fn left_rows_are_removed_when_a_full_disk_has_room_again_without_writes() {
     let mut two = Two::new();
     two.begin(1);
     two.hand_over();
@@ -307,8 +307,8 @@ fn what_the_owner_refuses_when_it_hands_over_is_refused_from_then_on() {
     let mut two = Two::new();
     two.begin(1);
     let take = two.copy();
-    // Behind the last chunk. The owner may report now that no lock below this is left or will come; the other one has not heard
-    // of it.
+    // Behind the last chunk. The owner may report now that no lock below this is left or will come, which the receiver doesn't
+    // know.
     two.raise_barrier_of_owner(14);
     assert_eq!(two.owner.core.report().barrier, 14);
     assert_eq!(taken(&two.carry(&take)), v1::Taken::Moved);
@@ -320,7 +320,7 @@ fn what_the_owner_refuses_when_it_hands_over_is_refused_from_then_on() {
 
 /// What was decided and refused is not known to the disk, and is decided again with the chunk.
 #[test]
-fn what_the_owner_refused_comes_along_though_a_full_disk_refuses_the_last_chunk_once() {
+fn the_owners_barrier_arrives_though_a_full_disk_refuses_the_last_chunk_once() {
     let mut two = Two::new();
     two.raise_barrier_of_owner(14);
     two.begin(1);
@@ -360,12 +360,12 @@ fn chunks_of_two_copies_are_not_put_together() {
     two.begin(1);
     let first = two.call();
     two.carry(&first);
-    // The owner hears nothing, serves on, and somebody writes.
+    // The owner gets no requests, serves on, and a client writes.
     two.owner
         .core
         .tick(Duration::from_secs(3), &mut two.owner.replies);
     two.owner.put("b", "2", 30, 31);
-    // A second one of the first request was long on its way: it begins another copy, of which the other one knows nothing.
+    // A second copy of the first request is late: it begins another copy of the tablet, which the receiver doesn't know.
     let late = two.owner.send_as_it_is(first.request.into());
     assert!(two.owner.answer(late).is_some());
     let next = two.call();
@@ -374,7 +374,7 @@ fn chunks_of_two_copies_are_not_put_together() {
     };
     assert!(!chunk.over.is_empty(), "{chunk:?}");
     assert_eq!(tablets(&two.other), []);
-    // The copy that nobody wants ends, and an attempt that is made anew has all.
+    // The copy without requests ends, and a new attempt has all.
     two.owner
         .core
         .tick(Duration::from_secs(3), &mut two.owner.replies);
@@ -468,7 +468,7 @@ fn a_full_disk_takes_it_that_a_tablet_is_served() {
     let mut two = Two::new();
     two.begin(1);
     let take = two.copy();
-    // Its owner gives it away: nobody else can serve it.
+    // Its owner gives it away: only the receiver can serve it.
     two.ask(&take);
     assert_eq!(two.other.commit_group_short_of_room(), 1);
     assert_eq!(tablets(&two.other), [(1, 2)]);
@@ -492,7 +492,7 @@ fn a_copy_is_given_up_when_the_master_knows_that_another_server_has_the_tablet()
 }
 
 #[test]
-fn the_next_piece_is_asked_for_while_one_is_written() {
+fn the_next_chunk_is_requested_while_one_is_written() {
     let limits = percolator_tablet::Limits {
         move_bytes: 1,
         ..percolator_tablet::Limits::default()

@@ -136,7 +136,7 @@ fn a_server_whose_disk_failed_answers_no_reads_from_its_cache() {
 }
 
 #[test]
-fn another_life_of_the_server_prewrites_and_says_which_it_is() {
+fn another_incarnation_prewrites_and_reports_its_number() {
     let mut server = Server::new();
     server.start_again();
     let Body::Prewrite(answer) = server.ask(one_phase("b", "new", 10, 12)) else {

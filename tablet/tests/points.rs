@@ -96,7 +96,7 @@ fn a_record_that_waited_for_room_takes_nothing_back() {
 }
 
 #[test]
-fn what_nobody_needs_is_collected_and_what_became_of_it_is_no_longer_known() {
+fn garbage_is_collected_and_the_outcome_of_its_transactions_is_not_known_then() {
     let mut server = Server::new();
     for (start, commit) in [(10, 11), (12, 13), (14, 15)] {
         server.put("b", "value", start, commit);

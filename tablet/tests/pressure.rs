@@ -162,7 +162,7 @@ fn requests_that_wait_for_a_row_are_bounded_by_their_bytes() {
     // The first one is decided, and 16 of 4 MiB wait.
     assert_eq!(refusals.len(), 33, "{:?}", refusals.first());
     assert!(refusals[0].contains("wait"), "{}", refusals[0]);
-    // Who asks the wrong server isn't told to ask it again.
+    // A request for the wrong server is not refused as busy.
     let elsewhere = server.send_to(9, 1, ask(70));
     let kind = refused(server.answer(elsewhere));
     assert!(matches!(kind, Kind::NotServed(_)), "{kind:?}");

@@ -1,4 +1,4 @@
-//! A tablet server that takes long to read its log says that it lives, and isn't ready.
+//! A tablet server that takes long to read its log passes the liveness probe, and isn't ready.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};

@@ -87,7 +87,7 @@ fn sizes_follow_what_is_written_and_a_start_knows_them() {
 }
 
 #[test]
-fn a_tablet_above_the_limit_says_where_half_of_it_lies() {
+fn a_tablet_above_the_limit_reports_the_row_at_half_of_it() {
     let mut server = Server::new();
     for number in 0..60 {
         // The first rows are the long ones.
@@ -120,7 +120,7 @@ fn a_tablet_above_the_limit_says_where_half_of_it_lies() {
         is_about(first.bytes + second.bytes, bytes),
         "{first:?} {second:?}"
     );
-    // Each is looked at again.
+    // Each is counted again.
     wait(&mut server);
     let (first, second) = (size_of(&server, 1), size_of(&server, 2));
     assert!(

@@ -114,7 +114,7 @@ fn both_parts_have_their_rows_at_the_next_epoch() {
 }
 
 #[test]
-fn who_asks_at_the_old_epoch_hears_of_both_parts() {
+fn a_request_at_the_old_epoch_gets_both_parts() {
     let mut server = Server::new();
     server.create(7, "m", "p");
     server.create(8, "q", "");
@@ -159,7 +159,7 @@ fn a_lock_of_before_is_met_and_committed_after() {
 }
 
 #[test]
-fn a_request_that_waits_for_its_row_while_its_tablet_is_split_is_told_so() {
+fn a_request_that_waits_for_its_row_while_its_tablet_is_split_is_refused() {
     let mut server = Server::new();
     let first = server.send(prewrite("k", "1", 10));
     let waits = server.send(prewrite("k", "2", 11));
@@ -227,7 +227,7 @@ fn what_was_split_is_merged_again_above_both_epochs() {
 }
 
 #[test]
-fn what_can_t_be_cut_says_why() {
+fn a_split_that_is_impossible_is_refused_with_a_reason() {
     let mut server = Server::new();
     server.create(4, "p", "");
     server.create(6, "m", "o");

@@ -92,7 +92,7 @@ fn commits_that_were_decided_before_are_found_by_the_request_after_the_next_one(
     let answered = server.answer(end);
     assert!(matches!(answered, Some(Body::Unobserve(it)) if it.was_observed && it.more));
     let second = server.core.take_group().expect("the commit");
-    // It looks before that is durable.
+    // It reads before that is durable.
     let looks = server.send(ask_unobserve());
     assert!(server.answer(looks).is_none(), "the commit isn't durable");
     server.commit_taken(&second);

@@ -110,7 +110,7 @@ fn what_is_whole_is_found_whole_before_and_after_collection() {
 }
 
 #[test]
-fn what_the_index_lacks_is_noticed() {
+fn entries_missing_in_the_index_are_noticed() {
     for (ts, says) in [
         (13, "13 this version hides older ones"),
         (15, "15 this version hides older ones"),
@@ -124,7 +124,7 @@ fn what_the_index_lacks_is_noticed() {
     }
 }
 
-/// What collection would go by, without a look at the data.
+/// What collection would use without reading the data.
 #[test]
 fn an_entry_that_names_another_version_is_noticed() {
     // An item that shares its key with its entry, and names a version of this time, with a short value of one byte or a

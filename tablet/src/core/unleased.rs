@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_taken_in_turn_and_once() {
+    fn keys_are_taken_in_turn_and_once() {
         let (mut unleased, now, tablet) = (Unleased::default(), Duration::ZERO, tablet(1, "m"));
         unleased.add(&place(), "lost".into());
         assert_eq!(unleased.take(&place(), &tablet, now, b"", 9), None);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tablet_with_other_rows_is_looked_at_again_and_so_is_any_after_some_time() {
+    fn entries_are_read_again_for_other_rows_and_after_some_time() {
         let now = Duration::ZERO;
         for (other, later) in [
             (tablet(2, "m"), now),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_are_looked_for_in_the_engine() {
+    fn too_many_keys_are_read_from_the_engine() {
         let mut unleased = Unleased::default();
         unleased.none(place(), &tablet(1, "m"), Duration::ZERO);
         for key in 0..=KEYS_MAX {

@@ -225,7 +225,7 @@ impl Server {
         group.len()
     }
 
-    /// Until nothing is left to do, nobody else being there.
+    /// Runs until nothing is left to do on an idle server.
     pub(crate) fn settle(&mut self) {
         self.core
             .tick(Duration::from_millis(100), &mut self.replies);

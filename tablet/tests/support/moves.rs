@@ -73,7 +73,7 @@ impl Two {
             .expect("something to ask")
     }
 
-    /// Asks the owner, and gives the other one the answer, which has yet to be written down.
+    /// Passes the call to the owner, and the response to the receiver, which has not written it down yet.
     pub(crate) fn ask(&mut self, call: &MoveCall) -> Body {
         let id = self.owner.send_as_it_is(call.request.clone().into());
         self.owner.settle();
