@@ -1,5 +1,6 @@
 //! Encodes results as responses.
 
+use percolator_protocol::actions::min_commit_ts;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
@@ -7,6 +8,7 @@ use prost::Message as _;
 
 use super::{Asker, Core, Reply};
 use crate::Refusal;
+use crate::decision::Decision;
 use crate::probe::{Limit, Note};
 
 impl Core {
@@ -74,6 +76,16 @@ impl Core {
         }
         self.queue.bytes += request.encoded_len();
         self.queue.reads.push((to, request, note));
+    }
+
+    /// The response, now that the batch is durable. Reads until now have not met the locks of a prewrite, so that their
+    /// snapshots count.
+    pub(super) fn durable_answer(&self, decision: &mut Decision) -> Option<Body> {
+        let mut answer = decision.answer.take();
+        if let (Some(Body::Prewrite(answer)), Some(start_ts)) = (&mut answer, decision.prewritten) {
+            answer.min_commit_ts = min_commit_ts(start_ts, self.state.read_ts()).as_u64();
+        }
+        answer
     }
 }
 

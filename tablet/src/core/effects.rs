@@ -1,8 +1,6 @@
 //! The effects of decisions in memory.
 
-use percolator_protocol::actions::min_commit_ts;
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_wire::v1::response::Body;
 
 use super::Core;
 use crate::decision::{Decision, TabletChange};
@@ -30,16 +28,6 @@ impl Core {
                 readers.hold(*hash, *commit_ts);
             }
         }
-    }
-
-    /// The response, now that the batch is durable. Reads until now have not met the locks of a prewrite, so that their
-    /// snapshots count.
-    pub(super) fn durable_answer(&self, decision: &mut Decision) -> Option<Body> {
-        let mut answer = decision.answer.take();
-        if let (Some(Body::Prewrite(answer)), Some(start_ts)) = (&mut answer, decision.prewritten) {
-            answer.min_commit_ts = min_commit_ts(start_ts, self.state.read_ts()).as_u64();
-        }
-        answer
     }
 
     /// Applies the rest of a durable decision.

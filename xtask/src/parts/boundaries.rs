@@ -119,7 +119,6 @@ const EDGES: [(&str, &[&str]); 3] = [
             "changes.rs",
             "convert.rs",
             "core/answer.rs",
-            "core/effects.rs",
             "core/flushes.rs",
             "core/mod.rs",
             "core/observing.rs",
