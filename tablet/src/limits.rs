@@ -91,17 +91,17 @@ impl Limits {
         waiting >= self.waiting && !mutants::on(Mutant::HeldReadsUnbounded)
     }
 
-    /// Whether so many bytes of requests that wait are enough.
+    /// Whether waiting requests have reached their limit of bytes.
     pub(crate) fn enough_queued(&self, bytes: usize) -> bool {
         bytes >= self.queued_bytes && !mutants::on(Mutant::QueuedBytesUnbounded)
     }
 
-    /// Whether so many bytes of decided batches are enough.
+    /// Whether decided batches have reached their limit of bytes.
     pub(crate) fn enough_decided(&self, bytes: usize) -> bool {
         bytes >= self.decided_bytes && !mutants::on(Mutant::DecidedBytesUnbounded)
     }
 
-    /// Whether batches of so many bytes may go to the disk together.
+    /// Whether batches of this many bytes may go to the disk together.
     pub(crate) fn is_a_group(&self, bytes: usize) -> bool {
         bytes <= self.group_bytes || mutants::on(Mutant::GroupsUnbounded)
     }
