@@ -262,7 +262,7 @@ impl Tablet {
         let (tablet, world2) = (self.clone(), world.clone());
         let learn = move |told: &v1::HeartbeatResponse| {
             tablet.act(&world2, &running, |runner, now| {
-                runner.heartbeat_answered(now, told)
+                runner.heartbeat_answered(now, told);
             });
         };
         let (tablet, world2) = (self.clone(), world.clone());
