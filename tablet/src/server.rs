@@ -189,10 +189,7 @@ impl Server {
         let tasks = background_tasks(&beat.master, shared.clone(), committed)?;
         let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
         let heartbeats = shared.clone().heartbeats(beat, folder);
-        let stalled = {
-            let (engine, stall_max) = (engine.clone(), options.disk_stall_max);
-            async move { stall.exceeds(stall_max, || engine.signs_of_life()).await }
-        };
+        let stalled = stalled(stall, options.disk_stall_max, engine.clone());
         let drained = drained(shutdown, shared.clone(), options.drain_on_stop);
         let ending = ending(drained, stopped, stalled);
         let (ended, end) = oneshot::channel();
@@ -239,6 +236,11 @@ fn background_tasks(
 async fn drained(shutdown: impl Future<Output = ()>, shared: Arc<Shared>, longest: Duration) {
     shutdown.await;
     shared.move_tablets_off(longest).await;
+}
+
+/// Waits until the disk has stalled for `longest`. Returns the failure.
+async fn stalled(stall: StallWatch, longest: Duration, engine: Arc<dyn Engine>) -> String {
+    stall.exceeds(longest, || engine.signs_of_life()).await
 }
 
 /// Waits until the server is drained, or its disk has failed or stalls. Returns the failure.

@@ -55,6 +55,45 @@ fn status(answer: Option<Body>) -> Status {
     }
 }
 
+/// The requests that a frozen tablet refuses.
+fn refused_requests() -> [Ask; 7] {
+    let get_one = v1::GetOneRequest {
+        tablet_id: 1,
+        epoch: 1,
+        start_ts: 25,
+        row: "b".into(),
+        column: "c".into(),
+        bypass: Vec::new(),
+    };
+    let mut one_phase = prewrite("d", "1", 40);
+    if let Ask::Prewrite(ask) = &mut one_phase {
+        ask.one_phase = Some(v1::OnePhase {
+            commit_ts: 50,
+            incarnation: INCARNATION,
+        });
+    }
+    [
+        Ask::GetOne(get_one),
+        Ask::Get(v1::GetRequest {
+            start_ts: 25,
+            cells: vec![cell("b")],
+            ..Default::default()
+        }),
+        Ask::Scan(v1::ScanRequest {
+            start_ts: 25,
+            ..Default::default()
+        }),
+        prewrite("c", "1", 40),
+        one_phase,
+        commit(30, 35),
+        Ask::KeepAlive(v1::KeepAliveRequest {
+            primary: Some(cell("b")),
+            start_ts: 30,
+            ttl_ms: 9000,
+        }),
+    ]
+}
+
 #[test]
 fn a_frozen_tablet_reports_how_transactions_ended_and_commits_none() {
     let mut server = Server::new();
@@ -68,41 +107,7 @@ fn a_frozen_tablet_reports_how_transactions_ended_and_commits_none() {
             v1::TabletState::Frozen,
             "the master gets it"
         );
-        let get_one = v1::GetOneRequest {
-            tablet_id: 1,
-            epoch: 1,
-            start_ts: 25,
-            row: "b".into(),
-            column: "c".into(),
-            bypass: Vec::new(),
-        };
-        let mut one_phase = prewrite("d", "1", 40);
-        if let Ask::Prewrite(ask) = &mut one_phase {
-            ask.one_phase = Some(v1::OnePhase {
-                commit_ts: 50,
-                incarnation: INCARNATION,
-            });
-        }
-        for ask in [
-            Ask::GetOne(get_one),
-            Ask::Get(v1::GetRequest {
-                start_ts: 25,
-                cells: vec![cell("b")],
-                ..Default::default()
-            }),
-            Ask::Scan(v1::ScanRequest {
-                start_ts: 25,
-                ..Default::default()
-            }),
-            prewrite("c", "1", 40),
-            one_phase,
-            commit(30, 35),
-            Ask::KeepAlive(v1::KeepAliveRequest {
-                primary: Some(cell("b")),
-                start_ts: 30,
-                ttl_ms: 9000,
-            }),
-        ] {
+        for ask in refused_requests() {
             let id = server.send(ask.clone());
             let kind = refused(server.answer(id));
             assert!(
