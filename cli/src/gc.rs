@@ -363,7 +363,7 @@ fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
         "table_deleting" => (
             "safe point",
             OBSTACLE,
-            "start what it waits for; or, if its tablets are lost for good, `percolator table delete --give-up-lost`"
+            "start what it waits for; or, if its tablets are lost for good, `percolator table delete --accept-data-loss`"
                 .to_owned(),
         ),
         "oracle" => ("barrier", OBSTACLE, "start it again".to_owned()),
@@ -374,7 +374,7 @@ fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
         "tablets_lost" => (
             "safe point",
             OBSTACLE,
-            "bring its folder back; or give up what is lost: `percolator table delete --give-up-lost` of these tables".to_owned(),
+            "bring its folder back; or give up what is lost: `percolator table delete --accept-data-loss` of these tables".to_owned(),
         ),
         _ if start_ts != Timestamp::ZERO => (
             "safe point",

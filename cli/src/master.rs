@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// tablet servers of the cluster. The list is the authority: rows that none of them has are gone. Without --yes the command
     /// shows what the state would have, and what is in the way.
     ///
-    /// Ends with 7 where something is in the way, or lost and not given up.
+    /// Exit code 7: a problem prevents the rebuild, or rows are lost and --accept-data-loss is missing.
     #[command(after_help = "\
 Examples:
   percolator master rebuild --server tablet-0 --server tablet-1         show what would be rebuilt
@@ -50,7 +50,7 @@ pub(crate) struct RebuildArgs {
     /// Go on although rows are lost: empty tablets take their place, and transactions that were decided there are rolled back
     /// in other tables.
     #[arg(long)]
-    give_up_lost: bool,
+    accept_data_loss: bool,
     /// Write the state, and let the master go on with it.
     #[arg(long)]
     yes: bool,
@@ -64,20 +64,20 @@ pub(crate) async fn run(
     let Command::Rebuild(args) = command;
     let rebuild = MasterRebuild {
         write: args.yes,
-        give_up_lost: args.give_up_lost,
+        accept_data_loss: args.accept_data_loss,
         tablet_servers: args.names()?,
     };
     let rebuilt = Admin::connect(cluster)?.rebuild_master(rebuild).await?;
     output.result(&text(&rebuilt), &json(&rebuilt))?;
     let in_the_way =
-        !rebuilt.problems.is_empty() || !(rebuilt.losses.is_empty() || args.give_up_lost);
+        !rebuilt.problems.is_empty() || !(rebuilt.losses.is_empty() || args.accept_data_loss);
     output.note(match (rebuilt.written, in_the_way) {
-        (true, _) => "the state is written: the master goes on with it",
-        (false, false) => "nothing is changed: say --yes to write this state",
+        (true, _) => "the state was written: the master continues with it",
+        (false, false) => "nothing was changed: --yes writes this state",
         (false, true) if rebuilt.problems.is_empty() => {
-            "nothing is changed: say --give-up-lost if what is lost may be gone"
+            "nothing was changed: --accept-data-loss writes the state without the lost rows"
         }
-        (false, true) => "nothing is changed: mend the problems first",
+        (false, true) => "nothing was changed: solve the problems first",
     });
     Ok(answered(!in_the_way))
 }

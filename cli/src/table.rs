@@ -87,7 +87,7 @@ Examples:
     /// The space comes when the retention is over, as for every version that is hidden (`percolator gc status`). A tablet
     /// server that is away is named, with exit code 5: the deletion goes on by itself when it is back.
     #[command(
-        after_help = "Examples:\n  percolator table delete accounts\n  percolator table delete accounts --yes --give-up-lost"
+        after_help = "Examples:\n  percolator table delete accounts\n  percolator table delete accounts --yes --accept-data-loss"
     )]
     Delete {
         /// Its name.
@@ -96,7 +96,7 @@ Examples:
         /// Delete it although a tablet server has lost tablets of it, for good. Locks in other tables about which these would
         /// have decided are rolled back: what was committed in both may be kept by half.
         #[arg(long)]
-        give_up_lost: bool,
+        accept_data_loss: bool,
         /// Don't ask. Without a terminal nobody can be asked, and it is needed.
         #[arg(long, short = 'y')]
         yes: bool,
@@ -228,9 +228,11 @@ pub(crate) async fn run(
             }
         }
         Command::Delete {
-            name, give_up_lost, ..
+            name,
+            accept_data_loss,
+            ..
         } => {
-            if give_up_lost {
+            if accept_data_loss {
                 client.delete_lost_table(&name).await?
             } else {
                 client.delete_table(&name).await?

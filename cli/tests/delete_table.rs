@@ -148,7 +148,7 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
         (readiness().status == 200).then_some(())
     });
     cluster
-        .run(&["table", "delete", "b", "--yes", "--give-up-lost"])
+        .run(&["table", "delete", "b", "--yes", "--accept-data-loss"])
         .ok();
     for table in ["a", "b"] {
         until_dropped(&cluster, table);

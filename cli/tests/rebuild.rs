@@ -255,18 +255,18 @@ fn a_master_that_loses_its_folder_is_rebuilt_by_a_person() {
     assert!(shown.err.contains("say --yes"), "{shown:?}");
     cluster
         .run(&rebuild(&SERVERS[..2], &["--yes"]))
-        .refused(7, &["mend the problems first"]);
+        .refused(7, &["solve the problems first"]);
     let unheard = [&SERVERS[..], &["tablet-9"]].concat();
     cluster
         .run(&rebuild(&unheard, &["--yes"]))
-        .refused(7, &["mend the problems first"]);
+        .refused(7, &["solve the problems first"]);
     let names = cluster.data_dir.join("../names.txt");
     std::fs::write(&names, SERVERS.join("\n")).expect("written");
     let names = names.to_str().expect("text");
     let from = ["master", "rebuild", "--servers-from", names, "--yes"];
     let said = cluster.run(&from);
     assert!(said.status.success(), "{said:?}");
-    assert!(said.err.contains("the state is written"), "{said:?}");
+    assert!(said.err.contains("the state was written"), "{said:?}");
 
     // Servers wait for leases that nobody knows any more.
     wait_for("the row", || {

@@ -406,18 +406,18 @@ impl Client {
         self.delete(name, true).await
     }
 
-    async fn delete(&self, name: &str, give_up_lost: bool) -> Result<(), Error> {
+    async fn delete(&self, name: &str, accept_data_loss: bool) -> Result<(), Error> {
         let missing = |error: &MasterError| matches!(error, MasterError::NotFound(_));
         let request_timeout = self.options.request_timeout;
         let ids = self
             .router
-            .ids_to_delete(name, give_up_lost, request_timeout)
+            .ids_to_delete(name, accept_data_loss, request_timeout)
             .await?;
         for table_id in ids {
             let request = v1::DeleteTableRequest {
                 name: name.to_owned(),
                 table_id,
-                give_up_lost,
+                accept_data_loss,
             };
             let transport = &self.router.world.transport;
             let ask = || transport.delete_table(request.clone());

@@ -149,7 +149,7 @@ fn tablet(
 pub(crate) fn ids_to_delete(
     listing: &v1::DirectoryResponse,
     name: &str,
-    give_up_lost: bool,
+    accept_data_loss: bool,
 ) -> Option<Vec<u32>> {
     let named: Vec<_> = listing.tables.iter().filter(|it| it.name == name).collect();
     let is_deleting = |table: &&v1::TableInfo| table.state() == v1::TableState::Deleting;
@@ -161,7 +161,7 @@ pub(crate) fn ids_to_delete(
     if !waiting.is_empty() {
         return Some(waiting);
     }
-    let given_up = ids(&mut deleting().filter(|_| give_up_lost));
+    let given_up = ids(&mut deleting().filter(|_| accept_data_loss));
     let live = named.iter().find(|table| !is_deleting(table));
     // What is given up is rather something that waits, for reasons that only the master knows, than a table that lacks nothing.
     let is_meant = |table: &v1::TableInfo| given_up.is_empty() || lacks_any(listing, table.id);
@@ -297,7 +297,7 @@ mod tests {
             (&[], None, None),
         ] {
             let listing = listing(tables);
-            let meant = |give_up_lost| ids_to_delete(&listing, "t", give_up_lost);
+            let meant = |accept_data_loss| ids_to_delete(&listing, "t", accept_data_loss);
             assert_eq!(meant(false), deleted.map(|id| vec![id]), "{tables:?}");
             assert_eq!(meant(true), given_up.map(|id| vec![id]), "{tables:?}");
         }

@@ -154,14 +154,14 @@ impl Router {
     pub(crate) async fn ids_to_delete(
         &self,
         name: &str,
-        give_up_lost: bool,
+        accept_data_loss: bool,
         request_timeout: Duration,
     ) -> Result<Vec<u32>, Error> {
         let deadline = self.deadline(request_timeout);
         let find = || {
             let asked = async {
                 let listing = self.listing(deadline).await?;
-                Ok(cluster::ids_to_delete(&listing, name, give_up_lost).map(Ok))
+                Ok(cluster::ids_to_delete(&listing, name, accept_data_loss).map(Ok))
             };
             asked.boxed()
         };

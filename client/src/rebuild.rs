@@ -17,7 +17,7 @@ pub struct MasterRebuild {
     pub write: bool,
     /// It is written although something is lost: empty tablets take the place of lost rows, and locks in other tables about
     /// which these would decide are rolled back.
-    pub give_up_lost: bool,
+    pub accept_data_loss: bool,
 }
 
 /// The state that is rebuilt, or would be.
@@ -88,12 +88,12 @@ impl Admin {
         let MasterRebuild {
             tablet_servers,
             write,
-            give_up_lost,
+            accept_data_loss,
         } = rebuild;
         let request = v1::RebuildRequest {
             tablet_servers,
             write,
-            give_up_lost,
+            accept_data_loss,
         };
         let answer = self.network.rebuild(request).await.map_err(error)?;
         Ok(answer.into())

@@ -168,7 +168,7 @@ pub struct Deletion<'a> {
     /// Its id, where another table of its name isn't meant.
     pub table: Option<u32>,
     /// What its owners have lost of it is given up.
-    pub give_up_lost: bool,
+    pub accept_data_loss: bool,
 }
 
 impl<'a> Deletion<'a> {
@@ -177,7 +177,7 @@ impl<'a> Deletion<'a> {
         Self {
             name,
             table: None,
-            give_up_lost: false,
+            accept_data_loss: false,
         }
     }
 }

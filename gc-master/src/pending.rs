@@ -50,7 +50,7 @@ pub struct Creation {
 pub struct Removal {
     name: String,
     table: Option<u32>,
-    give_up_lost: bool,
+    accept_data_loss: bool,
     begun: Option<Begun>,
 }
 
@@ -133,7 +133,7 @@ impl Removal {
         Self {
             name: deletion.name.to_owned(),
             table: deletion.table,
-            give_up_lost: deletion.give_up_lost,
+            accept_data_loss: deletion.accept_data_loss,
             begun: None,
         }
     }
@@ -154,7 +154,7 @@ impl Removal {
                 let deletion = Deletion {
                     name: &self.name,
                     table: self.table,
-                    give_up_lost: self.give_up_lost,
+                    accept_data_loss: self.accept_data_loss,
                 };
                 let table = directory.delete_table(now, &deletion)?;
                 *self.begun.insert(Begun::of(table, now))

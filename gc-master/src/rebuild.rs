@@ -76,9 +76,9 @@ impl Directory {
         let named: BTreeSet<&str> = request.tablet_servers.iter().map(String::as_str).collect();
         let mut plan = Plan::new(&self.lost, now, &named);
         let (mut state, mut rebuilt) = plan.state();
-        state.unknown_are_gone = request.give_up_lost;
+        state.unknown_are_gone = request.accept_data_loss;
         let may_write =
-            plan.problems.is_empty() && (plan.losses.is_empty() || request.give_up_lost);
+            plan.problems.is_empty() && (plan.losses.is_empty() || request.accept_data_loss);
         rebuilt.problems = plan.problems;
         rebuilt.losses = plan.losses;
         rebuilt.servers = plan.servers;

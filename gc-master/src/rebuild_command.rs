@@ -13,7 +13,7 @@ pub struct RebuildCommand {
     /// The state is written, if nothing is in the way. Otherwise nothing is changed.
     pub write: bool,
     /// It is written although something is lost: empty tablets take the place of lost rows.
-    pub give_up_lost: bool,
+    pub accept_data_loss: bool,
 }
 
 /// What a rebuilt state has, for people.

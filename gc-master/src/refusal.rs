@@ -94,7 +94,7 @@ pub enum Refusal {
         "the folder of {server} is older than what it had before: it has reported {what} {reported}, and the folder ends at \
          {what} {has}. \
          One server can't be brought back to an earlier state alone: bring its last folder or volume back; or start it \
-         with an empty folder, and give up the tables that had tablets there, `percolator table delete --give-up-lost`"
+         with an empty folder, and give up the tables that had tablets there, `percolator table delete --accept-data-loss`"
     )]
     OlderFolder {
         server: String,

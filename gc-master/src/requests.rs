@@ -207,7 +207,7 @@ fn delete_table(request: v1::DeleteTableRequest) -> impl Awaited<v1::DeleteTable
     let mut removal = Removal::new(&Deletion {
         name: &request.name,
         table: Some(request.table_id).filter(|id| *id != 0),
-        give_up_lost: request.give_up_lost,
+        accept_data_loss: request.accept_data_loss,
     });
     move |directory: &mut Directory, now| {
         let removed = removal.go_on(directory, now)?;
@@ -361,7 +361,7 @@ fn rebuild(
     let command = RebuildCommand {
         tablet_servers: request.tablet_servers,
         write: request.write,
-        give_up_lost: request.give_up_lost,
+        accept_data_loss: request.accept_data_loss,
     };
     let rebuilt = directory.rebuild(now, &command)?;
     let servers = rebuilt.servers.into_iter().map(|it| v1::RebuiltServer {

@@ -100,7 +100,7 @@ impl Directory {
     /// in other tables yet, and the table's tablets alone know that they did: so they are dropped when the safe point has
     /// passed the time at which all were frozen (`protocol::safe_point`). The table is gone once the state no longer has it.
     ///
-    /// `give_up_lost`: tablets that their owners don't have when they report the next time are replaced by empty ones, frozen at
+    /// `accept_data_loss`: tablets that their owners don't have when they report the next time are replaced by empty ones, frozen at
     /// once. These answer for every transaction that it was rolled back, so that the table can be deleted to the end.
     ///
     /// Without an id, a table of this name whose deletion waits for something is meant rather than another one.
@@ -111,7 +111,7 @@ impl Directory {
         let Deletion {
             name,
             table,
-            give_up_lost,
+            accept_data_loss,
         } = *deletion;
         self.check_settled(now)?;
         let state = self.state()?;
@@ -130,7 +130,7 @@ impl Directory {
             name: name.to_owned(),
         })?;
         // What is made anew has to be frozen, too.
-        let made_anew = give_up_lost && !state.may_drop(id) && self.lacks_frozen(id);
+        let made_anew = accept_data_loss && !state.may_drop(id) && self.lacks_frozen(id);
         let owners = self.tablets.owners_of(id).into_iter();
         let owners: BTreeSet<String> = owners.map(String::from).collect();
         if let Some(table) = self
@@ -149,12 +149,12 @@ impl Directory {
         self.settle(id);
         for owner in owners {
             let live = self.live.get(&owner);
-            if give_up_lost && live.is_some_and(|live| live.lists_version != 0) {
+            if accept_data_loss && live.is_some_and(|live| live.lists_version != 0) {
                 self.watch_missing(now, &owner);
             }
             self.command(now, &owner);
         }
-        if give_up_lost {
+        if accept_data_loss {
             self.watch_gaps(now);
         }
         Ok(id)

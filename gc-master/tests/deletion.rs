@@ -232,7 +232,7 @@ fn giving_up_goes_for_the_table_that_has_lost_something() {
     let left = of(second, &world);
     world.servers.insert("tablet-0".into(), left);
     world.beat_all();
-    assert_eq!(world.give_up_lost("a"), Ok(first));
+    assert_eq!(world.accept_data_loss("a"), Ok(first));
     assert_eq!(world.state().tables[&first].drop_at, None);
     assert_eq!(world.state().tables[&second].state, TableState::Ready);
     world.beat_all();
@@ -246,7 +246,7 @@ fn giving_up_goes_for_the_table_that_has_lost_something() {
         .unwrap()
         .retain(|_, tablet| tablet.table.0 == first);
     world.beat_all();
-    assert_eq!(world.give_up_lost("a"), Ok(second));
+    assert_eq!(world.accept_data_loss("a"), Ok(second));
     assert_eq!(world.state().tables[&first].drop_at, timed);
     world.beat_all();
     assert!(world.directory.is_frozen(second));
@@ -356,7 +356,7 @@ fn nothing_is_resolved_while_a_server_misses_what_it_had() {
     assert!(!world.directory.is_frozen(2), "nothing takes its place");
     // What comes back would serve until it is frozen.
     assert_eq!(collect(&mut world), ready);
-    assert_eq!(world.give_up_lost("b"), Ok(2));
+    assert_eq!(world.accept_data_loss("b"), Ok(2));
     world.beat_all();
     assert!(world.directory.is_frozen(2));
     world.time_deletions();
@@ -364,7 +364,7 @@ fn nothing_is_resolved_while_a_server_misses_what_it_had() {
     // Lost once more, now that it is frozen: what is made in its place has to be frozen, too.
     world.servers.get_mut("tablet-1").unwrap().clear();
     world.beat_all();
-    world.give_up_lost("b").unwrap();
+    world.accept_data_loss("b").unwrap();
     assert_eq!(world.state().tables[&2].drop_at, None);
     world.beat_all();
     world.beat_all();

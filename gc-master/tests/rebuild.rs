@@ -31,7 +31,7 @@ fn shown(world: &mut World, servers: &[&str]) -> Rebuilt {
     let request = RebuildCommand {
         tablet_servers: names(servers),
         write: false,
-        give_up_lost: false,
+        accept_data_loss: false,
     };
     let shown = world.directory.rebuild(world.now, &request).unwrap();
     assert!(!shown.written);

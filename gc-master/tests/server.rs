@@ -317,7 +317,7 @@ async fn a_master_without_a_state_waits_until_it_is_rebuilt() {
     let request = v1::RebuildRequest {
         tablet_servers: vec!["tablet-0".into()],
         write: true,
-        give_up_lost: true,
+        accept_data_loss: true,
     };
     loop {
         let rebuilt = master.rebuild(request.clone()).await.unwrap();

@@ -208,7 +208,7 @@ fn a_folder_that_was_lost_while_no_master_ran_is_noticed() {
     // Or it is given up.
     world.servers.get_mut("tablet-1").unwrap().remove(&2);
     settle(&mut world);
-    world.give_up_lost("a").unwrap();
+    world.accept_data_loss("a").unwrap();
     settle(&mut world);
     assert!(world.directory.is_frozen(1));
     world.pass_deletions();
@@ -281,7 +281,7 @@ fn rows_that_are_at_no_server_can_be_given_up() {
     world.freeze("a").unwrap();
     settle(&mut world);
     assert!(!world.directory.is_frozen(1));
-    world.give_up_lost("a").unwrap();
+    world.accept_data_loss("a").unwrap();
     settle(&mut world);
     assert!(world.directory.is_frozen(1));
     world.pass_deletions();
@@ -365,7 +365,7 @@ fn a_table_that_was_timed_can_lose_a_tablet_and_be_given_up() {
     settle(&mut world);
     assert!(world.state().tables[&1].drop_at.is_some());
     assert_eq!(lost(&world, "tablet-1").len(), 1);
-    world.give_up_lost("a").unwrap();
+    world.accept_data_loss("a").unwrap();
     assert_eq!(
         world.state().tables[&1].drop_at,
         None,

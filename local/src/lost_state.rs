@@ -51,7 +51,7 @@ pub(crate) async fn is_lost(masters: &str, tablet_servers: &[String]) -> bool {
     };
     let rebuild = MasterRebuild {
         write: false,
-        give_up_lost: false,
+        accept_data_loss: false,
         tablet_servers: tablet_servers.to_vec(),
     };
     admin.rebuild_master(rebuild).await.is_ok()

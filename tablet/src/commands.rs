@@ -241,7 +241,7 @@ fn check_new(state: &State, tablet: &Tablet, made: bool) -> Result<(), Refusal> 
     if made {
         return Err(invalid(format!(
             "tablet {id} of table {} ({}) is lost: this server has reported it before, and has another folder \
-             now; bring the folder back, or delete the table with --give-up-lost",
+             now; bring the folder back, or delete the table with --accept-data-loss",
             tablet.table.0, tablet.table_name
         )));
     }

@@ -22,7 +22,7 @@ pub(super) fn lost_tablets(server: &Server) -> Problem {
         action: format!(
             "stop {}, and bring its last data folder or volume back, not an older one; `percolator tablet list` \
              says which rows these are. Where there is none, give them up: `percolator table delete \
-             --give-up-lost`",
+             --accept-data-loss`",
             server.name
         ),
     }

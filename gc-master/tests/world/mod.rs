@@ -139,22 +139,22 @@ impl World {
     }
 
     /// As a person asks who names all servers that are up.
-    pub(crate) fn rebuild(&mut self, give_up_lost: bool) -> Rebuilt {
+    pub(crate) fn rebuild(&mut self, accept_data_loss: bool) -> Rebuilt {
         let names = self.servers.keys().filter(|name| !self.down.contains(name));
         let names: Vec<String> = names.cloned().collect();
-        self.rebuild_from(names, give_up_lost)
+        self.rebuild_from(names, accept_data_loss)
     }
 
     /// As a person asks. This world has no oracle, which is given up.
     pub(crate) fn rebuild_from(
         &mut self,
         tablet_servers: Vec<String>,
-        give_up_lost: bool,
+        accept_data_loss: bool,
     ) -> Rebuilt {
         let request = RebuildCommand {
             tablet_servers,
             write: true,
-            give_up_lost,
+            accept_data_loss,
         };
         let rebuilt = self.directory.rebuild(self.now, &request).unwrap();
         self.carry_out();
@@ -260,11 +260,11 @@ impl World {
     }
 
     /// The same, and gives up what is lost of it.
-    pub(crate) fn give_up_lost(&mut self, name: &str) -> Result<u32, Refusal> {
+    pub(crate) fn accept_data_loss(&mut self, name: &str) -> Result<u32, Refusal> {
         let result = self.directory.delete_table(
             self.now,
             &Deletion {
-                give_up_lost: true,
+                accept_data_loss: true,
                 ..Deletion::of(name)
             },
         );

@@ -24,7 +24,7 @@ impl Master {
                     tablet_servers: master.tablet_servers.lock().clone(),
                     write: true,
                     // Of a table whose creation was begun, the tablets that nobody has made.
-                    give_up_lost: true,
+                    accept_data_loss: true,
                 };
                 match runner.clone().rebuild(request).await {
                     Ok(answer) if !answer.written => {
