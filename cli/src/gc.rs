@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use percolator_client::{
-    Admin, GcChange, GcHolder, GcObstacle, GcStatus, GcTablet, Owner, Timestamp,
+    Admin, GcChange, GcHolder, GcObstacle, GcStatus, GcTablet, Timestamp, TxnOwner,
 };
 use serde_json::{Value, json};
 
@@ -150,7 +150,7 @@ pub(crate) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn owner_json(owner: &Owner) -> Value {
+pub(crate) fn owner_json(owner: &TxnOwner) -> Value {
     json!({
         "host": owner.host,
         "process": owner.process,

@@ -3,8 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use percolator_client::{Client, Error};
-use percolator_wire::v1::{Role, ServerInfo};
+use percolator_client::{Client, Error, ReportedServer, ServerRole};
 use serde_json::{Value, json};
 
 use crate::cells::Waiting;
@@ -107,10 +106,10 @@ pub(crate) async fn run(
 /// Until the server has no tablet left. Gives up when none has left for so long.
 async fn wait(
     client: &Client,
-    mut info: ServerInfo,
+    mut info: ReportedServer,
     request_timeout: Duration,
     output: Output,
-) -> anyhow::Result<ServerInfo> {
+) -> anyhow::Result<ReportedServer> {
     let mut since = Instant::now();
     let mut said = None;
     while !info.drained {
@@ -138,8 +137,8 @@ async fn wait(
     Ok(info)
 }
 
-fn waits_for(info: &ServerInfo) -> String {
-    let ServerInfo {
+fn waits_for(info: &ReportedServer) -> String {
+    let ReportedServer {
         server: name,
         waits_for,
         ..
@@ -160,7 +159,7 @@ fn waits_for(info: &ServerInfo) -> String {
 }
 
 /// What a server is, in a word.
-pub(crate) fn state(info: &ServerInfo) -> &'static str {
+pub(crate) fn state(info: &ReportedServer) -> &'static str {
     if info.stopping {
         return "stopping";
     }
@@ -174,7 +173,7 @@ pub(crate) fn state(info: &ServerInfo) -> &'static str {
     }
 }
 
-fn line(info: &ServerInfo) -> String {
+fn line(info: &ReportedServer) -> String {
     let (name, state) = (&info.server, state(info));
     format!(
         "{name} is {state}: {} tablet(s), {}",
@@ -183,7 +182,7 @@ fn line(info: &ServerInfo) -> String {
     )
 }
 
-fn json(info: &ServerInfo) -> Value {
+fn json(info: &ReportedServer) -> Value {
     json!({
         "server": info.server,
         "address": info.address,
@@ -200,7 +199,7 @@ fn json(info: &ServerInfo) -> Value {
 
 async fn list(client: &Client, output: Output) -> anyhow::Result<()> {
     let servers = client.cluster().await?.servers.into_iter();
-    let servers: Vec<_> = servers.filter(|it| it.role() == Role::Tablet).collect();
+    let servers: Vec<_> = servers.filter(|it| it.role == ServerRole::Tablet).collect();
     if output.format == crate::output::Format::Json {
         for server in &servers {
             output.line(&json(server).to_string())?;

@@ -515,6 +515,7 @@ mod tests {
                 start_row: (*start).into(),
                 end_row: (*end).into(),
                 epoch: 1,
+                frozen: deleting,
                 server: format!("tablet-{}", number % 2),
                 server_alive: *alive,
                 server_silence: None,

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{Choices, Cluster, block_on, rounds, signal, wait_for};
-use percolator_client::Client;
+use percolator_client::{Client, ServerRole};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
@@ -85,7 +85,7 @@ fn locks(cluster: &Cluster) -> usize {
         let client = Client::connect(&cluster.master).await.expect("a master");
         let mut found = 0;
         for server in client.servers().await.expect("the servers") {
-            if server.role() != v1::Role::Tablet {
+            if server.role != ServerRole::Tablet {
                 continue;
             }
             let mut after = None;
@@ -95,7 +95,7 @@ fn locks(cluster: &Cluster) -> usize {
                     after,
                     to: Some(v1::Addressee {
                         server: server.server.clone(),
-                        incarnation: server.incarnation,
+                        incarnation: server.incarnation.expect("a server that is up"),
                     }),
                 });
                 let answer = client.raw(&server.address, ask).await.expect("locks");

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
 
 use crate::Error;
 use crate::network::Network;
 use crate::router::{Router, master_message};
+use crate::session::LeaseRequest;
 use crate::transport::{MasterError, Transport as _};
 
 /// The master's side of a cluster.
@@ -51,9 +51,9 @@ pub struct GcStatus {
     pub servers: Vec<GcServer>,
 }
 
-/// Whose transactions they are.
+/// The process that runs a transaction, for a person to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owner {
+pub struct TxnOwner {
     /// Where the process runs.
     pub host: String,
     /// The process there.
@@ -64,18 +64,7 @@ pub struct Owner {
     pub label: String,
 }
 
-impl From<v1::Owner> for Owner {
-    fn from(owner: v1::Owner) -> Self {
-        Self {
-            host: owner.host,
-            process: owner.process,
-            application: owner.application,
-            label: owner.label,
-        }
-    }
-}
-
-impl fmt::Display for Owner {
+impl fmt::Display for TxnOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.application)?;
         if !self.label.is_empty() {
@@ -91,7 +80,7 @@ pub struct GcHolder {
     /// Its number.
     pub session: u64,
     /// Whose it is.
-    pub owner: Owner,
+    pub owner: TxnOwner,
     /// The barrier doesn't pass this.
     pub floor: Timestamp,
     /// Its oldest transactions, those that have lived for a while.
@@ -116,7 +105,7 @@ pub struct GcObstacle {
     /// Whose lock it is; zero: nobody's.
     pub start_ts: Timestamp,
     /// Who holds a gc-lock for that transaction, where it has lived for a while.
-    pub owner: Option<Owner>,
+    pub owner: Option<TxnOwner>,
     /// For how long it has been in the way; zero: unknown.
     pub since: Duration,
 }
@@ -175,6 +164,19 @@ pub struct GcSettings {
     pub paused: bool,
 }
 
+/// What a proxy reports of itself.
+#[derive(Clone, Debug)]
+pub struct ProxyIntroduction {
+    /// Its name.
+    pub server: String,
+    /// Where clients reach it: HOST:PORT.
+    pub address: String,
+    /// Where it serves metrics; empty: nowhere.
+    pub metrics_address: String,
+    /// It ends, and is to be forgotten.
+    pub leaving: bool,
+}
+
 impl Admin {
     /// Of the cluster whose master is at this address, HOST:PORT; of several masters, with commas between.
     ///
@@ -196,56 +198,7 @@ impl Admin {
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn gc_status(&self) -> Result<GcStatus, Error> {
-        let status = self.network.gc_status().await.map_err(error)?;
-        let ts = Timestamp::from_u64;
-        let holder = |holder: v1::GcHolder| GcHolder {
-            session: holder.session,
-            owner: holder.owner.unwrap_or_default().into(),
-            floor: ts(holder.floor),
-            transactions: holder.transactions.into_iter().map(ts).collect(),
-            lease: Duration::from_millis(holder.lease_ms.into()),
-            released: holder.released,
-        };
-        let obstacle = |obstacle: v1::GcObstacle| GcObstacle {
-            by: obstacle.by,
-            server: obstacle.server,
-            what: obstacle.what,
-            start_ts: ts(obstacle.start_ts),
-            owner: obstacle.owner.map(Owner::from),
-            since: Duration::from_millis(obstacle.since_ms),
-        };
-        let tablet = |tablet: v1::GcTablet| GcTablet {
-            tablet: tablet.tablet_id,
-            waiting: tablet.waiting,
-            collected: tablet.records,
-            bytes: tablet.bytes,
-        };
-        let server = |server: v1::GcServer| {
-            let progress = server.progress.unwrap_or_default();
-            GcServer {
-                server: server.server,
-                barrier: ts(server.barrier),
-                safe_point: ts(server.safe_point),
-                collected: server.collected,
-                collected_per_second: server.collected_per_second,
-                oldest: ts(progress.oldest),
-                tablets: progress.tablets.into_iter().map(tablet).collect(),
-            }
-        };
-        Ok(GcStatus {
-            retention: Duration::from_millis(status.retention_ms),
-            hold_max: status.hold_ms_max.map(Duration::from_millis),
-            paused: status.paused,
-            of_manifest: status.of_manifest,
-            now: ts(status.now),
-            barrier: ts(status.barrier),
-            safe_point: ts(status.safe_point),
-            resolved: ts(status.resolved_ts),
-            sessions: status.sessions,
-            holders: status.holders.into_iter().map(holder).collect(),
-            obstacles: status.obstacles.into_iter().map(obstacle).collect(),
-            servers: status.servers.into_iter().map(server).collect(),
-        })
+        self.network.gc_status().await.map_err(error)
     }
 
     /// Says that a proxy serves at `address`, or that it ends: `percolator status` and `top` find it by that. To be repeated
@@ -254,15 +207,17 @@ impl Admin {
     /// # Errors
     /// [`Error::Unavailable`]; [`Error::Invalid`]: the master refuses the name, or has too many.
     #[doc(hidden)]
-    pub async fn introduce_proxy(&self, request: v1::IntroduceProxyRequest) -> Result<(), Error> {
-        let introduced = self.network.introduce_proxy(request).await;
-        introduced.map(drop).map_err(error)
+    pub async fn introduce_proxy(&self, introduction: ProxyIntroduction) -> Result<(), Error> {
+        let introduced = self.network.introduce_proxy(introduction).await;
+        introduced.map_err(error)
     }
 
-    /// A session as clients hold one, for measurements.
+    /// Renews the lease of a session, as clients do, for measurements: how long it lasts.
     #[doc(hidden)]
-    pub async fn session(&self, request: v1::SessionRequest) -> Result<v1::SessionResponse, Error> {
-        self.network.session(request, None).await.map_err(error)
+    pub async fn renew_session(&self, request: LeaseRequest) -> Result<Duration, Error> {
+        let renewed = self.network.session(request.into(), None).await;
+        let lease_ms = renewed.map_err(error)?.lease_ms;
+        Ok(Duration::from_millis(lease_ms.into()))
     }
 
     /// Changes the settings that are given, durably and at once; the others stay. What then counts.
@@ -270,18 +225,7 @@ impl Admin {
     /// # Errors
     /// [`Error::Invalid`]: a value is out of bounds, or the cluster's manifest says it; [`Error::Unavailable`].
     pub async fn set_gc(&self, change: GcChange) -> Result<GcSettings, Error> {
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let request = v1::SetGcRequest {
-            retention_ms: change.retention.map(millis),
-            paused: change.paused,
-            hold_ms_max: change.hold_max.map(millis),
-        };
-        let set = self.network.set_gc(request).await.map_err(error)?;
-        Ok(GcSettings {
-            retention: Duration::from_millis(set.retention_ms),
-            hold_max: set.hold_ms_max.map(Duration::from_millis),
-            paused: set.paused,
-        })
+        self.network.set_gc(change).await.map_err(error)
     }
 }
 

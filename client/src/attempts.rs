@@ -5,17 +5,20 @@ use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use percolator_protocol::lease::NotLeased;
 use percolator_protocol::safe_point::TooOld;
-use percolator_wire::v1;
+use percolator_protocol::types::Tablet;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
+use percolator_wire::{Malformed, v1};
 
 use crate::connection::{Why, failed};
-use crate::directory::Group;
+use crate::convert::trace_context;
+use crate::group::RequestGroup;
 use crate::metrics;
 use crate::retry::Seen;
 use crate::router::{Answered, CallError, Deadline, Router};
 use crate::trace::Trace;
 use crate::transport::Lost;
+use crate::{Client, Error};
 
 /// Requests of one call that a server has at a time, where the call is too large for one.
 const AT_A_TIME: usize = 2;
@@ -98,8 +101,8 @@ impl Router {
         mut request: v1::Request,
         deadline: Deadline,
     ) -> Attempt {
-        let step = trace.asking(address, &request, &self.directory());
-        request.trace = step.context().map(Box::new);
+        let step = trace.asking(address, &request, &self.locations());
+        request.trace = trace_context(step.context()).map(Box::new);
         let attempt = self.send_request(address, request, deadline).await;
         step.answered(&attempt);
         attempt
@@ -166,22 +169,31 @@ impl Router {
         if not.known_epoch <= not.asked_epoch || not.tablets.is_empty() {
             return Attempt::Again(why);
         }
-        if let Some(to) = not.moved_to {
-            let server = to.server.unwrap_or_default();
-            let why = format!("{why}: it was handed over to {}", server.server);
-            self.world
-                .directory
-                .write()
-                .learn_move(&server, &to.address, not.tablets);
+        let tablets: Result<Vec<Tablet>, Malformed> =
+            not.tablets.into_iter().map(Tablet::try_from).collect();
+        let tablets = match tablets {
+            Ok(tablets) => tablets,
+            Err(error) => return Attempt::Again(format!("{why}: {error}")),
+        };
+        let mut locations = self.world.locations.write();
+        let Some(to) = not.moved_to else {
+            locations.learn_cut(address, tablets);
             return Attempt::Moved(why);
-        }
-        self.world.directory.write().learn_cut(address, not.tablets);
-        Attempt::Moved(why)
+        };
+        let Some(v1::Addressee {
+            server,
+            incarnation,
+        }) = to.server
+        else {
+            return Attempt::Again(format!("{why}: it names no server that has it"));
+        };
+        locations.learn_move(&server, incarnation, &to.address, tablets);
+        Attempt::Moved(format!("{why}: it was handed over to {server}"))
     }
 
     async fn attempt(
         &self,
-        group: Group,
+        group: RequestGroup,
         build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
         deadline: Deadline,
     ) -> (Vec<usize>, Attempt) {
@@ -196,7 +208,7 @@ impl Router {
     /// Sends each of these requests once. A server has so many of them at a time.
     pub(crate) async fn attempts(
         &self,
-        mut groups: Vec<Group>,
+        mut groups: Vec<RequestGroup>,
         build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
         deadline: Deadline,
     ) -> Vec<(Vec<usize>, Attempt)> {
@@ -204,9 +216,9 @@ impl Router {
             return vec![self.attempt(groups.remove(0), build, deadline).await];
         }
         let attempt = |group| self.attempt(group, build, deadline);
-        let mut servers: Vec<Vec<Group>> = Vec::new();
+        let mut servers: Vec<Vec<RequestGroup>> = Vec::new();
         for group in groups {
-            let here = |of_server: &&mut Vec<Group>| of_server[0].address == group.address;
+            let here = |of_server: &&mut Vec<RequestGroup>| of_server[0].address == group.address;
             match servers.iter_mut().find(here) {
                 Some(of_server) => of_server.push(group),
                 None => servers.push(vec![group]),
@@ -225,12 +237,12 @@ impl Router {
     /// each of them would wait again.
     async fn attempts_at_one(
         &self,
-        groups: Vec<Group>,
+        groups: Vec<RequestGroup>,
         build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
         deadline: Deadline,
     ) -> Vec<(Vec<usize>, Attempt)> {
         let stopped: Mutex<Option<String>> = Mutex::new(None);
-        let attempts = groups.into_iter().map(async |group: Group| {
+        let attempts = groups.into_iter().map(async |group: RequestGroup| {
             if let Some(why) = stopped.lock().clone() {
                 let indices = group.cells.iter().map(|(at, _)| *at).collect();
                 return (indices, Attempt::NeverSent(why));
@@ -249,6 +261,34 @@ impl Router {
         });
         let attempts = stream::iter(attempts).buffer_unordered(AT_A_TIME);
         attempts.collect().await
+    }
+}
+
+impl Client {
+    /// Plain access to a tablet server's engine, past every transaction. For benchmarks of servers
+    /// that were started for it.
+    #[doc(hidden)]
+    pub async fn raw(
+        &self,
+        address: &str,
+        body: v1::request::Body,
+    ) -> Result<v1::response::Body, Error> {
+        match self
+            .router
+            .send(address, Vec::new(), body, self.deadline())
+            .await
+        {
+            Attempt::Done(body) => Ok(body),
+            Attempt::Again(why)
+            | Attempt::Busy(why)
+            | Attempt::Moved(why)
+            | Attempt::Lost(why)
+            | Attempt::NeverSent(why)
+            | Attempt::Frozen(why)
+            | Attempt::Damaged(why) => Err(Error::Unavailable(why)),
+            Attempt::Invalid(why) => Err(Error::Invalid(why)),
+            Attempt::TooOld(too_old) => Err(Error::TooOld(too_old)),
+        }
     }
 }
 

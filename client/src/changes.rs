@@ -14,7 +14,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
-use crate::directory::Located;
+use crate::location_cache::TabletTarget;
 use crate::resolver::unexpected;
 use crate::{Client, Error, Txn};
 
@@ -268,7 +268,7 @@ impl Changes {
         let mut after: Option<(v1::CellName, u64)> = None;
         loop {
             let (start_ts, bypass) = inner.snapshot();
-            let ask = |_: &Located| {
+            let ask = |_: &TabletTarget| {
                 let after = after.clone();
                 Ask::Scan(v1::ScanRequest {
                     start_ts,

@@ -1,42 +1,135 @@
-//! What the master knows of a cluster, for people and for tools.
+//! A cluster as its master lists it, for people and for tools.
 
-use std::collections::HashMap;
 use std::time::Duration;
-
-use percolator_wire::v1;
 
 use crate::Bytes;
 
-/// A cluster, as the master has it.
+/// A cluster, as its master lists it.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// Its id.
     pub id: String,
-    /// The master's name.
+    /// The leading master's name.
     pub master: String,
-    /// The term in which the master leads, of several; 0: it is alone.
+    /// The term in which that master leads; 0: the cluster has one master only.
     pub master_term: u64,
-    /// Where the master shows metrics, as it listens: an unspecified address stands for its host. Empty: nowhere.
+    /// Where that master serves metrics, as it listens: an unspecified address stands for its host. Empty: nowhere.
     pub master_metrics_address: String,
-    /// How long it took that master to take over from another one, when it did so last.
+    /// How long that master's last takeover from another one took.
     pub master_takeover: Option<Duration>,
-    /// The other masters, as far as the one that leads has heard of them.
-    pub standby_masters: Vec<v1::StandbyMaster>,
-    /// The proxies that have introduced themselves to the master lately, by name.
-    pub proxies: Vec<v1::ProxyInfo>,
-    /// How many masters the manifest has; 0: the master was not told.
+    /// The other masters, as far as they have introduced themselves to the leader.
+    pub standby_masters: Vec<StandbyMaster>,
+    /// The proxies that have introduced themselves within the last 60 s, by name.
+    pub proxies: Vec<IntroducedProxy>,
+    /// How many masters the manifest has; 0: unknown.
     pub masters_expected: u32,
-    /// The same of oracles.
+    /// How many oracles the manifest has; 0: unknown.
     pub oracles_expected: u32,
-    /// The servers that have reported to the master, but for itself.
-    pub servers: Vec<v1::ServerInfo>,
-    /// How many tablet servers the manifest has; 0: the master was not told.
+    /// The oracles and tablet servers that have reported to the master.
+    pub servers: Vec<ReportedServer>,
+    /// How many tablet servers the manifest has; 0: unknown.
     pub tablet_servers_expected: u32,
     /// The tables, by name and number: one that is being deleted may have the name of another one.
     pub tables: Vec<Table>,
 }
 
-/// A table, as the master has it.
+/// The task of a server that reports to the master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerRole {
+    /// It grants timestamps.
+    Oracle,
+    /// It owns tablets.
+    Tablet,
+}
+
+/// An oracle or a tablet server, as it has reported to the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportedServer {
+    /// Its task.
+    pub role: ServerRole,
+    /// Its stable name.
+    pub server: String,
+    /// HOST:PORT.
+    pub address: String,
+    /// Whether its heartbeats arrive, and it has not said that it ends.
+    pub alive: bool,
+    /// The incarnation of its last heartbeat. `None`: the master has had none since its own start.
+    pub incarnation: Option<u64>,
+    /// The time since its last heartbeat. `None`: the master has had none since its own start.
+    pub silence: Option<Duration>,
+    /// Tablets whose data it has lost, in order: it has owned them, and its heartbeats don't list them.
+    pub lost_tablets: Vec<u64>,
+    /// How long its disk has neither taken a write nor refused it.
+    pub disk_stalled: Duration,
+    /// Where it serves metrics, as it listens; empty: nowhere, or unknown since the master's start.
+    pub metrics_address: String,
+    /// Its starts that failed since the master's start. `None`: none did.
+    pub failure: Option<ServerFailure>,
+    /// The last term in which an oracle led; 0: none.
+    pub leads_term: u64,
+    /// How long an oracle's last takeover from another one took.
+    pub takeover: Option<Duration>,
+    /// It is to have no tablets.
+    pub draining: bool,
+    /// It has no tablets and no rows of any since it is to have none. The master knows so durably.
+    pub drained: bool,
+    /// It is up and has got the signal to end: other servers get its tablets meanwhile.
+    pub stopping: bool,
+    /// Tablets that it owns, or whose rows it still has.
+    pub tablets: u64,
+    /// Bytes of keys and values of its tablets, about.
+    pub bytes: u64,
+    /// Cells that are read or written a second, about, of its tablets that are used much.
+    pub load: u64,
+    /// It is to have no tablets, and has one that no other server has room for.
+    pub without_room: bool,
+    /// What keeps a server that owns no tablets from being drained: a copy of a tablet, and the owner that is down. Empty:
+    /// nothing does.
+    pub waits_for: String,
+}
+
+/// Starts of a server that ended because its disk failed, or its stored data are damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFailure {
+    /// How many there were.
+    pub times: u32,
+    /// The reason of the last one.
+    pub reason: String,
+    /// The time since the last one.
+    pub ago: Duration,
+}
+
+/// A master that can take over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandbyMaster {
+    /// Its stable name.
+    pub server: String,
+    /// HOST:PORT.
+    pub address: String,
+    /// Whether it introduced itself within the last 3 s.
+    pub alive: bool,
+    /// The time since it introduced itself, or led.
+    pub silence: Duration,
+}
+
+/// A proxy, as it introduced itself to the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntroducedProxy {
+    /// Its name.
+    pub server: String,
+    /// HOST:PORT.
+    pub address: String,
+    /// Where it serves metrics, as it listens; empty: nowhere.
+    pub metrics_address: String,
+    /// Whether it introduced itself within the last 6 s.
+    pub alive: bool,
+    /// The time since its last introduction.
+    pub silence: Duration,
+    /// The time since its first introduction.
+    pub known: Duration,
+}
+
+/// A table, as the master lists it.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// Its name.
@@ -51,7 +144,7 @@ pub struct Table {
     pub tablets: Vec<Tablet>,
 }
 
-/// A tablet, as the master has it.
+/// A tablet, as the master lists it.
 #[derive(Clone, Debug)]
 pub struct Tablet {
     /// Its number.
@@ -62,11 +155,13 @@ pub struct Tablet {
     pub end_row: Bytes,
     /// How often it has changed.
     pub epoch: u64,
+    /// Its table is being deleted, and its owner has stopped serving it.
+    pub frozen: bool,
     /// Its owner.
     pub server: String,
-    /// Whether the owner has sent the master a sign of life lately.
+    /// Whether the owner's heartbeats arrive at the master.
     pub server_alive: bool,
-    /// How long ago the last one was. `None`: the master has had none since it was started.
+    /// The time since the last one. `None`: the master has had none since its own start.
     pub server_silence: Option<Duration>,
     /// The server that is getting it, if one is, and how many bytes of keys and values that one has.
     pub moving_to: Option<(String, u64)>,
@@ -76,132 +171,96 @@ pub struct Tablet {
     pub load: u64,
 }
 
-impl Cluster {
-    pub(crate) fn new(listing: v1::DirectoryResponse) -> Self {
-        let servers: HashMap<&str, &v1::ServerInfo> =
-            listing.servers.iter().map(|it| (&*it.server, it)).collect();
-        let mut tablets: HashMap<u32, Vec<Tablet>> = HashMap::new();
-        for place in &listing.tablets {
-            if let Some(info) = &place.tablet {
-                let owner = servers.get(&*place.server).copied();
-                let of_table = tablets.entry(info.table_id).or_default();
-                of_table.push(tablet(info, place, owner));
-            }
-        }
-        let mut tables: Vec<Table> = listing
-            .tables
-            .iter()
-            .map(|info| table(info, tablets.remove(&info.id).unwrap_or_default()))
-            .collect();
-        tables.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+impl ReportedServer {
+    /// A server that has sent no heartbeat since the master's start.
+    pub fn new(role: ServerRole, server: impl Into<String>, address: impl Into<String>) -> Self {
         Self {
-            id: listing.cluster_id,
-            master: listing.master,
-            master_term: listing.master_term,
-            master_takeover: listing.master_takeover_ms.map(Duration::from_millis),
-            standby_masters: listing.standby_masters,
-            proxies: listing.proxies,
-            masters_expected: listing.masters_expected,
-            oracles_expected: listing.oracles_expected,
-            master_metrics_address: listing.master_metrics_address,
-            servers: listing.servers,
-            tablet_servers_expected: listing.tablet_servers_expected,
-            tables,
+            role,
+            server: server.into(),
+            address: address.into(),
+            alive: false,
+            incarnation: None,
+            silence: None,
+            lost_tablets: Vec::new(),
+            disk_stalled: Duration::ZERO,
+            metrics_address: String::new(),
+            failure: None,
+            leads_term: 0,
+            takeover: None,
+            draining: false,
+            drained: false,
+            stopping: false,
+            tablets: 0,
+            bytes: 0,
+            load: 0,
+            without_room: false,
+            waits_for: String::new(),
         }
     }
 }
 
-fn table(info: &v1::TableInfo, mut tablets: Vec<Tablet>) -> Table {
-    tablets.sort_by(|a, b| a.start_row.cmp(&b.start_row));
-    Table {
-        name: info.name.clone(),
-        id: info.id,
-        ready: info.state() == v1::TableState::Ready,
-        deleting: info.state() == v1::TableState::Deleting,
-        tablets,
-    }
-}
-
-fn tablet(
-    info: &v1::TabletInfo,
-    place: &v1::TabletPlace,
-    owner: Option<&v1::ServerInfo>,
-) -> Tablet {
-    Tablet {
-        id: info.id,
-        start_row: info.start_row.clone(),
-        end_row: info.end_row.clone(),
-        epoch: info.epoch,
-        server: place.server.clone(),
-        moving_to: (!place.moving_to.is_empty())
-            .then(|| (place.moving_to.clone(), place.moved_bytes)),
-        bytes: place.bytes,
-        load: place.load,
-        server_alive: owner.is_some_and(|owner| owner.alive),
-        server_silence: owner
-            .and_then(|owner| owner.silent_ms)
-            .map(Duration::from_millis),
-    }
-}
-
-/// The ids of the tables of this name that are to be deleted: those whose deletion waits for something, rather than
-/// another one. `None`: there's none.
-pub(crate) fn ids_to_delete(
-    listing: &v1::DirectoryResponse,
-    name: &str,
-    accept_data_loss: bool,
-) -> Option<Vec<u32>> {
-    let named: Vec<_> = listing.tables.iter().filter(|it| it.name == name).collect();
-    let is_deleting = |table: &&v1::TableInfo| table.state() == v1::TableState::Deleting;
-    let ids = |tables: &mut dyn Iterator<Item = &v1::TableInfo>| -> Vec<u32> {
-        tables.map(|table| table.id).collect()
-    };
-    let deleting = || named.iter().copied().filter(is_deleting);
-    let waiting = ids(&mut deleting().filter(|table| waits_to_be_frozen(listing, table.id)));
-    if !waiting.is_empty() {
-        return Some(waiting);
-    }
-    let given_up = ids(&mut deleting().filter(|_| accept_data_loss));
-    let live = named.iter().find(|table| !is_deleting(table));
-    // What is given up is rather something that waits, for reasons that only the master knows, than a table that lacks nothing.
-    let is_meant = |table: &v1::TableInfo| given_up.is_empty() || lacks_any(listing, table.id);
-    match live {
-        Some(table) if is_meant(table) => Some(vec![table.id]),
-        _ => Some(given_up).filter(|ids| !ids.is_empty()),
-    }
-}
-
-/// Whether a tablet of this table is lost, or some of its rows lie in none.
-fn lacks_any(listing: &v1::DirectoryResponse, table: u32) -> bool {
-    let mut reached = Some(&[][..]);
-    let mut tablets: Vec<&v1::TabletInfo> = tablets_of(listing, table).collect();
-    tablets.sort_by(|a, b| a.start_row.cmp(&b.start_row));
-    for tablet in tablets {
-        if reached != Some(&tablet.start_row[..]) || is_lost(listing, tablet.id) {
-            return true;
+impl Cluster {
+    /// A cluster without servers and tables, for tests.
+    #[cfg(test)]
+    pub(crate) fn new(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            master: "master-0".to_owned(),
+            master_term: 0,
+            master_metrics_address: String::new(),
+            master_takeover: None,
+            standby_masters: Vec::new(),
+            proxies: Vec::new(),
+            masters_expected: 0,
+            oracles_expected: 0,
+            servers: Vec::new(),
+            tablet_servers_expected: 0,
+            tables: Vec::new(),
         }
-        reached = Some(&tablet.end_row[..]).filter(|end| !end.is_empty());
     }
-    reached.is_some()
-}
 
-fn tablets_of(
-    listing: &v1::DirectoryResponse,
-    table: u32,
-) -> impl Iterator<Item = &v1::TabletInfo> {
-    let tablets = listing.tablets.iter().flat_map(|place| &place.tablet);
-    tablets.filter(move |tablet| tablet.table_id == table)
-}
+    /// The ids of the tables of this name that are to be deleted. Tables whose deletion waits for something come before
+    /// another table of the name. `None`: there are none.
+    pub(crate) fn ids_to_delete(&self, name: &str, accept_data_loss: bool) -> Option<Vec<u32>> {
+        let named = || self.tables.iter().filter(|table| table.name == name);
+        let deleting = || named().filter(|table| table.deleting);
+        let waiting = deleting().filter(|table| self.waits_to_be_frozen(table));
+        let waiting: Vec<u32> = waiting.map(|table| table.id).collect();
+        if !waiting.is_empty() {
+            return Some(waiting);
+        }
+        let given_up = deleting().filter(|_| accept_data_loss);
+        let given_up: Vec<u32> = given_up.map(|table| table.id).collect();
+        // A deletion that waits, for reasons that only the master knows, is given up before a table that is complete.
+        let mut live = named().filter(|table| !table.deleting);
+        match live.next() {
+            Some(table) if given_up.is_empty() || self.is_incomplete(table) => Some(vec![table.id]),
+            _ => Some(given_up).filter(|ids| !ids.is_empty()),
+        }
+    }
 
-fn is_lost(listing: &v1::DirectoryResponse, tablet: u64) -> bool {
-    let mut servers = listing.servers.iter();
-    servers.any(|server| server.lost_tablets.contains(&tablet))
-}
+    /// Whether a tablet of this table is lost, or some of its rows lie in none.
+    fn is_incomplete(&self, table: &Table) -> bool {
+        let mut reached = Some(&[][..]);
+        for tablet in &table.tablets {
+            if reached != Some(&tablet.start_row[..]) || self.is_lost(tablet) {
+                return true;
+            }
+            reached = Some(&tablet.end_row[..]).filter(|end| !end.is_empty());
+        }
+        reached.is_some()
+    }
 
-/// Whether a tablet of this table, which is being deleted, isn't frozen yet, or is lost.
-fn waits_to_be_frozen(listing: &v1::DirectoryResponse, table: u32) -> bool {
-    let mut tablets = tablets_of(listing, table);
-    tablets.any(|tablet| tablet.state() != v1::TabletState::Frozen || is_lost(listing, tablet.id))
+    fn is_lost(&self, tablet: &Tablet) -> bool {
+        let mut servers = self.servers.iter();
+        servers.any(|server| server.lost_tablets.contains(&tablet.id))
+    }
+
+    /// Whether a tablet of this table, which is being deleted, isn't frozen yet, or is lost.
+    fn waits_to_be_frozen(&self, table: &Table) -> bool {
+        let mut tablets = table.tablets.iter();
+        tablets.any(|tablet| !tablet.frozen || self.is_lost(tablet))
+    }
 }
 
 #[cfg(test)]
@@ -211,95 +270,62 @@ mod tests {
     /// First rows, and those behind the last.
     type Rows = &'static [(&'static str, &'static str)];
 
-    /// Tables named "t": their ids, states, and the rows of their tablets.
-    fn listing(tables: &[(u32, v1::TableState, Rows)]) -> v1::DirectoryResponse {
-        let mut listing = v1::DirectoryResponse::default();
+    /// Tables named "t": their ids, whether they are being deleted, and the rows of their tablets.
+    fn cluster(tables: &[(u32, bool, Rows)]) -> Cluster {
         let mut ids = 1..;
-        for (table_id, state, tablets) in tables {
-            listing.tables.push(v1::TableInfo {
-                id: *table_id,
-                name: "t".into(),
-                state: (*state).into(),
-            });
-            let frozen = if *state == v1::TableState::Deleting {
-                v1::TabletState::Frozen
-            } else {
-                v1::TabletState::Serving
-            };
-            for (start_row, end_row) in *tablets {
-                let tablet = v1::TabletInfo {
-                    id: ids.next().unwrap_or_default(),
-                    table_id: *table_id,
+        let tables = tables.iter().map(|(id, deleting, rows)| Table {
+            name: "t".into(),
+            id: *id,
+            ready: !deleting,
+            deleting: *deleting,
+            tablets: rows
+                .iter()
+                .zip(&mut ids)
+                .map(|((start_row, end_row), id)| Tablet {
+                    id,
                     start_row: (*start_row).into(),
                     end_row: (*end_row).into(),
-                    state: frozen.into(),
-                    ..v1::TabletInfo::default()
-                };
-                listing.tablets.push(v1::TabletPlace {
-                    tablet: Some(tablet),
+                    epoch: 1,
+                    frozen: *deleting,
                     server: "tablet-0".into(),
-                    ..v1::TabletPlace::default()
-                });
-            }
+                    server_alive: true,
+                    server_silence: None,
+                    moving_to: None,
+                    bytes: 0,
+                    load: 0,
+                })
+                .collect(),
+        });
+        Cluster {
+            tables: tables.collect(),
+            ..Cluster::new("c")
         }
-        listing
     }
 
     #[test]
-    fn the_tablets_of_a_table_are_in_the_order_of_their_rows() {
-        // The second half was split off last.
-        let listing = listing(&[(
-            5,
-            v1::TableState::Ready,
-            &[("", "g"), ("t", ""), ("g", "t")],
-        )]);
-        let cluster = Cluster::new(listing);
-        let rows = cluster.tables[0].tablets.iter().map(|it| &it.start_row[..]);
-        assert_eq!(rows.collect::<Vec<_>>(), [&b""[..], b"g", b"t"]);
-    }
-
-    #[test]
-    fn a_tablet_that_moves_says_how_much_of_it_has_moved() {
-        let mut place = v1::TabletPlace {
-            server: "tablet-0".into(),
-            moving_to: "tablet-1".into(),
-            moved_bytes: 5,
-            bytes: 9,
-            ..v1::TabletPlace::default()
-        };
-        let info = v1::TabletInfo::default();
-        let moves = tablet(&info, &place, None);
-        assert_eq!(moves.moving_to, Some(("tablet-1".into(), 5)));
-        assert_eq!(moves.bytes, 9);
-        place.moving_to.clear();
-        assert_eq!(tablet(&info, &place, None).moving_to, None);
-    }
-
-    #[test]
-    fn a_whole_table_is_not_given_up_for_one_that_is_being_deleted() {
-        use v1::TableState::{Deleting, Ready};
-        let whole: Rows = &[("", "m"), ("m", "")];
-        let partly: Rows = &[("m", "")];
+    fn a_complete_table_is_not_given_up_for_one_that_is_being_deleted() {
+        let complete: Rows = &[("", "m"), ("m", "")];
+        let partial: Rows = &[("m", "")];
         for (tables, deleted, given_up) in [
-            (&[(5, Ready, whole)][..], Some(5), Some(5)),
-            (&[(5, Deleting, whole), (9, Ready, whole)], Some(9), Some(5)),
+            (&[(5, false, complete)][..], Some(5), Some(5)),
             (
-                &[(5, Deleting, partly), (9, Ready, whole)],
+                &[(5, true, complete), (9, false, complete)],
                 Some(9),
                 Some(5),
             ),
             (
-                &[(5, Deleting, partly), (9, Ready, partly)],
+                &[(5, true, partial), (9, false, complete)],
                 Some(9),
-                Some(9),
+                Some(5),
             ),
-            (&[(5, Deleting, partly)], None, Some(5)),
+            (&[(5, true, partial), (9, false, partial)], Some(9), Some(9)),
+            (&[(5, true, partial)], None, Some(5)),
             (&[], None, None),
         ] {
-            let listing = listing(tables);
-            let meant = |accept_data_loss| ids_to_delete(&listing, "t", accept_data_loss);
-            assert_eq!(meant(false), deleted.map(|id| vec![id]), "{tables:?}");
-            assert_eq!(meant(true), given_up.map(|id| vec![id]), "{tables:?}");
+            let cluster = cluster(tables);
+            let ids = |accept_data_loss| cluster.ids_to_delete("t", accept_data_loss);
+            assert_eq!(ids(false), deleted.map(|id| vec![id]), "{tables:?}");
+            assert_eq!(ids(true), given_up.map(|id| vec![id]), "{tables:?}");
         }
     }
 }

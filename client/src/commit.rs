@@ -20,11 +20,12 @@ use tokio::sync::oneshot;
 
 use crate::Error;
 use crate::attempts::Attempt;
-use crate::directory::{Group, NoPlace, Wanted};
+use crate::group::RequestGroup;
 use crate::large::Large;
+use crate::location_cache::{RowQuery, UnknownLocation};
 use crate::resolver::{malformed, unexpected};
 use crate::router::{CallError, Deadline, Router};
-use crate::session::Held;
+use crate::session::GcLockGuard;
 use crate::transport::BoxFuture;
 
 /// How long a rollback may be tried in the background after a transaction was aborted. What is left
@@ -64,7 +65,7 @@ pub(crate) struct Commit {
     /// What the last request that was given up on met.
     pub(crate) last_seen: Mutex<Option<CallError>>,
     /// The barrier is kept below it until the last prewrite is in place.
-    pub(crate) held: Mutex<Option<Held>>,
+    pub(crate) held: Mutex<Option<GcLockGuard>>,
 }
 
 /// One flush of a large transaction.
@@ -137,7 +138,7 @@ impl Commit {
     }
 
     /// The server that has all cells, and the one request to it.
-    fn one_server(&self) -> Result<Option<(Group, u64)>, NoPlace> {
+    fn one_server(&self) -> Result<Option<(RequestGroup, u64)>, UnknownLocation> {
         let cells = self.mutations.iter().map(|mutation| &mutation.cell);
         let bytes = |at: usize| self.mutations[at].value.len();
         self.router.one_server(cells.enumerate(), &bytes)
@@ -169,9 +170,9 @@ impl Commit {
             // Before the commit_ts is taken: see `protocol::actions::one_phase`.
             one_server = match self.one_server() {
                 Ok(one_server) => one_server,
-                Err(NoPlace(_)) => {
+                Err(UnknownLocation(_)) => {
                     let cells = self.mutations.iter().map(|mutation| &mutation.cell);
-                    let wanted = cells.map(|cell| Wanted::of(cell.table, &cell.row));
+                    let wanted = cells.map(|cell| RowQuery::of(cell.table, &cell.row));
                     // A master that is away leaves it unknown.
                     let _ = self.router.find(wanted.collect(), self.deadline).await;
                     self.one_server().unwrap_or_default()
@@ -382,7 +383,7 @@ impl Commit {
             .collect()
     }
 
-    async fn one_phase(self: Arc<Self>, group: Group, incarnation: u64) -> Vec<Event> {
+    async fn one_phase(self: Arc<Self>, group: RequestGroup, incarnation: u64) -> Vec<Event> {
         let commit_ts = match self.router.commit_ts(self.start_ts, self.deadline).await {
             Ok(ts) => ts,
             Err(error) => return self.gave_up(Step::CommitTs, error),

@@ -27,14 +27,14 @@ use tokio::sync::{mpsc, oneshot};
 use crate::Error;
 use crate::attempts::Attempt;
 use crate::commit::{Commit, Flush};
-use crate::directory::Wanted;
 use crate::error::Conflict;
+use crate::location_cache::RowQuery;
 use crate::options::Options;
 use crate::pinned::PinnedTables;
 use crate::resolver::unexpected;
 use crate::retry::{Retry, Seen, Turn};
 use crate::router::{CallError, Going, Router};
-use crate::session::Held;
+use crate::session::GcLockGuard;
 use crate::txn::{Inner, Tables};
 
 /// How long the rollback of a primary is tried. What is left then, others roll back when its ttl is over.
@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// The last one, and the commit.
     Commit {
         rest: Tables,
-        held: Option<Held>,
+        held: Option<GcLockGuard>,
         result: oneshot::Sender<Result<Timestamp, Error>>,
     },
     /// To undo all of it, which counts as going on until then.
@@ -66,7 +66,7 @@ pub(crate) enum Command {
 pub(crate) async fn commit(
     commands: mpsc::UnboundedSender<Command>,
     rest: Tables,
-    held: Option<Held>,
+    held: Option<GcLockGuard>,
 ) -> Option<Result<Timestamp, Error>> {
     let (result, answer) = oneshot::channel();
     let _ = commands.send(Command::Commit { rest, held, result });
@@ -228,7 +228,7 @@ impl Driver {
         &self,
         tables: &Tables,
         generation: u32,
-        last: Option<Option<Held>>,
+        last: Option<Option<GcLockGuard>>,
         known: &Mutex<Option<Arc<Large>>>,
     ) -> Result<Commit, Error> {
         let request_timeout = self.options.request_timeout;
@@ -361,9 +361,9 @@ impl Router {
     ) -> Result<u64, CallError> {
         // Those that are not known follow in one of the parts.
         let cuts: Vec<Bytes> = self
-            .directory()
+            .locations()
             .tablets(table)
-            .map(|tablet| tablet.start_row.clone())
+            .map(|tablet| tablet.rows.start.clone())
             .filter(|row| *row > start && (end.is_empty() || *row < end))
             .collect();
         let starts = std::iter::once(start).chain(cuts.clone());
@@ -402,7 +402,7 @@ impl Router {
         loop {
             // It may have been split before where this has come to.
             let reached = after.as_ref().map_or(&at, |cell: &v1::CellName| &cell.row);
-            let wanted = Wanted::of(table, reached);
+            let wanted = RowQuery::of(table, reached);
             let (tablet, attempt) = match self.place(&wanted, deadline).await {
                 Ok(tablet) => {
                     let refs = vec![v1::TabletRef {
@@ -462,7 +462,7 @@ impl Router {
                 ) => Seen::Other(why),
             };
             retry.look_again(last, vec![wanted]).await?;
-            if self.directory().deleted(table) {
+            if self.locations().deleted(table) {
                 return Ok(resolved);
             }
         }
@@ -475,8 +475,8 @@ impl Router {
             return;
         }
         let (start_ts, table) = (met.lock.start_ts, met.cell.table);
-        let wanted = Wanted::of(table, &met.cell.row);
-        let Ok(tablet) = self.directory().locate(&wanted) else {
+        let wanted = RowQuery::of(table, &met.cell.row);
+        let Ok(tablet) = self.locations().locate(&wanted) else {
             return;
         };
         let key = (start_ts, tablet.id);

@@ -52,12 +52,14 @@ mod client;
 mod cluster;
 mod commit;
 mod connection;
-mod directory;
+mod convert;
 mod doom;
 mod error;
+mod group;
 mod index;
 mod large;
 mod locate;
+mod location_cache;
 mod lock_resolver;
 mod locks;
 mod master;
@@ -80,6 +82,7 @@ mod running;
 mod scan;
 mod session;
 mod shared;
+mod tables;
 mod ticker;
 mod trace;
 mod transact;
@@ -88,12 +91,16 @@ mod txn;
 mod verify;
 
 pub use admin::{
-    Admin, GcChange, GcHolder, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet, Owner,
+    Admin, GcChange, GcHolder, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet,
+    ProxyIntroduction, TxnOwner,
 };
 pub use bytes::Bytes;
 pub use changes::{ChangeEvent, Changes, ChangesOptions, Version};
 pub use client::{Client, Outcome};
-pub use cluster::{Cluster, Table, Tablet};
+pub use cluster::{
+    Cluster, IntroducedProxy, ReportedServer, ServerFailure, ServerRole, StandbyMaster, Table,
+    Tablet,
+};
 pub use error::{Conflict, Error};
 pub use foundationdb_tuple as tuple;
 pub use index::{index_row, split_index_row};
@@ -106,13 +113,16 @@ pub use options::Options;
 pub use oracle_client::OracleClient;
 pub use peers::{Refused, TabletPeers};
 pub use percolator_protocol::txn::Ending;
-pub use percolator_protocol::types::Chain;
-pub use percolator_protocol::types::{Cell, TableId, Timestamp, escape, limits, unescape};
+pub use percolator_protocol::types::{
+    Cell, Chain, TableId, Timestamp, TraceParent, escape, limits, unescape,
+};
 pub use percolator_telemetry::{Error as MetricsError, Registry};
 pub use rebuild::{MasterRebuild, RebuiltMaster, RebuiltServer, RebuiltTable};
-pub use running::{Ended, RunningTxn, RunningTxns};
+pub use running::{AbortedTxn, RunningTxn, RunningTxns};
 pub use scan::{Entry, Range, Scan};
+#[doc(hidden)]
+pub use session::LeaseRequest;
 pub use shared::{Buffered, BufferedChange, BufferedWrite, NotAdded};
 pub use transact::{Attempts, OpenTxn};
 pub use txn::{CellName, Txn};
-pub use verify::{Finding, Position, Verification, Verified};
+pub use verify::{Finding, Position, Verification, VerifiedCounts};

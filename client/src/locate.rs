@@ -6,11 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use percolator_protocol::types::TableId;
-use percolator_wire::v1;
 
 use crate::Error;
-use crate::cluster;
-use crate::directory::{Located, NoPlace, Wanted};
+use crate::cluster::Cluster;
+use crate::convert::{locate_request, malformed_response};
+use crate::location_cache::{LocateResult, RowQuery, TabletTarget, UnknownLocation};
 use crate::retry::Retry;
 use crate::router::{Deadline, Router, master_message};
 use crate::transport::{BoxFuture, MasterError};
@@ -23,18 +23,16 @@ const TABLETS_AHEAD: u32 = 16;
 const SILENT_MASTER: &str = "the master did not answer in the time that was left";
 
 impl Router {
-    /// Everything that the master knows of servers, tables and tablets, for people and tools.
-    pub(crate) async fn listing(
-        &self,
-        deadline: Deadline,
-    ) -> Result<v1::DirectoryResponse, MasterError> {
+    /// The cluster as its master lists it, for people and tools.
+    pub(crate) async fn listing(&self, deadline: Deadline) -> Result<Cluster, MasterError> {
         let transport = &*self.world.transport;
         let asked = deadline.within(transport, transport.directory(None)).await;
         let listing =
             asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))?;
-        let servers = listing.servers.iter().cloned();
+        let cluster = Cluster::try_from(listing).map_err(malformed_response)?;
+        let servers = cluster.servers.iter().cloned();
         *self.world.servers.write() = servers.map(|it| (it.server.clone(), it)).collect();
-        Ok(listing)
+        Ok(cluster)
     }
 
     /// Whether the master answers, and which cluster's it is.
@@ -46,39 +44,31 @@ impl Router {
     async fn ask_where(
         &self,
         names: &[String],
-        rows: &[Wanted],
+        rows: &[RowQuery],
         deadline: Deadline,
     ) -> Result<(), MasterError> {
         let step = self.step("locate");
         let trace = step.as_ref().and_then(|step| step.context());
-        let row = |wanted: &Wanted| v1::RowToLocate {
-            table_id: wanted.table.0,
-            row: wanted.row.clone(),
-            before: wanted.before,
-        };
-        let request = v1::LocateRequest {
-            names: names.to_vec(),
-            rows: rows.iter().map(row).collect(),
-            ahead: TABLETS_AHEAD,
-        };
+        let request = locate_request(names, rows, TABLETS_AHEAD);
         let asked = self.world.transport.locate(request, trace);
         let asked = deadline.within(&*self.world.transport, asked).await;
         let located =
             asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))?;
-        self.world.directory.write().learn(names, located);
+        let located = LocateResult::try_from(located).map_err(malformed_response)?;
+        self.world.locations.write().learn(names, located);
         Ok(())
     }
 
     /// Asks the master for those of these rows whose tablet isn't known.
     pub(crate) async fn find(
         &self,
-        mut wanted: Vec<Wanted>,
+        mut wanted: Vec<RowQuery>,
         deadline: Deadline,
     ) -> Result<(), MasterError> {
         loop {
             {
-                let directory = self.directory();
-                wanted.retain(|wanted| !directory.settles(wanted));
+                let locations = self.locations();
+                wanted.retain(|wanted| !locations.settles(wanted));
             }
             let rows = &wanted[..wanted.len().min(ROWS_AT_A_TIME)];
             if rows.is_empty() {
@@ -86,9 +76,9 @@ impl Router {
             }
             self.ask_where(&[], rows, deadline).await?;
             let asked = rows.len();
-            let directory = self.directory();
+            let locations = self.locations();
             // The others are as likely to be with a server that the master doesn't hear: they are asked for with the next try.
-            if !wanted[..asked].iter().any(|row| directory.settles(row)) {
+            if !wanted[..asked].iter().any(|row| locations.settles(row)) {
                 return Ok(());
             }
             wanted.drain(..asked);
@@ -98,14 +88,14 @@ impl Router {
     /// Asks the master for the tablets of these rows, also where they are known: they may have moved.
     pub(crate) async fn find_again(
         &self,
-        mut wanted: Vec<Wanted>,
+        mut wanted: Vec<RowQuery>,
         deadline: Deadline,
     ) -> Result<(), MasterError> {
         {
             // Rows of one tablet are one question, and of those without a place some are enough: others follow when these have one.
-            let directory = self.directory();
+            let locations = self.locations();
             let (mut asked, mut placeless) = (BTreeSet::new(), 0);
-            wanted.retain(|wanted| match directory.locate(wanted) {
+            wanted.retain(|wanted| match locations.locate(wanted) {
                 Ok(located) => asked.insert(located.id),
                 Err(_) => {
                     placeless += 1;
@@ -122,35 +112,34 @@ impl Router {
     /// The tablet of a row; the master is asked where it isn't known.
     pub(crate) async fn place(
         &self,
-        wanted: &Wanted,
+        wanted: &RowQuery,
         deadline: Deadline,
-    ) -> Result<Located, NoPlace> {
-        let known = self.directory().locate(wanted);
+    ) -> Result<TabletTarget, UnknownLocation> {
+        let known = self.locations().locate(wanted);
         if known.is_ok() {
             return known;
         }
         // A master that is away leaves it unknown.
         let _ = self.find(vec![wanted.clone()], deadline).await;
-        self.directory().locate(wanted)
+        self.locations().locate(wanted)
     }
 
     /// Whether the master knows this table; as far as it can be asked.
     pub(crate) async fn knows_table(&self, table: TableId, deadline: Deadline) -> bool {
-        if self.directory().knows(table) {
+        if self.locations().knows(table) {
             return true;
         }
-        let wanted = Wanted::of(table, &Bytes::new());
+        let wanted = RowQuery::of(table, &Bytes::new());
         let asked = self.find_again(vec![wanted], deadline).await;
-        asked.is_err() || self.directory().knows(table)
+        asked.is_err() || self.locations().knows(table)
     }
 
     /// Tables were made or deleted: whose name this is has to be asked anew.
     pub(crate) fn forget_name(&self, name: &str) {
-        self.world.directory.write().forget_name(name);
+        self.world.locations.write().forget_name(name);
     }
 
-    /// The ids of the tables of this name that are to be deleted. Those whose deletion waits for something are, rather than
-    /// another one.
+    /// [`Cluster::ids_to_delete`], of the cluster as it is now.
     pub(crate) async fn ids_to_delete(
         &self,
         name: &str,
@@ -160,8 +149,8 @@ impl Router {
         let deadline = self.deadline(request_timeout);
         let find = || {
             let asked = async {
-                let listing = self.listing(deadline).await?;
-                Ok(cluster::ids_to_delete(&listing, name, accept_data_loss).map(Ok))
+                let cluster = self.listing(deadline).await?;
+                Ok(cluster.ids_to_delete(name, accept_data_loss).map(Ok))
             };
             asked.boxed()
         };
@@ -174,7 +163,7 @@ impl Router {
         name: &str,
         request_timeout: Duration,
     ) -> Result<TableId, Error> {
-        if let Some(table) = self.directory().table(name) {
+        if let Some(table) = self.locations().table(name) {
             return Ok(table);
         }
         let deadline = self.deadline(request_timeout);
@@ -183,9 +172,9 @@ impl Router {
         let ready = || {
             let asked = async {
                 self.ask_where(&names, &[], deadline).await?;
-                let directory = self.directory();
-                let named = directory.table_named(name).is_some();
-                Ok(named.then(|| directory.table(name).ok_or_else(creating)))
+                let locations = self.locations();
+                let named = locations.table_named(name).is_some();
+                Ok(named.then(|| locations.table(name).ok_or_else(creating)))
             };
             asked.boxed()
         };

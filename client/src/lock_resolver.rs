@@ -11,7 +11,7 @@ use percolator_protocol::types::{Cell, Timestamp};
 use percolator_wire::v1;
 
 use crate::Error;
-use crate::directory::Wanted;
+use crate::location_cache::RowQuery;
 use crate::locks::by_txn;
 use crate::network::Network;
 use crate::router::{CallError, Router};
@@ -164,7 +164,7 @@ impl LockResolver {
         }
         let router = &*self.0;
         let deadline = router.deadline(TIMEOUT);
-        let text = |cell| router.directory().text(cell);
+        let text = |cell| router.locations().text(cell);
         let ending = match router
             .check_status(first, Some(below), false, deadline)
             .await
@@ -206,8 +206,8 @@ impl LockResolver {
 
     /// The tablet that a cell lies in, as far as is known.
     fn tablet_of(&self, cell: &Cell) -> Option<u64> {
-        let wanted = Wanted::of(cell.table, &cell.row);
-        let located = self.0.directory().locate(&wanted);
+        let wanted = RowQuery::of(cell.table, &cell.row);
+        let located = self.0.locations().locate(&wanted);
         Some(located.ok()?.id)
     }
 }

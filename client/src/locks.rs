@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, Timestamp};
 use percolator_wire::v1;
@@ -9,21 +10,21 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
 use crate::attempts::Attempt;
-use crate::directory::Wanted;
+use crate::cluster::{Cluster, ReportedServer};
+use crate::convert::verified_page;
+use crate::location_cache::RowQuery;
 use crate::resolver::{malformed, unexpected};
 use crate::retry::{Retry, Seen};
 use crate::router::{CallError, Deadline, Router, master_message};
 use crate::transport::MasterError;
+use crate::verify::{StoredPart, VerifiedPage};
 
 /// So many locks of a large transaction are cleared by name: a tablet isn't looked through for a few.
 const NAMED_MAX: usize = 16;
 
 impl Router {
-    /// Everything that the master knows: it is waited for.
-    pub(crate) async fn listed(
-        &self,
-        deadline: Deadline,
-    ) -> Result<v1::DirectoryResponse, CallError> {
+    /// The cluster as its master lists it, which is waited for.
+    pub(crate) async fn listed(&self, deadline: Deadline) -> Result<Cluster, CallError> {
         let mut retry = Retry::new(self, deadline);
         loop {
             match self.listing(deadline).await {
@@ -71,7 +72,7 @@ impl Router {
         let mut tablets = BTreeMap::new();
         for MetLock { cell, .. } in met {
             match self
-                .place(&Wanted::of(cell.table, &cell.row), deadline)
+                .place(&RowQuery::of(cell.table, &cell.row), deadline)
                 .await
             {
                 Ok(tablet) => tablets.insert(tablet.id, (cell.table, tablet)),
@@ -111,6 +112,27 @@ impl Router {
         }
     }
 
+    /// The next page of a walk over what a server has stored.
+    pub(crate) async fn verify_page(
+        &self,
+        server: &str,
+        part: StoredPart,
+        after: Bytes,
+        deadline: Deadline,
+    ) -> Result<VerifiedPage, CallError> {
+        let ask = |to| {
+            Ask::Verify(v1::VerifyRequest {
+                to: Some(to),
+                part: v1::VerifyPart::from(part).into(),
+                after: after.clone(),
+            })
+        };
+        match self.ask_server(server, &ask, deadline).await? {
+            Body::Verify(page) => verified_page(server, page).map_err(malformed),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// Asks a server by its name, which is waited for.
     pub(crate) async fn ask_server(
         &self,
@@ -122,12 +144,17 @@ impl Router {
         loop {
             let known = self.world.servers.read().get(server).cloned();
             let last = match known {
-                Some(known) if known.incarnation != 0 => {
+                Some(ReportedServer {
+                    server,
+                    address,
+                    incarnation: Some(incarnation),
+                    ..
+                }) => {
                     let ask = ask(v1::Addressee {
-                        server: known.server.clone(),
-                        incarnation: known.incarnation,
+                        server,
+                        incarnation,
                     });
-                    match self.send(&known.address, Vec::new(), ask, deadline).await {
+                    match self.send(&address, Vec::new(), ask, deadline).await {
                         Attempt::Done(body) => return Ok(body),
                         Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
                         Attempt::TooOld(too_old) => return Err(CallError::TooOld(too_old)),
@@ -140,7 +167,9 @@ impl Router {
                         Attempt::Damaged(why) => Seen::Damaged(why),
                     }
                 }
-                _ => Seen::Other("the master has not heard it since its own start".to_owned()),
+                _ => Seen::Other(
+                    "it has sent the master no heartbeat since the master's start".to_owned(),
+                ),
             };
             retry.look_again(last, Vec::new()).await?;
             // One that is away leaves us with what we know.

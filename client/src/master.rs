@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use percolator_protocol::types::TraceParent;
 use percolator_wire::v1;
 use percolator_wire::v1::master_client::MasterClient;
 use percolator_wire::{MasterAddresses, NoMasterAddress, leader_of, name_cluster, named_cluster};
@@ -274,7 +275,7 @@ impl Master {
     pub(crate) async fn directory(
         &self,
         request: v1::DirectoryRequest,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> Result<v1::DirectoryResponse, MasterError> {
         let asked = self.ask(Repetition::Harmless, |mut client| async move {
             client.directory(traced(request, trace)).await
@@ -287,7 +288,7 @@ impl Master {
     pub(crate) async fn locate(
         &self,
         request: v1::LocateRequest,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> Result<v1::LocateResponse, MasterError> {
         let asked = self.ask(Repetition::Harmless, |mut client| {
             let request = traced(request.clone(), trace);
@@ -354,9 +355,9 @@ fn is_unconnected(status: &tonic::Status) -> bool {
 }
 
 /// A request that says in which trace it is, if in one.
-pub(crate) fn traced<T>(request: T, trace: Option<v1::TraceContext>) -> tonic::Request<T> {
+pub(crate) fn traced<T>(request: T, trace: Option<TraceParent>) -> tonic::Request<T> {
     let mut request = tonic::Request::new(request);
-    let header = trace.and_then(|trace| trace.header().parse().ok());
+    let header = trace.and_then(|trace| v1::TraceContext::from(trace).header().parse().ok());
     if let Some(header) = header {
         request
             .metadata_mut()

@@ -6,14 +6,19 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Timestamp, TraceParent};
 use percolator_telemetry::who;
 use percolator_wire::v1;
 
+use crate::admin::{GcChange, GcSettings, GcStatus, ProxyIntroduction, TxnOwner};
+use crate::cluster::Cluster;
 use crate::connection::Connection;
+use crate::convert::malformed_response;
 use crate::master::{Master, Repetition, traced};
 use crate::oracle::OracleClient;
+use crate::rebuild::{MasterRebuild, RebuiltMaster};
 use crate::relays::Relays;
+use crate::running::GcLockPage;
 use crate::transport::{Apart, BoxFuture, Lost, MasterError, Replaced, Transport};
 
 pub(crate) struct Network {
@@ -44,9 +49,11 @@ impl Network {
                 let (master, relays) = (master.clone(), relays.clone());
                 async move {
                     let oracles = v1::DirectoryRequest { oracles_only: true };
-                    let directory = master.directory(oracles, None).await;
-                    let directory = directory.map_err(crate::router::master_message)?;
-                    crate::oracle::places(&directory)
+                    let listing = master.directory(oracles, None).await;
+                    let listing = listing.map_err(crate::router::master_message)?;
+                    let cluster = Cluster::try_from(listing);
+                    let cluster = cluster.map_err(|error| error.to_string())?;
+                    crate::oracle::places(&cluster)
                         .map(|oracles| relays.before(oracles))
                         .ok_or_else(|| "no oracle has reported to the master yet".into())
                 }
@@ -84,80 +91,74 @@ impl Network {
         self.master.address()
     }
 
-    pub(crate) async fn gc_status(&self) -> Result<v1::GcStatusResponse, MasterError> {
+    pub(crate) async fn gc_status(&self) -> Result<GcStatus, MasterError> {
         let request = v1::GcStatusRequest {};
-        let master = &self.master;
-        master
+        let asked = self
+            .master
             .ask(Repetition::Harmless, |mut client| async move {
                 client.gc_status(request).await
-            })
-            .await
+            });
+        asked.await?.try_into().map_err(malformed_response)
     }
 
     pub(crate) async fn introduce_proxy(
         &self,
-        request: v1::IntroduceProxyRequest,
-    ) -> Result<v1::IntroduceProxyResponse, MasterError> {
-        let master = &self.master;
-        master
-            .ask(Repetition::Harmless, |mut client| {
-                let request = request.clone();
-                async move { client.introduce_proxy(request).await }
-            })
-            .await
+        introduction: ProxyIntroduction,
+    ) -> Result<(), MasterError> {
+        let request = v1::IntroduceProxyRequest::from(introduction);
+        let asked = self.master.ask(Repetition::Harmless, |mut client| {
+            let request = request.clone();
+            async move { client.introduce_proxy(request).await }
+        });
+        asked.await.map(drop)
     }
 
-    pub(crate) async fn set_gc(
-        &self,
-        request: v1::SetGcRequest,
-    ) -> Result<v1::SetGcResponse, MasterError> {
-        let master = &self.master;
-        master
+    pub(crate) async fn set_gc(&self, change: GcChange) -> Result<GcSettings, MasterError> {
+        let request = v1::SetGcRequest::from(change);
+        let asked = self
+            .master
             .ask(Repetition::Harmless, |mut client| async move {
                 client.set_gc(request).await
-            })
-            .await
+            });
+        asked.await.map(GcSettings::from)
     }
 
     pub(crate) async fn rebuild(
         &self,
-        request: v1::RebuildRequest,
-    ) -> Result<v1::RebuildResponse, MasterError> {
-        let master = &self.master;
-        master
-            .ask(Repetition::Matters, |mut client| {
-                let request = request.clone();
-                async move { client.rebuild(request).await }
-            })
-            .await
+        rebuild: MasterRebuild,
+    ) -> Result<RebuiltMaster, MasterError> {
+        let request = v1::RebuildRequest::from(rebuild);
+        let asked = self.master.ask(Repetition::Matters, |mut client| {
+            let request = request.clone();
+            async move { client.rebuild(request).await }
+        });
+        asked.await?.try_into().map_err(malformed_response)
     }
 
-    pub(crate) async fn transactions(
-        &self,
-        limit: u32,
-    ) -> Result<v1::TransactionsResponse, MasterError> {
+    pub(crate) async fn transactions(&self, limit: u32) -> Result<GcLockPage, MasterError> {
         let request = v1::TransactionsRequest { limit };
-        let master = &self.master;
-        master
+        let asked = self
+            .master
             .ask(Repetition::Harmless, |mut client| async move {
                 client.transactions(request).await
-            })
-            .await
+            });
+        asked.await?.try_into().map_err(malformed_response)
     }
 
     pub(crate) async fn release_gc_lock(
         &self,
         start_ts: Timestamp,
-    ) -> Result<v1::ReleaseGcLockResponse, MasterError> {
+    ) -> Result<Vec<TxnOwner>, MasterError> {
         let request = v1::ReleaseGcLockRequest {
             start_ts: start_ts.as_u64(),
         };
-        let master = &self.master;
-        master
+        let asked = self
+            .master
             .ask(Repetition::Matters, |mut client| async move {
                 client.release_gc_lock(request).await
-            })
-            .await
+            });
+        let owners = asked.await?.owners.into_iter();
+        Ok(owners.map(TxnOwner::from).collect())
     }
 }
 
@@ -170,7 +171,7 @@ impl Transport for Network {
         self.connection(address).call(request).boxed()
     }
 
-    fn timestamp(&self, trace: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+    fn timestamp(&self, trace: Option<TraceParent>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         self.oracle
             .traced_timestamp(trace)
             .map(|result| result.map_err(|error| Lost::unknown(error.to_string())))
@@ -187,7 +188,7 @@ impl Transport for Network {
 
     fn directory(
         &self,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
         let everything = v1::DirectoryRequest::default();
         self.master.directory(everything, trace).boxed()
@@ -196,7 +197,7 @@ impl Transport for Network {
     fn locate(
         &self,
         request: v1::LocateRequest,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>> {
         self.master.locate(request, trace).boxed()
     }
@@ -204,7 +205,7 @@ impl Transport for Network {
     fn session(
         &self,
         request: v1::SessionRequest,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
         async move {
             let asked = self.master.ask(Repetition::Harmless, |mut client| {

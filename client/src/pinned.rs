@@ -45,7 +45,7 @@ impl PinnedTables {
     /// Pins the table, if the router knows it already.
     pub(crate) fn pin_known(&self, router: &Router, name: &str) {
         if self.get(name).is_none()
-            && let Some(table) = router.directory().table(name)
+            && let Some(table) = router.locations().table(name)
         {
             self.pin(name, table);
         }

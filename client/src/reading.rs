@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use percolator_protocol::txn::MetLock;
 use percolator_protocol::types::{Cell, TableId, Timestamp};
-use percolator_wire::v1;
-use percolator_wire::v1::get_result::Result as Got;
+use percolator_wire::v1::get_result::Result as GetResult;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
+use percolator_wire::{Malformed, v1};
 
 use crate::attempts::Attempt;
-use crate::directory::Wanted;
+use crate::location_cache::RowQuery;
 use crate::resolver::{malformed, unexpected};
 use crate::router::{CallError, Deadline};
 use crate::txn::{CellName, Inner};
@@ -225,11 +225,13 @@ impl Inner {
             let mut met = Vec::new();
             for result in response.results {
                 match result.result {
-                    Some(Got::Found(found)) => {
-                        cells.push((found.cell.unwrap_or_default().column, found.value));
+                    Some(GetResult::Found(found)) => {
+                        let cell = found.cell.ok_or(Malformed("a value without a cell"));
+                        let cell = cell.map_err(|error| self.failed(deadline, malformed(error)))?;
+                        cells.push((cell.column, found.value));
                     }
-                    Some(Got::Locked(locked)) => met.push(locked),
-                    Some(Got::Absent(_) | Got::RolledBack(_)) | None => {}
+                    Some(GetResult::Locked(locked)) => met.push(locked),
+                    Some(GetResult::Absent(_) | GetResult::RolledBack(_)) | None => {}
                 }
             }
             if met.is_empty() {
@@ -283,8 +285,8 @@ impl Inner {
     ) -> Option<Attempt> {
         let tablet = self
             .router
-            .directory()
-            .locate(&Wanted::of(table, row))
+            .locations()
+            .locate(&RowQuery::of(table, row))
             .ok()?;
         let (start_ts, bypass) = self.snapshot();
         let ask = Ask::GetOne(v1::GetOneRequest {
@@ -350,18 +352,18 @@ impl Inner {
                 waiting.extend(&indices[answered..]);
                 for (at, result) in indices.into_iter().zip(response.results) {
                     match result.result {
-                        Some(Got::Found(found)) => {
+                        Some(GetResult::Found(found)) => {
                             bytes += found.value.len();
                             values[at] = Some(found.value);
                         }
-                        Some(Got::Locked(locked)) => {
+                        Some(GetResult::Locked(locked)) => {
                             waiting.push(at);
                             met.push(locked);
                         }
-                        Some(Got::RolledBack(_)) => {
+                        Some(GetResult::RolledBack(_)) => {
                             return Err(self.rolled_back(cells[at].clone()).into());
                         }
-                        Some(Got::Absent(_)) | None => {}
+                        Some(GetResult::Absent(_)) | None => {}
                     }
                 }
             }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
 
 use crate::Error;
 use crate::admin::{Admin, error};
@@ -85,54 +84,6 @@ impl Admin {
     /// # Errors
     /// [`Error::Invalid`]: the master has a state; [`Error::Unavailable`].
     pub async fn rebuild_master(&self, rebuild: MasterRebuild) -> Result<RebuiltMaster, Error> {
-        let MasterRebuild {
-            tablet_servers,
-            write,
-            accept_data_loss,
-        } = rebuild;
-        let request = v1::RebuildRequest {
-            tablet_servers,
-            write,
-            accept_data_loss,
-        };
-        let answer = self.network.rebuild(request).await.map_err(error)?;
-        Ok(answer.into())
-    }
-}
-
-impl From<v1::RebuildResponse> for RebuiltMaster {
-    fn from(answer: v1::RebuildResponse) -> Self {
-        let set = answer.gc.unwrap_or_default();
-        let server = |it: v1::RebuiltServer| RebuiltServer {
-            is_oracle: it.role() == v1::Role::Oracle,
-            name: it.server,
-            address: it.address,
-            tablets: it.tablets,
-        };
-        let table = |it: v1::RebuiltTable| {
-            let info = it.table.unwrap_or_default();
-            RebuiltTable {
-                id: info.id,
-                deleting: info.state() == v1::TableState::Deleting,
-                name: info.name,
-                tablets: it.tablets,
-                gaps: it.gaps,
-            }
-        };
-        Self {
-            cluster_id: answer.cluster_id,
-            servers: answer.servers.into_iter().map(server).collect(),
-            tables: answer.tables.into_iter().map(table).collect(),
-            barrier: Timestamp::from_u64(answer.barrier),
-            safe_point: Timestamp::from_u64(answer.safe_point),
-            resolved: Timestamp::from_u64(answer.resolved_ts),
-            retention: set.retention_ms.map(Duration::from_millis),
-            hold_max: set.hold_ms_max.map(Duration::from_millis),
-            paused: set.paused,
-            next_table_id: answer.next_table_id,
-            problems: answer.problems,
-            losses: answer.losses,
-            written: answer.written,
-        }
+        self.network.rebuild(rebuild).await.map_err(error)
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use percolator_protocol::oracle::Granted;
-use percolator_wire::v1::TraceContext;
+use percolator_protocol::types::TraceParent;
 
 use crate::network::Network;
 use crate::oracle::{OracleError, Place};
@@ -34,7 +34,7 @@ impl Client {
     pub async fn timestamps(
         &self,
         count: u32,
-        traces: &[TraceContext],
+        traces: &[TraceParent],
     ) -> Result<Granted, OracleError> {
         match self.router.world.transport.oracle() {
             Some(oracle) => oracle.timestamps_for(count, traces).await,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use percolator_protocol::actions::Status;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::txn::{Ending, MetLock, ReadNext, after_status_read};
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Timestamp, TraceParent};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
@@ -47,7 +47,7 @@ impl Router {
 
     async fn ask_oracle<'a>(
         &'a self,
-        ask: &(dyn Fn(Option<v1::TraceContext>) -> BoxFuture<'a, Result<Timestamp, Lost>> + Sync),
+        ask: &(dyn Fn(Option<TraceParent>) -> BoxFuture<'a, Result<Timestamp, Lost>> + Sync),
         mut last: String,
         deadline: Deadline,
     ) -> Result<Timestamp, CallError> {
@@ -99,7 +99,7 @@ impl Router {
             metrics.locks_met.inc();
         }
         if let Some(trace) = &self.trace {
-            trace.met(&met.lock, &self.directory());
+            trace.met(&met.lock, &self.locations());
         }
         let now = self.timestamp(deadline).await?;
         let build = |primary| {
@@ -170,7 +170,7 @@ impl Router {
         const DOING: &str = "reading past a lock";
         let step = self.step("get_past_lock");
         if let Some(step) = &step {
-            step.about(&met.lock, &self.directory());
+            step.about(&met.lock, &self.locations());
         }
         let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
         loop {
@@ -201,12 +201,12 @@ impl Router {
                     return Ok(None);
                 }
                 ReadNext::Wait if deadline.passed(&*self.world.transport) => {
-                    let directory = self.directory();
+                    let locations = self.locations();
                     let last = format!(
                         "cell {} is locked by transaction {} (primary {}), which is being committed",
-                        directory.text(&met.cell),
+                        locations.text(&met.cell),
                         met.lock.start_ts,
-                        directory.text(&met.lock.primary)
+                        locations.text(&met.lock.primary)
                     );
                     return Err(deadline.error(
                         &*self.world.transport,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::directory::Wanted;
+use crate::location_cache::RowQuery;
 use crate::router::{CallError, Deadline, Router};
 use crate::transport::{Backoff, MasterError};
 
@@ -119,7 +119,7 @@ impl<'a> Retry<'a> {
     pub(crate) async fn look_again(
         &mut self,
         last: Seen,
-        wanted: Vec<Wanted>,
+        wanted: Vec<RowQuery>,
     ) -> Result<(), CallError> {
         let (last, may_have_moved) = match last {
             Seen::Busy(last) | Seen::Moved(last) => (last, false),

@@ -20,10 +20,12 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::attempts::sort;
-use crate::directory::{Directory, Group, NoPlace, Wanted};
+use crate::cluster::ReportedServer;
+use crate::group::RequestGroup;
+use crate::location_cache::{LocationCache, RowQuery, UnknownLocation};
 use crate::metrics::Metrics;
 use crate::retry::{Retry, Seen, Turns};
-use crate::session::Session;
+use crate::session::GcSession;
 use crate::trace::Trace;
 use crate::transport::{MasterError, Replaced, Transport};
 
@@ -42,12 +44,12 @@ pub(crate) struct Router {
 /// The world, and where things are in it.
 pub(crate) struct World {
     pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) session: Arc<Session>,
+    pub(crate) session: Arc<GcSession>,
     /// Closed when the client is gone.
     pub(crate) ended: watch::Sender<()>,
-    pub(crate) directory: RwLock<Directory>,
+    pub(crate) locations: RwLock<LocationCache>,
     /// Servers by name, as they were in the last listing of everything.
-    pub(crate) servers: RwLock<HashMap<String, v1::ServerInfo>>,
+    pub(crate) servers: RwLock<HashMap<String, ReportedServer>>,
     /// By address: what a tablet server last said of its start, where it has; else the directory knows.
     pub(crate) incarnations: RwLock<HashMap<String, u64>>,
     /// How many commits go on in the background.
@@ -199,7 +201,7 @@ impl Router {
             transport,
             session: Arc::default(),
             ended: watch::Sender::new(()),
-            directory: RwLock::default(),
+            locations: RwLock::default(),
             servers: RwLock::default(),
             incarnations: RwLock::default(),
             background: watch::Sender::new(0),
@@ -266,8 +268,8 @@ impl Router {
     }
 
     /// What is known of where things are. Nothing is learnt while it is held.
-    pub(crate) fn directory(&self) -> RwLockReadGuard<'_, Directory> {
-        self.world.directory.read()
+    pub(crate) fn locations(&self) -> RwLockReadGuard<'_, LocationCache> {
+        self.world.locations.read()
     }
 
     /// The error by its cause, where that is that the cluster isn't there any more.
@@ -300,12 +302,12 @@ impl Router {
             let wanted = || {
                 let cells = cells.iter();
                 cells
-                    .map(|(_, cell)| Wanted::of(cell.table, &cell.row))
+                    .map(|(_, cell)| RowQuery::of(cell.table, &cell.row))
                     .collect()
             };
             let group = || {
                 let cells = cells.iter().map(|(at, cell)| (*at, cell));
-                self.directory()
+                self.locations()
                     .group(cells, GROUP_CELLS_MAX, GROUP_BYTES_MAX, bytes)
             };
             let mut grouped = group();
@@ -333,12 +335,12 @@ impl Router {
             }
             waiting = again;
             {
-                let directory = self.directory();
+                let locations = self.locations();
                 waiting.retain(|at| {
                     let table = cell(*at).table;
-                    let gone = if directory.deleted(table) {
+                    let gone = if locations.deleted(table) {
                         CallError::Deleted(table)
-                    } else if frozen.contains(at) && directory.being_deleted(table) {
+                    } else if frozen.contains(at) && locations.being_deleted(table) {
                         CallError::BeingDeleted(table)
                     } else {
                         return true;
@@ -387,14 +389,14 @@ impl Router {
         &self,
         cells: impl Iterator<Item = (usize, &'a Cell)>,
         bytes: &(dyn Fn(usize) -> usize + Sync),
-    ) -> Result<Option<(Group, u64)>, NoPlace> {
-        let directory = self.directory();
-        let mut groups = directory.group(cells, GROUP_CELLS_MAX, GROUP_BYTES_MAX, bytes)?;
+    ) -> Result<Option<(RequestGroup, u64)>, UnknownLocation> {
+        let locations = self.locations();
+        let mut groups = locations.group(cells, GROUP_CELLS_MAX, GROUP_BYTES_MAX, bytes)?;
         let Some(group) = groups.pop().filter(|_| groups.is_empty()) else {
             return Ok(None);
         };
         let told = self.world.incarnations.read().get(&*group.address).copied();
-        let incarnation = told.or_else(|| directory.incarnation(&group.address));
+        let incarnation = told.or_else(|| locations.incarnation(&group.address));
         Ok(incarnation.map(|incarnation| (group, incarnation)))
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, Timestamp};
-use percolator_wire::v1;
 
 use crate::Error;
-use crate::admin::{Admin, Owner, REQUEST_TIMEOUT, error};
+use crate::admin::{Admin, REQUEST_TIMEOUT, TxnOwner, error};
+use crate::cluster::{Cluster, ServerRole};
 use crate::locks::by_txn;
 use crate::router::{CallError, Deadline};
 
@@ -21,8 +21,8 @@ const PAGES_MAX: usize = 2_000;
 pub struct RunningTxn {
     /// Where it began, and its name.
     pub start_ts: Timestamp,
-    /// Who holds a gc-lock for it. `None`: nobody, or it is too young to be told of.
-    pub owner: Option<Owner>,
+    /// Who holds a gc-lock for it. `None`: nobody does, or the transaction is too young to be named.
+    pub owner: Option<TxnOwner>,
     /// When that gc-lock ends, unless its client renews it.
     pub lease: Option<Duration>,
     /// Its locks, as far as they were counted.
@@ -49,15 +49,34 @@ pub struct RunningTxns {
     pub unreached: Vec<(String, String)>,
 }
 
-/// What became of a transaction that was to be ended.
+/// Gc-locks that the master lists, oldest first.
+#[derive(Debug)]
+pub(crate) struct GcLockPage {
+    pub(crate) gc_locks: Vec<GcLock>,
+    /// There are more.
+    pub(crate) more: bool,
+    /// Transactions that have lived for a while and that their clients don't name.
+    pub(crate) unnamed: u64,
+}
+
+/// The gc-lock of a transaction.
+#[derive(Debug)]
+pub(crate) struct GcLock {
+    pub(crate) start_ts: Timestamp,
+    pub(crate) owner: TxnOwner,
+    /// The time until it ends, unless its client renews it.
+    pub(crate) lease: Duration,
+}
+
+/// The result of [`Admin::abort`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct AbortedTxn {
     /// `None`: it has no locks. Otherwise how it ended: rolled back, or as committed before.
     pub ending: Option<Ending>,
     /// Its locks that were cleared.
     pub locks: u64,
     /// Who held a gc-lock for it, which has ended too.
-    pub owners: Vec<Owner>,
+    pub owners: Vec<TxnOwner>,
 }
 
 impl Admin {
@@ -73,26 +92,26 @@ impl Admin {
             .timestamp(deadline)
             .await
             .map_err(|error| self.failed(deadline, "taking a timestamp", error))?;
-        let named = self.network.transactions(most).await.map_err(error)?;
-        running.more = named.more;
-        running.unnamed = named.unnamed;
+        let page = self.network.transactions(most).await.map_err(error)?;
+        running.more = page.more;
+        running.unnamed = page.unnamed;
         let mut txns: BTreeMap<Timestamp, RunningTxn> = BTreeMap::new();
         let entry = |start_ts| RunningTxn {
             start_ts,
             ..RunningTxn::default()
         };
-        for gc_lock in named.gc_locks {
-            let start_ts = Timestamp::from_u64(gc_lock.start_ts);
+        for gc_lock in page.gc_locks {
+            let start_ts = gc_lock.start_ts;
             let txn = txns.entry(start_ts).or_insert_with(|| entry(start_ts));
-            txn.owner = gc_lock.owner.map(Owner::from);
-            txn.lease = Some(Duration::from_millis(gc_lock.lease_ms.into()));
+            txn.owner = Some(gc_lock.owner);
+            txn.lease = Some(gc_lock.lease);
         }
         for server in self.tablet_servers().await? {
             let counted = self
                 .each_lock(&server, Timestamp::MAX, PAGES_MAX, async |locks| {
                     for ((start_ts, primary), locks) in locks {
                         let txn = txns.entry(start_ts).or_insert_with(|| entry(start_ts));
-                        txn.primary = Some(self.router.directory().text(&primary));
+                        txn.primary = Some(self.router.locations().text(&primary));
                         txn.locks += locks.len() as u64;
                     }
                     Ok(())
@@ -116,8 +135,8 @@ impl Admin {
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Timeout`]; asking again goes on.
-    pub async fn abort(&self, start_ts: Timestamp) -> Result<Ended, Error> {
-        let mut ended = Ended {
+    pub async fn abort(&self, start_ts: Timestamp) -> Result<AbortedTxn, Error> {
+        let mut ended = AbortedTxn {
             ending: None,
             locks: 0,
             owners: self.release_gc_lock(start_ts).await?,
@@ -147,13 +166,8 @@ impl Admin {
     ///
     /// # Errors
     /// [`Error::Unavailable`].
-    pub async fn release_gc_lock(&self, start_ts: Timestamp) -> Result<Vec<Owner>, Error> {
-        let released = self
-            .network
-            .release_gc_lock(start_ts)
-            .await
-            .map_err(error)?;
-        Ok(released.owners.into_iter().map(Owner::from).collect())
+    pub async fn release_gc_lock(&self, start_ts: Timestamp) -> Result<Vec<TxnOwner>, Error> {
+        self.network.release_gc_lock(start_ts).await.map_err(error)
     }
 
     /// Calls with the locks of each page, of transactions that began below this. False: there are more.
@@ -180,18 +194,17 @@ impl Admin {
         Ok(false)
     }
 
-    /// Everything that the master knows.
-    pub(crate) async fn listing(&self) -> Result<v1::DirectoryResponse, Error> {
+    /// The cluster, as its master lists it.
+    pub(crate) async fn listing(&self) -> Result<Cluster, Error> {
         let deadline = self.router.deadline(REQUEST_TIMEOUT);
         let listed = self.router.listed(deadline).await;
         listed.map_err(|error| Error::Unavailable(error.to_string()))
     }
 
     pub(crate) async fn tablet_servers(&self) -> Result<Vec<String>, Error> {
-        let directory = self.listing().await?;
-        let is_tablet = |server: &&v1::ServerInfo| server.role() == v1::Role::Tablet;
-        let servers = directory.servers.iter().filter(is_tablet);
-        Ok(servers.map(|server| server.server.clone()).collect())
+        let servers = self.listing().await?.servers.into_iter();
+        let servers = servers.filter(|server| server.role == ServerRole::Tablet);
+        Ok(servers.map(|server| server.server).collect())
     }
 
     pub(crate) fn failed(

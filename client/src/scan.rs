@@ -15,9 +15,9 @@ use percolator_wire::v1::response::Body;
 
 use crate::Error;
 use crate::attempts::Attempt;
-use crate::directory::prefix_end;
-use crate::directory::{Located, Wanted};
 use crate::index::index_row;
+use crate::location_cache::prefix_end;
+use crate::location_cache::{RowQuery, TabletTarget};
 use crate::own::OwnWrite;
 use crate::resolver::unexpected;
 use crate::retry::{Retry, Seen};
@@ -284,7 +284,7 @@ impl Scan {
                 }
             };
             let error = match retry.look_again(last, vec![wanted]).await {
-                Ok(()) if router.directory().deleted(self.table) => CallError::Deleted(self.table),
+                Ok(()) if router.locations().deleted(self.table) => CallError::Deleted(self.table),
                 Ok(()) => continue,
                 Err(gave_up) => gave_up,
             };
@@ -294,7 +294,7 @@ impl Scan {
 
     /// The tablet to go on in: that of the last cell, while there may be more of it. It may have been split since, so that
     /// the rows where it began are another one's.
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> RowQuery {
         let before = self.range.reverse;
         let last = self.after.as_ref().map(|cell| &cell.row);
         let last = last.filter(|_| !mutants::on(Mutant::ScanGoesBack));
@@ -304,7 +304,7 @@ impl Scan {
             Some(row) => row.clone(),
             None => self.at.clone(),
         };
-        Wanted {
+        RowQuery {
             table: self.table,
             row,
             before,
@@ -340,7 +340,7 @@ impl Scan {
 
     async fn take(
         &mut self,
-        tablet: &Located,
+        tablet: &TabletTarget,
         response: v1::ScanResponse,
         deadline: Deadline,
     ) -> Result<(), Error> {

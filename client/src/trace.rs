@@ -14,7 +14,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 
 use crate::attempts::Attempt;
-use crate::directory::Directory;
+use crate::location_cache::LocationCache;
 use crate::router::Router;
 use crate::transport::Transport;
 use crate::{Client, Txn};
@@ -127,7 +127,7 @@ impl Trace {
     }
 
     /// How requests name it, where it is sampled.
-    pub(crate) fn context(&self) -> Option<v1::TraceContext> {
+    pub(crate) fn context(&self) -> Option<TraceParent> {
         let (_, span) = self.sampled.as_ref()?;
         Some(context(span))
     }
@@ -169,7 +169,7 @@ impl Trace {
         &self,
         address: &str,
         request: &v1::Request,
-        directory: &Directory,
+        locations: &LocationCache,
     ) -> Step<'_> {
         let step = self.step(self.name_of(request));
         if let Some(span) = &step.span {
@@ -180,7 +180,7 @@ impl Trace {
             };
             let named = tablets.iter().take(TABLETS_MAX);
             span.say(key::TABLET, listed(named.map(u64::to_string)));
-            let tables = directory.tables_of(&tablets);
+            let tables = locations.tables_of(&tablets);
             if !tables.is_empty() {
                 span.say(key::TABLE, listed(tables.into_iter().map(str::to_owned)));
             }
@@ -221,13 +221,13 @@ impl Trace {
     }
 
     /// A lock of another transaction is in the way.
-    pub(crate) fn met(&self, lock: &Lock, directory: &Directory) {
+    pub(crate) fn met(&self, lock: &Lock, locations: &LocationCache) {
         let mut state = self.state.lock();
         let known = state.owners.contains_key(&lock.start_ts);
         if !known && state.owners.len() >= OWNERS_MAX {
             state.owners_more += 1;
         } else if !known {
-            let table = directory.named(lock.primary.table);
+            let table = locations.named(lock.primary.table);
             state.owners.insert(lock.start_ts, table);
         }
     }
@@ -286,15 +286,15 @@ pub(crate) struct Step<'a> {
 
 impl Step<'_> {
     /// How requests name it, where it is sampled.
-    pub(crate) fn context(&self) -> Option<v1::TraceContext> {
+    pub(crate) fn context(&self) -> Option<TraceParent> {
         self.span.as_ref().map(context)
     }
 
     /// It is about this lock's transaction.
-    pub(crate) fn about(&self, lock: &Lock, directory: &Directory) {
+    pub(crate) fn about(&self, lock: &Lock, locations: &LocationCache) {
         if let Some(span) = &self.span {
             span.say(key::OWNER_START_TS, lock.start_ts.to_string());
-            span.say(key::OWNER_TABLE, directory.named(lock.primary.table));
+            span.say(key::OWNER_TABLE, locations.named(lock.primary.table));
         }
     }
 
@@ -317,9 +317,9 @@ impl Drop for Step<'_> {
     }
 }
 
-fn context(span: &Span) -> v1::TraceContext {
-    let remote = span.remote();
-    v1::TraceContext::new(remote.trace_id, remote.span_id)
+fn context(span: &Span) -> TraceParent {
+    let Remote { trace_id, span_id } = span.remote();
+    TraceParent { trace_id, span_id }
 }
 
 /// Where the time went: `get 3x 1.2 ms, commit_primary 4.0 ms, application 0.1 ms`.
@@ -391,7 +391,7 @@ impl Txn {
     /// application makes because of it.
     pub fn traceparent(&self) -> Option<String> {
         let context = self.inner.router.trace.as_ref()?.context()?;
-        Some(context.header())
+        Some(v1::TraceContext::from(context).header())
     }
 }
 

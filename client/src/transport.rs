@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Timestamp, TraceParent};
 use percolator_wire::v1;
 
 use crate::oracle::OracleClient;
@@ -138,13 +138,13 @@ pub trait Transport: Send + Sync + 'static {
         request: v1::Request,
     ) -> BoxFuture<'_, Result<v1::Response, Lost>>;
     /// A timestamp of the oracle, asked for after this call began; for a transaction in this trace, if in one.
-    fn timestamp(&self, trace: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>>;
+    fn timestamp(&self, trace: Option<TraceParent>) -> BoxFuture<'_, Result<Timestamp, Lost>>;
     /// A commit_ts for the transaction that began at `start_ts`: a timestamp as any other. The simulator also grants such
     /// as two oracles with overlapping rights would.
     fn commit_timestamp(
         &self,
         _start_ts: Timestamp,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         self.timestamp(trace)
     }
@@ -161,18 +161,18 @@ pub trait Transport: Send + Sync + 'static {
     fn session(
         &self,
         request: v1::SessionRequest,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>>;
     /// Where rows are; for a transaction in this trace, if in one.
     fn locate(
         &self,
         request: v1::LocateRequest,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>>;
     /// Where everything is, for people and tools.
     fn directory(
         &self,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>>;
     /// Makes a table.
     fn create_table(

@@ -24,7 +24,7 @@ use crate::pinned::PinnedTables;
 use crate::reading::RowCache;
 use crate::router::Router;
 use crate::scan::{Range, Scan};
-use crate::session::Held;
+use crate::session::GcLockGuard;
 use crate::shared::Kind;
 use crate::{Error, large, metrics};
 
@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     pub(crate) bypass: Mutex<Vec<Timestamp>>,
     pub(crate) rows: Mutex<RowCache>,
     /// The barrier of collection is kept below it until it ends.
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<GcLockGuard>>,
     pub(crate) chain: OnceLock<Chain>,
 }
 
@@ -84,7 +84,7 @@ impl Txn {
         options: Options,
         start_ts: Timestamp,
         asked: Duration,
-        held: Held,
+        held: GcLockGuard,
     ) -> Self {
         Self::begin(router, options, start_ts, asked, held, Kind::Whole)
     }
@@ -94,7 +94,7 @@ impl Txn {
         options: Options,
         start_ts: Timestamp,
         began: Duration,
-        held: Held,
+        held: GcLockGuard,
         kind: Kind,
     ) -> Self {
         Self {

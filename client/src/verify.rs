@@ -4,19 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use percolator_protocol::types::{Cell, Rows, Timestamp};
-use percolator_wire::v1;
-use percolator_wire::v1::VerifyPart as Part;
-use percolator_wire::v1::request::Body as Ask;
-use percolator_wire::v1::response::Body;
 
 use crate::Error;
 use crate::admin::{Admin, REQUEST_TIMEOUT};
-use crate::resolver::unexpected;
-use crate::router::{CallError, Deadline};
+use crate::cluster::Tablet;
 
 /// So often servers are walked once more that have got tablets meanwhile, which may have been behind the walk each time.
 const AGAIN_MAX: u32 = 3;
-const PARTS: [Part; 3] = [Part::Records, Part::Values, Part::Index];
+const PARTS: [StoredPart; 3] = [StoredPart::Records, StoredPart::Values, StoredPart::Index];
+
+/// A part of what a tablet server has stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredPart {
+    Records,
+    /// Values with a key of their own.
+    Values,
+    /// The index of garbage.
+    Index,
+}
 
 /// Where a walk is: it goes on from there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,9 +34,9 @@ pub struct Position {
     pub after: Bytes,
 }
 
-/// What was looked at of a tablet.
+/// How much of a tablet was verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedCounts {
     /// Records of its cells.
     pub records: u64,
     /// Values with a key of their own.
@@ -63,15 +68,34 @@ pub struct Finding {
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
     /// By tablet server and tablet; tablet zero: rows of tablets that are not there any more.
-    pub tablets: BTreeMap<(String, u64), Verified>,
+    pub tablets: BTreeMap<(String, u64), VerifiedCounts>,
     /// The first hundred of each piece.
     pub findings: Vec<Finding>,
-    /// Tablets that moved while the walk went on, again and again: they may not have been looked at.
+    /// Tablets that moved while the walk went on, again and again: some of their rows may not have been verified.
     pub missed: BTreeSet<u64>,
 }
 
-/// A tablet that is in use, and who has it.
-struct Place {
+/// The items of a tablet in one page.
+#[derive(Debug)]
+pub(crate) struct VerifiedTablet {
+    /// Zero: rows of tablets that are not there any more.
+    pub(crate) tablet: u64,
+    pub(crate) seen: u64,
+    pub(crate) waiting: u64,
+    pub(crate) wrong: u64,
+}
+
+/// A page of a walk over a part.
+#[derive(Debug)]
+pub(crate) struct VerifiedPage {
+    pub(crate) tablets: Vec<VerifiedTablet>,
+    pub(crate) findings: Vec<Finding>,
+    /// Empty: the part has ended.
+    pub(crate) resume: Bytes,
+}
+
+/// A tablet that is in use, and its owner.
+struct OwnedTablet {
     id: u64,
     table: u32,
     rows: Rows,
@@ -79,7 +103,7 @@ struct Place {
     server: String,
 }
 
-impl Place {
+impl OwnedTablet {
     /// Whether its owner has had all of its rows since then, when places were these, in order. Of a table that is new there is
     /// nothing to look at.
     fn has_stayed(&self, before: &[Self]) -> bool {
@@ -108,7 +132,7 @@ impl Admin {
     /// than a piece took to wait before the next: 3 takes a quarter of a server's time at the most.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: there is no such position. A tablet server isn't reached. The position that was told last is the one to go on from.
+    /// [`Error::Invalid`]: there is no such position. A tablet server isn't reached. The last position that `at` got is the one to go on from.
     pub async fn verify_gc(
         &self,
         from: &Position,
@@ -147,7 +171,8 @@ impl Admin {
             }
             // What a server gets behind the place where it is walked, or once it was, no other has any more.
             let now = self.places().await?;
-            let moved: Vec<&Place> = now.iter().filter(|it| !it.has_stayed(&places)).collect();
+            let moved: Vec<&OwnedTablet> =
+                now.iter().filter(|it| !it.has_stayed(&places)).collect();
             done.missed = moved.iter().map(|it| it.id).collect();
             if moved.is_empty() || again == AGAIN_MAX {
                 break;
@@ -173,12 +198,13 @@ impl Admin {
             let begun = self.router.world.transport.now();
             let deadline = self.router.deadline(REQUEST_TIMEOUT);
             const DOING: &str = "verifying what is stored";
-            let looked = self
-                .verify_piece(&position.server, part, position.after.clone(), deadline)
+            let page = self
+                .router
+                .verify_page(&position.server, part, position.after.clone(), deadline)
                 .await
                 .map_err(|error| self.failed(deadline, DOING, error))?;
-            position.after = looked.resume.clone();
-            done.add(&position.server, part, looked);
+            position.after = page.resume.clone();
+            done.add(&position.server, part, page);
             if position.after.is_empty() {
                 position.part += 1;
                 continue;
@@ -190,70 +216,41 @@ impl Admin {
         Ok(())
     }
 
-    /// Where tablets are that are in use.
-    async fn places(&self) -> Result<Vec<Place>, Error> {
-        let directory = self.listing().await?;
-        let place = |place: v1::TabletPlace| {
-            let tablet = place.tablet?;
-            Some(Place {
+    /// The tablets that are in use, ordered by table and start row.
+    async fn places(&self) -> Result<Vec<OwnedTablet>, Error> {
+        let mut tables = self.listing().await?.tables;
+        tables.sort_by_key(|table| table.id);
+        let tablets = tables.into_iter().flat_map(|table| {
+            let owned = move |tablet: Tablet| OwnedTablet {
                 id: tablet.id,
-                table: tablet.table_id,
+                table: table.id,
                 rows: Rows {
                     start: tablet.start_row,
                     end: tablet.end_row,
                 },
                 epoch: tablet.epoch,
-                server: place.server,
-            })
-        };
-        Ok(directory.tablets.into_iter().filter_map(place).collect())
-    }
-
-    async fn verify_piece(
-        &self,
-        server: &str,
-        part: Part,
-        after: Bytes,
-        deadline: Deadline,
-    ) -> Result<v1::VerifyResponse, CallError> {
-        let ask = |to| {
-            Ask::Verify(v1::VerifyRequest {
-                to: Some(to),
-                part: part.into(),
-                after: after.clone(),
-            })
-        };
-        match self.router.ask_server(server, &ask, deadline).await? {
-            Body::Verify(looked) => Ok(looked),
-            _ => Err(unexpected()),
-        }
+                server: tablet.server,
+            };
+            table.tablets.into_iter().map(owned)
+        });
+        Ok(tablets.collect())
     }
 }
 
 impl Verification {
-    fn add(&mut self, server: &str, part: Part, looked: v1::VerifyResponse) {
-        for tablet in looked.tablets {
-            let place = (server.to_owned(), tablet.tablet_id);
+    fn add(&mut self, server: &str, part: StoredPart, page: VerifiedPage) {
+        for tablet in page.tablets {
+            let place = (server.to_owned(), tablet.tablet);
             let known = self.tablets.entry(place).or_default();
             match part {
-                Part::Values => known.values += tablet.seen,
-                Part::Index => known.entries += tablet.seen,
-                Part::Records | Part::Unspecified => known.records += tablet.seen,
+                StoredPart::Records => known.records += tablet.seen,
+                StoredPart::Values => known.values += tablet.seen,
+                StoredPart::Index => known.entries += tablet.seen,
             }
             known.waiting += tablet.waiting;
             known.wrong += tablet.wrong;
         }
-        let finding = |finding: v1::VerifyFinding| {
-            Some(Finding {
-                server: server.to_owned(),
-                tablet: finding.tablet_id,
-                cell: finding.cell?.into(),
-                ts: Timestamp::from_u64(finding.ts),
-                what: finding.what,
-            })
-        };
-        self.findings
-            .extend(looked.findings.into_iter().filter_map(finding));
+        self.findings.extend(page.findings);
     }
 
     /// These servers are walked once more.
@@ -276,16 +273,17 @@ mod tests {
 
     #[test]
     fn who_has_got_rows_meanwhile_is_walked_again() {
-        let place = |id, table, rows: (&'static str, &'static str), epoch, server: &str| Place {
-            id,
-            table,
-            rows: Rows {
-                start: rows.0.into(),
-                end: rows.1.into(),
-            },
-            epoch,
-            server: server.into(),
-        };
+        let place =
+            |id, table, rows: (&'static str, &'static str), epoch, server: &str| OwnedTablet {
+                id,
+                table,
+                rows: Rows {
+                    start: rows.0.into(),
+                    end: rows.1.into(),
+                },
+                epoch,
+                server: server.into(),
+            };
         let before = [
             place(1, 1, ("", "h"), 1, "a"),
             place(2, 1, ("h", ""), 1, "b"),
@@ -313,24 +311,25 @@ mod tests {
     }
 
     #[test]
-    fn pieces_add_up_by_server_and_tablet() {
-        let piece = |seen| v1::VerifyResponse {
-            tablets: vec![v1::VerifiedTablet {
-                tablet_id: 3,
+    fn pages_add_up_by_server_and_tablet() {
+        let page = |seen| VerifiedPage {
+            tablets: vec![VerifiedTablet {
+                tablet: 3,
                 seen,
                 waiting: 2,
                 wrong: 1,
             }],
-            ..v1::VerifyResponse::default()
+            findings: Vec::new(),
+            resume: Bytes::new(),
         };
         let mut all = Verification::default();
-        all.add("tablet-0", Part::Records, piece(5));
-        all.add("tablet-0", Part::Records, piece(6));
-        all.add("tablet-0", Part::Values, piece(7));
-        all.add("tablet-0", Part::Index, piece(8));
-        all.add("tablet-1", Part::Index, piece(9));
+        all.add("tablet-0", StoredPart::Records, page(5));
+        all.add("tablet-0", StoredPart::Records, page(6));
+        all.add("tablet-0", StoredPart::Values, page(7));
+        all.add("tablet-0", StoredPart::Index, page(8));
+        all.add("tablet-1", StoredPart::Index, page(9));
         let of = |server: &str| &all.tablets[&(server.to_owned(), 3)];
-        let expected = Verified {
+        let expected = VerifiedCounts {
             records: 11,
             values: 7,
             entries: 8,

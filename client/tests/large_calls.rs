@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_client::transport::{BoxFuture, Lost, MasterError, Transport};
-use percolator_client::{Client, Error, Options, Timestamp};
+use percolator_client::{Client, Error, Options, Timestamp, TraceParent};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
@@ -109,7 +109,7 @@ impl Transport for Yes {
         async move { Ok(self.answer(&address, request).await) }.boxed()
     }
 
-    fn timestamp(&self, _: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+    fn timestamp(&self, _: Option<TraceParent>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         let next = 1 + self.timestamps.fetch_add(1, Ordering::Relaxed);
         async move { Ok(Timestamp::from_u64(next)) }.boxed()
     }
@@ -117,7 +117,7 @@ impl Transport for Yes {
     fn session(
         &self,
         _: v1::SessionRequest,
-        _: Option<v1::TraceContext>,
+        _: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
         async move {
             Ok(v1::SessionResponse {
@@ -132,7 +132,7 @@ impl Transport for Yes {
     /// One table of two tablets, a server each.
     fn directory(
         &self,
-        _: Option<v1::TraceContext>,
+        _: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
         async { Err(none()) }.boxed()
     }
@@ -141,7 +141,7 @@ impl Transport for Yes {
     fn locate(
         &self,
         _: v1::LocateRequest,
-        _: Option<v1::TraceContext>,
+        _: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>> {
         let middle = Bytes::from(row(MIDDLE));
         let bounds = [(Bytes::new(), middle.clone()), (middle, Bytes::new())];

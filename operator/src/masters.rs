@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_client::{Client, Error, Options};
-use percolator_wire::v1::{Role, ServerInfo};
+use percolator_client::{Client, Error, Options, ReportedServer, ServerRole};
 
 use crate::cluster::{MasterReport, Observed, Plan, TabletServer, server_name};
 
@@ -27,7 +26,7 @@ fn options() -> Options {
     }
 }
 
-fn server(info: &ServerInfo) -> TabletServer {
+fn server(info: &ReportedServer) -> TabletServer {
     TabletServer {
         is_up: info.alive,
         is_draining: info.draining,
@@ -57,10 +56,10 @@ pub(crate) async fn ask(cluster: &str, addresses: &[String]) -> MasterReport {
     }
 }
 
-fn by_ordinal(cluster: &str, infos: &[ServerInfo]) -> BTreeMap<u32, TabletServer> {
+fn by_ordinal(cluster: &str, infos: &[ReportedServer]) -> BTreeMap<u32, TabletServer> {
     let prefix = server_name(cluster, 0);
     let prefix = prefix.trim_end_matches('0');
-    let tablets = infos.iter().filter(|info| info.role() == Role::Tablet);
+    let tablets = infos.iter().filter(|info| info.role == ServerRole::Tablet);
     let known = tablets.filter_map(|info| {
         let ordinal = info.server.strip_prefix(prefix)?.parse().ok()?;
         Some((ordinal, server(info)))
@@ -133,23 +132,21 @@ mod tests {
 
     use super::*;
 
-    fn info(name: &str, role: Role) -> ServerInfo {
-        ServerInfo {
-            role: role.into(),
-            server: name.to_owned(),
+    fn info(name: &str, role: ServerRole) -> ReportedServer {
+        ReportedServer {
             tablets: 7,
-            ..ServerInfo::default()
+            ..ReportedServer::new(role, name, "")
         }
     }
 
     #[test]
     fn tablet_servers_are_known_by_their_numbers() {
         let infos = [
-            info("demo-tso-0", Role::Oracle),
-            info("demo-tablet-10", Role::Tablet),
-            info("demo-tablet-0", Role::Tablet),
-            info("demo-tablet-x", Role::Tablet),
-            info("other-tablet-1", Role::Tablet),
+            info("demo-tso-0", ServerRole::Oracle),
+            info("demo-tablet-10", ServerRole::Tablet),
+            info("demo-tablet-0", ServerRole::Tablet),
+            info("demo-tablet-x", ServerRole::Tablet),
+            info("other-tablet-1", ServerRole::Tablet),
         ];
         let known = by_ordinal("demo", &infos);
         assert_eq!(Vec::from_iter(known.keys()), [&0, &10]);

@@ -4,8 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use percolator_client::Admin;
-use percolator_wire::v1::IntroduceProxyRequest;
+use percolator_client::{Admin, ProxyIntroduction};
 
 use crate::Error;
 use crate::server::Options;
@@ -18,7 +17,7 @@ const LEAVING_MAX: Duration = Duration::from_secs(1);
 /// What a proxy says of itself.
 pub(crate) struct Introduction {
     admin: Admin,
-    request: IntroduceProxyRequest,
+    introduction: ProxyIntroduction,
 }
 
 impl Introduction {
@@ -36,13 +35,16 @@ impl Introduction {
             cause,
         })?;
         let metrics_address = metrics_address.map(|at| at.to_string());
-        let request = IntroduceProxyRequest {
+        let introduction = ProxyIntroduction {
             server: options.server.clone(),
             address,
             metrics_address: metrics_address.unwrap_or_default(),
             leaving: false,
         };
-        Ok(Self { admin, request })
+        Ok(Self {
+            admin,
+            introduction,
+        })
     }
 
     /// Repeats it for as long as it is polled.
@@ -50,7 +52,7 @@ impl Introduction {
         // The same refusal is logged once.
         let mut refused = None;
         loop {
-            match self.admin.introduce_proxy(self.request.clone()).await {
+            match self.admin.introduce_proxy(self.introduction.clone()).await {
                 Ok(()) => refused = None,
                 Err(error @ percolator_client::Error::Invalid(_)) => {
                     let error = error.to_string();
@@ -67,11 +69,11 @@ impl Introduction {
 
     /// Says that the proxy ends.
     pub(crate) async fn leave(&self) {
-        let request = IntroduceProxyRequest {
+        let introduction = ProxyIntroduction {
             leaving: true,
-            ..self.request.clone()
+            ..self.introduction.clone()
         };
-        let left = tokio::time::timeout(LEAVING_MAX, self.admin.introduce_proxy(request));
+        let left = tokio::time::timeout(LEAVING_MAX, self.admin.introduce_proxy(introduction));
         if let Ok(Err(error)) = left.await {
             tracing::debug!(%error, "the master doesn't know that this proxy ends");
         }

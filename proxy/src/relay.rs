@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::Stream;
-use percolator_client::Client;
 use percolator_client::oracle::{COUNT_MAX, OracleError};
+use percolator_client::{Client, TraceParent};
 use percolator_wire::check_cluster;
 use percolator_wire::v1::oracle_server::Oracle;
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
@@ -79,7 +79,8 @@ impl Oracle for Relay {
 }
 
 async fn relay(client: &Client, request: TimestampsRequest) -> Result<TimestampsResponse, Status> {
-    match client.timestamps(request.count, &request.traces).await {
+    let traces: Vec<TraceParent> = request.traces.iter().map(TraceParent::from).collect();
+    match client.timestamps(request.count, &traces).await {
         Ok(granted) => Ok(TimestampsResponse {
             first: granted.first.as_u64(),
             count: granted.count,

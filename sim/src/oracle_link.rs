@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use percolator_client::Timestamp;
 use percolator_client::oracle::{KnownPlaces, places};
 use percolator_client::transport::{Lost, MasterError};
+use percolator_client::{Cluster, Timestamp};
 
 use crate::messages::{Answer, Ask};
 use crate::servers::oracle;
@@ -80,8 +80,11 @@ impl OracleLink {
         let timeout = limit.min(transport.timeout);
         let asked = transport.ask_master_within(Ask::Directory, timeout).await;
         let found = match asked {
-            Ok(Answer::Directory(directory)) => places(&directory)
-                .ok_or_else(|| "no oracle has reported to the master yet".to_owned()),
+            Ok(Answer::Directory(directory)) => match Cluster::try_from(directory) {
+                Ok(cluster) => places(&cluster)
+                    .ok_or_else(|| "no oracle has reported to the master yet".to_owned()),
+                Err(error) => Err(error.to_string()),
+            },
             Ok(_) => Err("another question was answered".to_owned()),
             Err(
                 MasterError::Unavailable(why)

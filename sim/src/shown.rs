@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use percolator_client::{Cluster as Shown, Error, Table, Tablet};
+use percolator_client::{Cluster as Shown, Error, ServerRole, Table, Tablet};
 use percolator_engine::Column;
 use percolator_protocol::types::{Cell, TableId, Timestamp, key};
-use percolator_wire::v1;
 
 use crate::cluster::Cluster;
 use crate::recorder::Session;
@@ -57,7 +56,7 @@ fn difference(world: &World, shown: &Shown) -> Option<String> {
         servers.find_map(|server| {
             let name = &server.server;
             let counted = owned.get(&**name).copied().unwrap_or_default();
-            let is_tablet_server = server.role() == v1::Role::Tablet;
+            let is_tablet_server = server.role == ServerRole::Tablet;
             if !server.alive {
                 Some(format!("{name} counts as down"))
             } else if !server.lost_tablets.is_empty() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use percolator_client::Timestamp;
 use percolator_client::transport::{BoxFuture, Lost, MasterError, OneCluster, Replaced, Transport};
+use percolator_client::{Timestamp, TraceParent};
 use percolator_wire::v1;
 use percolator_wire::v1::check_status_response::Status;
 use percolator_wire::v1::request::Body;
@@ -255,7 +255,7 @@ impl Transport for SimTransport {
         .boxed()
     }
 
-    fn timestamp(&self, _: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+    fn timestamp(&self, _: Option<TraceParent>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         async move {
             let ts = self.ask_oracle().await?;
             let Some(kept) = &self.kept else {
@@ -273,7 +273,7 @@ impl Transport for SimTransport {
     fn commit_timestamp(
         &self,
         start_ts: Timestamp,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         async move {
             let granted = self.timestamp(trace).await?;
@@ -289,7 +289,7 @@ impl Transport for SimTransport {
     fn session(
         &self,
         request: v1::SessionRequest,
-        _: Option<v1::TraceContext>,
+        _: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
         async move {
             let (session, floor) = (request.session, Timestamp::from_u64(request.floor));
@@ -314,7 +314,7 @@ impl Transport for SimTransport {
 
     fn directory(
         &self,
-        _: Option<v1::TraceContext>,
+        _: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
         async move {
             match self.ask_master(Ask::Directory).await? {
@@ -331,7 +331,7 @@ impl Transport for SimTransport {
     fn locate(
         &self,
         request: v1::LocateRequest,
-        _: Option<v1::TraceContext>,
+        _: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>> {
         async move {
             match self.ask_master(Ask::Locate(request)).await? {

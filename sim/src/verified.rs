@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use percolator_client::Error;
+use percolator_client::{Error, ReportedServer, ServerRole};
 use percolator_engine::Column;
 use percolator_protocol::types::{Cell, Timestamp};
 use percolator_tablet::index::Entry;
@@ -30,7 +30,7 @@ pub(crate) fn verified(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     keeper(world, cluster, "verifying what is stored", |session| {
         async move {
             for server in session.client.servers().await? {
-                if server.role() == v1::Role::Tablet {
+                if server.role == ServerRole::Tablet {
                     walk(&session, &server).await?;
                 }
             }
@@ -41,7 +41,7 @@ pub(crate) fn verified(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     world.failure().is_none()
 }
 
-async fn walk(session: &Session, server: &v1::ServerInfo) -> Result<(), Error> {
+async fn walk(session: &Session, server: &ReportedServer) -> Result<(), Error> {
     for part in [Part::Records, Part::Values, Part::Index] {
         let before = items_of(&session.world, &server.server, part);
         let (mut after, mut seen) = (Bytes::new(), 0);
@@ -49,7 +49,7 @@ async fn walk(session: &Session, server: &v1::ServerInfo) -> Result<(), Error> {
             let ask = Ask::Verify(v1::VerifyRequest {
                 to: Some(v1::Addressee {
                     server: server.server.clone(),
-                    incarnation: server.incarnation,
+                    incarnation: server.incarnation.unwrap_or(0),
                 }),
                 part: part.into(),
                 after,

@@ -1,9 +1,8 @@
 //! The accounts: rows of one table, cut into tablets over every server.
 
 use bytes::Bytes;
-use percolator_client::{CellName, Client, Entry, Error, Range, Txn, escape};
+use percolator_client::{CellName, Client, Entry, Error, Range, ServerRole, Txn, escape};
 use percolator_history::Op;
-use percolator_wire::v1::Role;
 
 use super::recording::Recording;
 use super::wrong_contents;
@@ -81,7 +80,7 @@ impl Accounts {
                 .servers()
                 .await?
                 .iter()
-                .filter(|server| server.role() == Role::Tablet)
+                .filter(|server| server.role == ServerRole::Tablet)
                 .count();
             let tablets = u32::try_from(servers).unwrap_or(1).max(1) * TABLETS_PER_SERVER;
             let cuts: Vec<Bytes> = (1..tablets.min(count))

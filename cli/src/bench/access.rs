@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use percolator_client::{Client, Error};
+use percolator_client::{Client, Error, ServerRole};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use rand::RngExt;
@@ -32,7 +32,7 @@ pub(super) async fn check_raw(client: &Client) -> anyhow::Result<()> {
     let servers = client.servers().await?;
     let tablet = servers
         .iter()
-        .find(|server| server.role() == v1::Role::Tablet)
+        .find(|server| server.role == ServerRole::Tablet)
         .context("there is no tablet server")?;
     let ask = Ask::RawGet(v1::RawGetRequest { key: row(0) });
     client

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use percolator_client::{Admin, Client, GcChange, GcStatus};
-use percolator_wire::v1;
+use percolator_client::{Admin, Client, GcChange, GcStatus, LeaseRequest, Timestamp, TxnOwner};
 use rand::RngExt;
 use tokio::task::JoinSet;
 
@@ -176,17 +175,19 @@ pub(super) async fn sessions(
         (10_000, 100_000)
     };
     output.note(&format!("{sessions} sessions with {locks} gc-locks ..."));
-    let now = connect()?.gc_status().await?.now.as_u64();
-    let request = move |session: u64| v1::SessionRequest {
+    let now = connect()?.gc_status().await?.now;
+    let request = move |session: u64| LeaseRequest {
         session,
-        owner: Some(v1::Owner {
+        owner: Some(TxnOwner {
             host: format!("host-{session:08}.example.com"),
             process: 4711,
             application: "an-application".into(),
             label: "benchmark".into(),
         }),
         floor: now,
-        transactions: (0..locks / sessions).map(|number| now + number).collect(),
+        transactions: (0..locks / sessions)
+            .map(|number| Timestamp::from_u64(now.as_u64() + number))
+            .collect(),
         unnamed: 0,
     };
     percolator_server::many_connections();
@@ -194,8 +195,7 @@ pub(super) async fn sessions(
     let mut begun = Vec::new();
     for session in 1..=sessions {
         let admin = Arc::new(connect()?);
-        let told = admin.session(request(session)).await?;
-        lease = Duration::from_millis(told.lease_ms.into());
+        lease = admin.renew_session(request(session)).await?;
         begun.push((session, admin));
     }
     let every = lease / 3;
@@ -208,8 +208,8 @@ pub(super) async fn sessions(
             tokio::time::sleep(first).await;
             loop {
                 // One that is lost is made up for by the next.
-                let told = admin.session(request(session)).await;
-                renewed.fetch_add(u64::from(told.is_ok()), Ordering::Relaxed);
+                let lease = admin.renew_session(request(session)).await;
+                renewed.fetch_add(u64::from(lease.is_ok()), Ordering::Relaxed);
                 tokio::time::sleep(every).await;
             }
         });
@@ -234,11 +234,9 @@ pub(super) async fn sessions(
         "of {sessions} sessions {there} are there"
     );
     for (session, admin) in begun {
-        let last = v1::SessionRequest {
-            session,
-            ..v1::SessionRequest::default()
-        };
-        admin.session(last).await?;
+        admin
+            .renew_session(LeaseRequest::give_back(session))
+            .await?;
     }
     Ok(Figure {
         name: format!("{sessions} sessions, {locks} gc-locks"),

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use percolator_client::{Client, Error, Tablet};
-use percolator_wire::v1::Role;
+use percolator_client::{Client, Error, ServerRole, Tablet};
 use rand::RngExt as _;
 
 use super::Figure;
@@ -42,7 +41,7 @@ pub(super) async fn measure(
     output: Output,
 ) -> anyhow::Result<Vec<Figure>> {
     let servers = client.servers().await?.into_iter();
-    let servers = servers.filter(|it| it.role() == Role::Tablet && it.alive);
+    let servers = servers.filter(|it| it.role == ServerRole::Tablet && it.alive);
     let servers: Vec<String> = servers.map(|it| it.server).collect();
     if servers.len() < 2 {
         anyhow::bail!(

@@ -262,7 +262,7 @@ pub(crate) mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use percolator_client::{GcHolder, GcObstacle, GcStatus, Owner, Tablet, Timestamp};
+    use percolator_client::{GcHolder, GcObstacle, GcStatus, Tablet, Timestamp, TxnOwner};
 
     use super::super::survey::Failed;
     use super::*;
@@ -300,6 +300,7 @@ pub(crate) mod tests {
             start_row: "secret".into(),
             end_row: "".into(),
             epoch: 1,
+            frozen: false,
             server: server.into(),
             server_alive: true,
             server_silence: Some(Duration::ZERO),
@@ -376,7 +377,7 @@ pub(crate) mod tests {
         survey.gc.paused = true;
         survey.gc.holders.push(GcHolder {
             session: 1,
-            owner: Owner {
+            owner: TxnOwner {
                 host: "here".into(),
                 process: 7,
                 application: "app".into(),

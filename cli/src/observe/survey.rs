@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use percolator_client::{Admin, Client, Cluster, DEAD_LETTERS, GcStatus, Table, Tablet, Timestamp};
-use percolator_wire::v1::{self, Role};
+use percolator_client::{
+    Admin, Client, Cluster, DEAD_LETTERS, GcStatus, IntroducedProxy, ReportedServer, ServerRole,
+    StandbyMaster, Table, Tablet, Timestamp,
+};
 
 use super::metrics::Page;
 
@@ -297,25 +299,24 @@ fn reached(address: &str, shown: &str) -> Option<String> {
     Some(format!("{host}:{}", shown.port()))
 }
 
-fn server(info: v1::ServerInfo) -> Server {
+fn server(info: ReportedServer) -> Server {
     Server {
-        role: match info.role() {
-            Role::Oracle => "oracle",
-            Role::Tablet => "tablet",
-            Role::Unspecified => "server",
+        role: match info.role {
+            ServerRole::Oracle => "oracle",
+            ServerRole::Tablet => "tablet",
         },
         name: info.server,
         address: info.address,
         alive: info.alive,
         leads_term: info.leads_term,
-        takeover: info.takeover_ms.map(Duration::from_millis),
-        silence: info.silent_ms.map(Duration::from_millis),
+        takeover: info.takeover,
+        silence: info.silence,
         lost: info.lost_tablets.into_iter().collect(),
-        disk_stalled: Duration::from_millis(info.disk_stalled_ms.into()),
-        failed: (info.failures > 0).then(|| Failed {
-            times: info.failures,
-            why: info.failure,
-            ago: Duration::from_millis(info.failed_ms_ago),
+        disk_stalled: info.disk_stalled,
+        failed: info.failure.map(|failure| Failed {
+            times: failure.times,
+            why: failure.reason,
+            ago: failure.ago,
         }),
         draining: info.draining,
         drained: info.drained,
@@ -325,26 +326,30 @@ fn server(info: v1::ServerInfo) -> Server {
     }
 }
 
-fn standby_master(master: v1::StandbyMaster) -> Server {
-    let silence = Duration::from_millis(master.silent_ms);
+fn standby_master(master: StandbyMaster) -> Server {
     without_tablets(
         "master",
         master.server,
         master.address,
         master.alive,
-        silence,
+        master.silence,
     )
 }
 
-fn proxy(proxy: v1::ProxyInfo) -> Server {
-    let silence = Duration::from_millis(proxy.silent_ms);
+fn proxy(proxy: IntroducedProxy) -> Server {
     let state = ProxyState {
-        known: Duration::from_millis(proxy.known_ms),
+        known: proxy.known,
         sessions: None,
     };
     Server {
         proxy: Some(state),
-        ..without_tablets(PROXY, proxy.server, proxy.address, proxy.alive, silence)
+        ..without_tablets(
+            PROXY,
+            proxy.server,
+            proxy.address,
+            proxy.alive,
+            proxy.silence,
+        )
     }
 }
 

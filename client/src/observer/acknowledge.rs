@@ -6,6 +6,7 @@ use percolator_protocol::types::{Cell, LockKind, ack_column};
 use percolator_wire::v1;
 
 use super::Change;
+use crate::convert::trace_context;
 use crate::trace::Trace;
 use crate::txn::Inner;
 use crate::{Error, Txn};
@@ -63,7 +64,7 @@ impl Inner {
     /// The runs of observers that it comes from, and its trace, for a request.
     pub(crate) fn chain(&self) -> Option<v1::Chain> {
         let chain = self.chain.get().map(v1::Chain::from);
-        let trace = self.router.trace.as_ref().and_then(Trace::context);
+        let trace = trace_context(self.router.trace.as_ref().and_then(Trace::context));
         if trace.is_none() {
             return chain;
         }

@@ -11,7 +11,7 @@ use percolator_wire::{Malformed, v1};
 
 use super::Change;
 use crate::attempts::Attempt;
-use crate::directory::{Located, Wanted};
+use crate::location_cache::{RowQuery, TabletTarget};
 use crate::resolver::{malformed, unexpected};
 use crate::retry::{Retry, Seen};
 use crate::router::{CallError, Deadline, Router};
@@ -135,15 +135,16 @@ impl Client {
             let Body::Notifications(found) = body else {
                 return Err(unexpected());
             };
-            for it in found.notifications {
+            for info in found.notifications {
+                let change = WaitingChange::try_from(info).map_err(malformed)?;
                 changes.push(Change {
                     table: table.to_owned(),
+                    row: change.row,
                     column: column.clone(),
                     value: None,
-                    changed_at: Timestamp::from_u64(it.changed_at),
+                    changed_at: change.changed_at,
                     values_before: 0,
-                    chain: chain(it.chain).map_err(malformed)?,
-                    row: it.row,
+                    chain: change.chain,
                 });
             }
             Ok(None)
@@ -255,7 +256,7 @@ impl Client {
         let table = self.router.table(table, request_timeout).await?;
         let (mut row, mut from) = (Bytes::new(), None);
         loop {
-            let ask = |_: &Located| ask(from.as_ref());
+            let ask = |_: &TabletTarget| ask(from.as_ref());
             let deadline = self.router.deadline(request_timeout);
             let failed = |error| deadline.error(&*self.router.world.transport, doing, error);
             let asked = self.router.ask_tablet(table, &row, &ask, deadline).await;
@@ -277,10 +278,10 @@ impl Router {
         &self,
         table: TableId,
         row: &Bytes,
-        ask: &(dyn Fn(&Located) -> Ask + Sync),
+        ask: &(dyn Fn(&TabletTarget) -> Ask + Sync),
         deadline: Deadline,
-    ) -> Result<(Located, Body), CallError> {
-        let wanted = Wanted::of(table, row);
+    ) -> Result<(TabletTarget, Body), CallError> {
+        let wanted = RowQuery::of(table, row);
         let mut retry = Retry::new(self, deadline);
         loop {
             let attempt = match self.place(&wanted, deadline).await {
@@ -297,14 +298,19 @@ impl Router {
                 other => seen(other),
             };
             retry.look_again(last, vec![wanted.clone()]).await?;
-            if self.directory().deleted(table) {
+            if self.locations().deleted(table) {
                 return Err(CallError::Deleted(table));
             }
         }
     }
 
     /// Sends a request about one tablet to its server, once.
-    pub(crate) async fn send_to(&self, tablet: &Located, ask: Ask, deadline: Deadline) -> Attempt {
+    pub(crate) async fn send_to(
+        &self,
+        tablet: &TabletTarget,
+        ask: Ask,
+        deadline: Deadline,
+    ) -> Attempt {
         let refs = vec![v1::TabletRef {
             id: tablet.id,
             epoch: tablet.epoch,
@@ -313,9 +319,32 @@ impl Router {
     }
 }
 
-/// The runs that a change comes from.
-pub(super) fn chain(chain: Option<v1::Chain>) -> Result<Chain, Malformed> {
-    chain.map_or_else(|| Ok(Chain::default()), Chain::try_from)
+/// A change that waits for an observer, as a tablet server sends it.
+#[derive(Clone, Debug)]
+pub(super) struct WaitingChange {
+    pub(super) row: Bytes,
+    /// When the cell changed last.
+    pub(super) changed_at: Timestamp,
+    /// When the first of the changes was made that wait, at the earliest.
+    pub(super) first_at: Timestamp,
+    /// The runs that the change comes from; of several changes the longest.
+    pub(super) chain: Chain,
+}
+
+impl TryFrom<v1::NotificationInfo> for WaitingChange {
+    type Error = Malformed;
+
+    fn try_from(info: v1::NotificationInfo) -> Result<Self, Malformed> {
+        Ok(Self {
+            row: info.row,
+            changed_at: Timestamp::from_u64(info.changed_at),
+            first_at: Timestamp::from_u64(info.first_at),
+            // There is none of a change that no observer's run made.
+            chain: info
+                .chain
+                .map_or_else(|| Ok(Chain::default()), Chain::try_from)?,
+        })
+    }
 }
 
 /// What was seen of an attempt that is made again.

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use percolator_protocol::types::{Chain, Timestamp, escape};
-use percolator_wire::{Malformed, v1};
 
 use super::dead_letters;
-use super::requests::chain;
+use super::requests::WaitingChange;
 use super::worker::Shared;
 use super::{Change, Counters, HandlerError};
 use crate::doom::Doom;
@@ -67,18 +66,15 @@ enum RunEnd {
 }
 
 impl Run {
-    /// Runs for what a server has sent.
-    ///
-    /// # Errors
-    /// It can't be read.
-    pub(super) fn of(shared: &Arc<Shared>, found: v1::NotificationInfo) -> Result<Self, Malformed> {
-        Ok(Self {
+    /// Runs for a change.
+    pub(super) fn of(shared: &Arc<Shared>, change: WaitingChange) -> Self {
+        Self {
             shared: shared.clone(),
-            row: found.row,
-            changed_at: Timestamp::from_u64(found.changed_at),
-            first_at: Timestamp::from_u64(found.first_at),
-            chain: chain(found.chain)?,
-        })
+            row: change.row,
+            changed_at: change.changed_at,
+            first_at: change.first_at,
+            chain: change.chain,
+        }
     }
 
     /// Runs the handler until it has committed, or is given up.
@@ -178,10 +174,10 @@ impl Run {
     }
 
     fn too_deep(&self) -> String {
-        let directory = self.shared.client.router.directory();
+        let locations = self.shared.client.router.locations();
         let columns = self.chain.columns.iter();
         let columns = columns
-            .map(|(table, column)| format!("{:?} of {}", escape(column), directory.named(*table)));
+            .map(|(table, column)| format!("{:?} of {}", escape(column), locations.named(*table)));
         format!(
             "a chain of {} runs of observers, one because of the other, perhaps a loop: of columns {}",
             self.chain.depth,

@@ -16,12 +16,12 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::requests::{millis, seen};
+use super::requests::{WaitingChange, millis, seen};
 use super::run::Run;
 use super::stop_signal::StopSignal;
 use super::{Counters, Observer, ObserverOptions, ObserverWorker};
 use crate::attempts::Attempt;
-use crate::directory::{Located, Wanted};
+use crate::location_cache::{RowQuery, TabletTarget};
 use crate::retry::Retry;
 use crate::router::Deadline;
 use crate::transport::BoxFuture;
@@ -55,7 +55,7 @@ pub(super) struct Shared {
     table: TableId,
     free: Arc<Semaphore>,
     /// The rows whose changes it has, and what came for them since.
-    held: Mutex<BTreeMap<Bytes, Option<v1::NotificationInfo>>>,
+    held: Mutex<BTreeMap<Bytes, Option<WaitingChange>>>,
     /// Its number, by which servers know what it waits for.
     id: u64,
     last_error: watch::Sender<Option<String>>,
@@ -138,7 +138,10 @@ impl Shared {
             let deadline = router.deadline(TIMEOUT);
             let mut by_tablet = BTreeMap::new();
             for row in rows {
-                if let Ok(tablet) = router.place(&Wanted::of(self.table, &row), deadline).await {
+                if let Ok(tablet) = router
+                    .place(&RowQuery::of(self.table, &row), deadline)
+                    .await
+                {
                     let (_, rows) = by_tablet.entry(tablet.id).or_insert((tablet, Vec::new()));
                     rows.push(row);
                 }
@@ -160,9 +163,9 @@ impl Shared {
     }
 
     /// Takes these changes, and gives those back whose rows are not run for already: what came for these is run for then.
-    fn hold(&self, found: Vec<v1::NotificationInfo>) -> Vec<v1::NotificationInfo> {
+    fn hold(&self, found: Vec<WaitingChange>) -> Vec<WaitingChange> {
         let mut held = self.held.lock();
-        let is_new = |change: &v1::NotificationInfo| match held.get_mut(&change.row) {
+        let is_new = |change: &WaitingChange| match held.get_mut(&change.row) {
             Some(since) => {
                 *since = Some(change.clone());
                 false
@@ -173,7 +176,7 @@ impl Shared {
     }
 
     /// The runs for the row's change have ended; what came for it since.
-    fn release(&self, row: &Bytes) -> Option<v1::NotificationInfo> {
+    fn release(&self, row: &Bytes) -> Option<WaitingChange> {
         let mut held = self.held.lock();
         let since = held.get_mut(row)?.take();
         if since.is_none() {
@@ -247,19 +250,19 @@ impl Shared {
     }
 
     /// The table's tablets, as far as they can be found.
-    async fn tablets(&self) -> Vec<Located> {
+    async fn tablets(&self) -> Vec<TabletTarget> {
         let router = &self.client.router;
         let (mut tablets, mut row) = (Vec::new(), Bytes::new());
         loop {
             let deadline = router.deadline(TIMEOUT);
-            let wanted = Wanted::of(self.table, &row);
+            let wanted = RowQuery::of(self.table, &row);
             match router.place(&wanted, deadline).await {
                 Ok(tablet) => {
                     row = tablet.end_row.clone();
                     tablets.push(tablet);
                 }
                 Err(no_place) => {
-                    if router.directory().deleted(self.table) {
+                    if router.locations().deleted(self.table) {
                         self.is_gone();
                     } else {
                         self.fails(no_place.0);
@@ -275,7 +278,7 @@ impl Shared {
     }
 
     /// Asks one tablet until it is elsewhere, or another one; which it was.
-    async fn ask_while_it_serves(self: &Arc<Self>, tablet: Located) -> (u64, u64) {
+    async fn ask_while_it_serves(self: &Arc<Self>, tablet: TabletTarget) -> (u64, u64) {
         let router = &self.client.router;
         let transport = &*router.world.transport;
         let mut locks_asked = None;
@@ -303,7 +306,12 @@ impl Shared {
                     if !found.locked_rows.is_empty() {
                         self.resolve_beside(found.locked_rows, is_resolving.clone());
                     }
-                    let begun = self.begin_all(found.notifications).await;
+                    let changes = found.notifications.into_iter();
+                    let changes = changes.filter_map(|change| {
+                        let change = WaitingChange::try_from(change);
+                        change.map_err(|error| self.fails(error.to_string())).ok()
+                    });
+                    let begun = self.begin_all(changes.collect()).await;
                     if begun == 0 && transport.now() < now + PAUSE {
                         // As many as may wait there do, or what was sent is run for already and was not leased.
                         transport.sleep(PAUSE).await;
@@ -326,11 +334,11 @@ impl Shared {
                     if let Attempt::Lost(why) | Attempt::NeverSent(why) = &attempt {
                         self.fails(why.clone());
                     }
-                    let wanted = Wanted::of(self.table, &tablet.start_row);
+                    let wanted = RowQuery::of(self.table, &tablet.start_row);
                     // Whatever is found now, the tablets are listed again.
                     let mut retry = Retry::new(router, deadline);
                     let _ = retry.look_again(seen(attempt), vec![wanted]).await;
-                    if router.directory().deleted(self.table) {
+                    if router.locations().deleted(self.table) {
                         self.is_gone();
                     } else {
                         transport.sleep(PAUSE).await;
@@ -375,7 +383,7 @@ impl Shared {
 
     /// The answer to a request for notifications. If the worker stops meanwhile, the server is asked to answer now: what
     /// it sends later would be leased to a worker that is gone.
-    async fn answer(&self, tablet: &Located, ask: Ask, deadline: Deadline) -> Attempt {
+    async fn answer(&self, tablet: &TabletTarget, ask: Ask, deadline: Deadline) -> Attempt {
         let router = &self.client.router;
         let mut answer = pin!(router.send_to(tablet, ask, deadline));
         tokio::select! {
@@ -395,7 +403,7 @@ impl Shared {
     }
 
     /// Begins a run for each change, and returns those that it may not begin any more. How many have begun.
-    async fn begin_all(self: &Arc<Self>, found: Vec<v1::NotificationInfo>) -> usize {
+    async fn begin_all(self: &Arc<Self>, found: Vec<WaitingChange>) -> usize {
         let mut begun = 0;
         let mut found = self.hold(found).into_iter();
         while let Some(change) = found.next() {
@@ -422,7 +430,7 @@ impl Shared {
         let Some(first) = rows.first().cloned() else {
             return;
         };
-        let ask = |_: &Located| {
+        let ask = |_: &TabletTarget| {
             Ask::Notifications(v1::NotificationsRequest {
                 column: self.observer.column.clone(),
                 worker: self.id,
@@ -437,7 +445,7 @@ impl Shared {
     }
 
     /// Begins a run.
-    fn begin(self: &Arc<Self>, found: v1::NotificationInfo, permit: OwnedSemaphorePermit) {
+    fn begin(self: &Arc<Self>, change: WaitingChange, permit: OwnedSemaphorePermit) {
         let shared = self.clone();
         self.client
             .router
@@ -447,16 +455,13 @@ impl Shared {
                 let running = shared.client.router.metrics();
                 let running = running.map(|it| &it.observer_running);
                 running.inspect(|running| running.inc());
-                let mut next = Some(found);
-                while let Some(found) = next {
-                    let row = found.row.clone();
+                let mut next = Some(change);
+                while let Some(change) = next {
+                    let row = change.row.clone();
                     if shared.is_stopping() {
                         shared.give_back(vec![row.clone()]).await;
                     } else {
-                        match Run::of(&shared, found) {
-                            Ok(run) => run.until_it_ends().await,
-                            Err(malformed) => shared.fails(malformed.to_string()),
-                        }
+                        Run::of(&shared, change).until_it_ends().await;
                     }
                     next = shared.release(&row);
                 }

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_protocol::oracle::Granted;
-use percolator_protocol::types::Timestamp;
-use percolator_wire::v1::{TimestampsRequest, TraceContext};
+use percolator_protocol::types::{Timestamp, TraceParent};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -63,7 +62,7 @@ impl Queue {
         &self,
         waker: &Waker,
         count: u32,
-        traces: &[TraceContext],
+        traces: &[TraceParent],
         since: Option<Instant>,
     ) -> Result<Joined, OracleError> {
         let mut state = self.state.lock();
@@ -210,11 +209,11 @@ struct Callers {
     wakers: Vec<Waker>,
     /// When they came: those in a row that came at one time have one entry.
     came: Vec<Instant>,
-    traces: Vec<TraceContext>,
+    traces: Vec<TraceParent>,
 }
 
 impl Callers {
-    fn trace(&mut self, traces: &[TraceContext]) {
+    fn trace(&mut self, traces: &[TraceParent]) {
         let room = TRACES_MAX.saturating_sub(self.traces.len());
         self.traces.extend(traces.iter().take(room));
     }
@@ -244,13 +243,10 @@ impl Batch {
         self.result.get().is_some()
     }
 
-    /// What it asks for. Once it is taken, that doesn't change any more.
-    pub(super) fn request(&self) -> TimestampsRequest {
+    /// How many timestamps it asks for, and in which traces. Once it is taken, that doesn't change any more.
+    pub(super) fn demand(&self) -> (u32, Vec<TraceParent>) {
         let callers = self.callers.lock();
-        TimestampsRequest {
-            count: callers.count,
-            traces: callers.traces.clone(),
-        }
+        (callers.count, callers.traces.clone())
     }
 
     /// Whether nobody waits for it any more who gives up after so long.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1::oracle_client::OracleClient;
-use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
+use percolator_wire::v1::{TimestampsRequest, TimestampsResponse, TraceContext};
 use percolator_wire::{leader_of, of_cluster};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -94,8 +94,13 @@ impl Driver {
         if batch.is_over(deadline) {
             return None;
         }
+        let (count, traces) = batch.demand();
+        let request = TimestampsRequest {
+            count,
+            traces: traces.into_iter().map(TraceContext::from).collect(),
+        };
         tokio::select! {
-            granted = self.ask(batch.request()) => return Some(granted),
+            granted = self.ask(request) => return Some(granted),
             () = batch.time_out(deadline) => {}
         }
         // Whatever the stream still answers belongs to nobody: it must not be read as the answer to a later request.

@@ -24,8 +24,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use percolator_protocol::oracle::Granted;
-use percolator_protocol::types::Timestamp;
-use percolator_wire::v1::TraceContext;
+use percolator_protocol::types::{Timestamp, TraceParent};
 
 use crate::ticker::{self, Ticked};
 use batch::{Queue, Ticket};
@@ -200,7 +199,7 @@ impl OracleClient {
     /// [`Self::timestamp`], for a transaction in this trace.
     pub(crate) async fn traced_timestamp(
         &self,
-        trace: Option<TraceContext>,
+        trace: Option<TraceParent>,
     ) -> Result<Timestamp, OracleError> {
         Ok(self.granted(1, trace.as_slice()).await?.first)
     }
@@ -217,7 +216,7 @@ impl OracleClient {
     pub(crate) async fn timestamps_for(
         &self,
         count: u32,
-        traces: &[TraceContext],
+        traces: &[TraceParent],
     ) -> Result<Granted, OracleError> {
         if !(1..=COUNT_MAX).contains(&count) {
             return Err(OracleError::Count { count });
@@ -225,7 +224,7 @@ impl OracleClient {
         self.granted(count, traces).await
     }
 
-    async fn granted(&self, count: u32, traces: &[TraceContext]) -> Result<Granted, OracleError> {
+    async fn granted(&self, count: u32, traces: &[TraceParent]) -> Result<Granted, OracleError> {
         let mut ticket = None;
         poll_fn(|cx| self.poll_granted(cx, count, traces, &mut ticket)).await
     }
@@ -234,7 +233,7 @@ impl OracleClient {
         &self,
         cx: &mut Context<'_>,
         count: u32,
-        traces: &[TraceContext],
+        traces: &[TraceParent],
         ticket: &mut Option<Ticket>,
     ) -> Poll<Result<Granted, OracleError>> {
         let shared = &self.handle.shared;

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use percolator_wire::v1;
-
 use super::Place;
+use crate::cluster::{Cluster, ReportedServer, ServerRole};
 
 /// One of several oracles answers within this, or the next one is asked. A leader's answer takes microseconds; one that
 /// stands still has lost its right after two seconds.
@@ -13,18 +12,16 @@ const TIMEOUT_OF_SEVERAL: Duration = Duration::from_millis(1_000);
 /// One that is alone is waited for until the caller's own deadline.
 const TIMEOUT_OF_ONE: Duration = Duration::from_secs(24 * 3600);
 
-/// The oracles of a directory: first the one that led last, as far as the master has heard. None if it knows none.
-pub fn places(directory: &v1::DirectoryResponse) -> Option<Place> {
-    let mut oracles: Vec<&v1::ServerInfo> = directory
-        .servers
-        .iter()
-        .filter(|server| server.role() == v1::Role::Oracle)
-        .collect();
+/// The oracles of a cluster: first the one that led last, as far as the master knows. None if it knows none.
+pub fn places(cluster: &Cluster) -> Option<Place> {
+    let oracles = cluster.servers.iter();
+    let oracles = oracles.filter(|server| server.role == ServerRole::Oracle);
+    let mut oracles: Vec<&ReportedServer> = oracles.collect();
     oracles.sort_by_key(|server| std::cmp::Reverse((server.leads_term, server.alive)));
     let mut addresses = oracles.into_iter().map(|server| server.address.clone());
     Some(Place {
         address: addresses.next()?,
-        cluster_id: directory.cluster_id.clone(),
+        cluster_id: cluster.id.clone(),
         others: addresses.collect(),
     })
 }
@@ -119,22 +116,18 @@ impl KnownPlaces {
 mod tests {
     use super::*;
 
-    fn oracle(address: &str, leads_term: u64) -> v1::ServerInfo {
-        v1::ServerInfo {
-            role: v1::Role::Oracle.into(),
-            address: address.to_owned(),
+    fn oracle(address: &str, leads_term: u64) -> ReportedServer {
+        ReportedServer {
             leads_term,
-            ..v1::ServerInfo::default()
+            ..ReportedServer::new(ServerRole::Oracle, address, address)
         }
     }
 
     #[test]
     fn the_leader_is_asked_first_and_then_the_others() {
-        let directory = v1::DirectoryResponse {
-            servers: vec![oracle("a:1", 0), oracle("b:1", 7), oracle("c:1", 6)],
-            ..v1::DirectoryResponse::default()
-        };
-        let place = places(&directory).unwrap();
+        let mut cluster = Cluster::new("c");
+        cluster.servers = vec![oracle("a:1", 0), oracle("b:1", 7), oracle("c:1", 6)];
+        let place = places(&cluster).unwrap();
         assert_eq!(place.address, "b:1");
         let mut known = KnownPlaces::default();
         known.learn(place);
@@ -192,6 +185,6 @@ mod tests {
 
     #[test]
     fn a_directory_without_oracles_has_no_place() {
-        assert_eq!(places(&v1::DirectoryResponse::default()), None);
+        assert_eq!(places(&Cluster::new("c")), None);
     }
 }

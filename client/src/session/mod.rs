@@ -27,22 +27,22 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::TooOld;
-use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
+use percolator_protocol::types::{Timestamp, TraceParent};
 use tokio::sync::Notify;
 
+use crate::admin::TxnOwner;
 use crate::transport::Transport;
 
 /// Transactions that the master is told of, the oldest; for people to see.
-const TOLD_MAX: usize = 100;
+const NAMED_MAX: usize = 100;
 /// Transactions that are younger aren't told of, unless others see their locks.
-const TOLD_AFTER_MS: u64 = 1_000;
+const NAMED_AFTER_MS: u64 = 1_000;
 /// A commit waits so long to hear of its lease. Where the master is away the tablet servers decide.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The transactions of a client.
 #[derive(Debug, Default)]
-pub(crate) struct Session {
+pub(crate) struct GcSession {
     state: Mutex<State>,
     /// Somebody waits for the lease to be renewed.
     wanted: Notify,
@@ -50,9 +50,38 @@ pub(crate) struct Session {
     attempted: Notify,
 }
 
+/// A client's request to the master to renew its lease.
+#[derive(Clone, Debug)]
+pub struct LeaseRequest {
+    /// A random number of this client alone.
+    pub session: u64,
+    /// The client's process; `None`: the lease is given back.
+    pub owner: Option<TxnOwner>,
+    /// A timestamp of the oracle below which none of the client's transactions began, or will begin. Zero: the lease is given
+    /// back.
+    pub floor: Timestamp,
+    /// Where its oldest transactions began, as far as they have lived for a while.
+    pub transactions: Vec<Timestamp>,
+    /// How many more have lived for a while.
+    pub unnamed: u32,
+}
+
+impl LeaseRequest {
+    /// The request that gives the lease of a session back.
+    pub fn give_back(session: u64) -> Self {
+        Self {
+            session,
+            owner: None,
+            floor: Timestamp::ZERO,
+            transactions: Vec::new(),
+            unnamed: 0,
+        }
+    }
+}
+
 /// What the master has promised: nothing at or above the floor is refused.
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+struct LeaseTerm {
     floor: Timestamp,
     /// By the client's clock, counted from before the lease was asked for: the master's ends later.
     until: Duration,
@@ -61,7 +90,7 @@ struct Lease {
 #[derive(Debug, Default)]
 struct State {
     /// By where they began.
-    begun: BTreeMap<Timestamp, Begun>,
+    begun: BTreeMap<Timestamp, OpenSnapshot>,
     /// What began below is refused, and holds nothing any more.
     barrier: Timestamp,
     /// What began at or above the floor that was asked for is not refused before this time, on the transport's lease clock.
@@ -78,12 +107,12 @@ struct State {
     /// It was: nothing is renewed until something is begun.
     rests: bool,
     /// A transaction that is traced waits for the next renewal.
-    trace: Option<v1::TraceContext>,
+    trace: Option<TraceParent>,
 }
 
 /// What began at one timestamp.
 #[derive(Debug, Default)]
-struct Begun {
+struct OpenSnapshot {
     count: u32,
     /// One of them has locks that others see.
     is_flushed: bool,
@@ -91,7 +120,7 @@ struct Begun {
 
 /// What is to be done about a lease.
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum LeaseStep {
     Renew,
     LetGo,
     Rest,
@@ -99,20 +128,20 @@ enum Next {
 
 /// A transaction, or one that is about to begin, as long as it reads or locks.
 #[derive(Debug)]
-pub(crate) struct Held {
-    session: Arc<Session>,
+pub(crate) struct GcLockGuard {
+    session: Arc<GcSession>,
     at: Timestamp,
 }
 
-impl Session {
+impl GcSession {
     /// Whatever is given a timestamp from now on. True: somebody has to begin to renew the lease.
-    pub(crate) fn hold(self: &Arc<Self>) -> (Held, bool) {
+    pub(crate) fn hold(self: &Arc<Self>) -> (GcLockGuard, bool) {
         let mut state = self.state.lock();
         let at = state.covered;
         state.begun.entry(at).or_default().count += 1;
         let first = !std::mem::replace(&mut state.renewing, true);
         let session = self.clone();
-        (Held { session, at }, first)
+        (GcLockGuard { session, at }, first)
     }
 
     /// The lowest floor that covers every transaction, now that `now` is a timestamp of the oracle's. `None`: one
@@ -138,7 +167,7 @@ impl Session {
     }
 
     /// The master has told where the barrier is. `lease`: what it has granted.
-    fn renewed(&self, barrier: Timestamp, lease: Lease) {
+    fn renewed(&self, barrier: Timestamp, lease: LeaseTerm) {
         let mut state = self.state.lock();
         state.barrier = state.barrier.max(barrier);
         state.asked = state.asked.max(lease.floor);
@@ -170,7 +199,7 @@ impl Session {
     }
 
     /// The next attempt to renew the lease is for a transaction in this trace.
-    fn renewed_for(&self, trace: Option<v1::TraceContext>) {
+    fn renewed_for(&self, trace: Option<TraceParent>) {
         if trace.is_some() {
             self.state.lock().trace = trace;
         }
@@ -181,7 +210,7 @@ impl Session {
         &self,
         start_ts: Timestamp,
         transport: &dyn Transport,
-        trace: Option<v1::TraceContext>,
+        trace: Option<TraceParent>,
     ) -> Result<(), TooOld> {
         let asked = async {
             loop {
@@ -213,16 +242,20 @@ impl Session {
     }
 
     /// What is to be done about the lease now. From here on nobody counts on one that is to be given back.
-    fn next(&self) -> Next {
+    fn next(&self) -> LeaseStep {
         let mut state = self.state.lock();
         if std::mem::take(&mut state.lets_go) && state.begun.is_empty() {
             state.rests = true;
             state.leased_until = None;
             // The next one is another session's.
             state.asked = Timestamp::ZERO;
-            return Next::LetGo;
+            return LeaseStep::LetGo;
         }
-        if state.rests { Next::Rest } else { Next::Renew }
+        if state.rests {
+            LeaseStep::Rest
+        } else {
+            LeaseStep::Renew
+        }
     }
 
     /// What began here has locks that others see: they are told whose they are.
@@ -234,20 +267,21 @@ impl Session {
     }
 
     /// The oldest, for people to see, and how many more have lived for as long.
-    fn oldest(&self, now: Timestamp) -> (Vec<u64>, u32) {
+    fn oldest(&self, now: Timestamp) -> (Vec<Timestamp>, u32) {
         let state = self.state.lock();
         let is_old =
-            |ts: Timestamp| ts.physical_ms().saturating_add(TOLD_AFTER_MS) <= now.physical_ms();
-        let is_told = |ts, begun: &Begun| ts != Timestamp::ZERO && (begun.is_flushed || is_old(ts));
+            |ts: Timestamp| ts.physical_ms().saturating_add(NAMED_AFTER_MS) <= now.physical_ms();
+        let is_named =
+            |ts, begun: &OpenSnapshot| ts != Timestamp::ZERO && (begun.is_flushed || is_old(ts));
         let mut begun = state
             .living()
-            .filter_map(|(ts, begun)| is_told(ts, begun).then_some(ts.as_u64()));
-        let told = begun.by_ref().take(TOLD_MAX).collect();
-        (told, u32::try_from(begun.count()).unwrap_or(u32::MAX))
+            .filter_map(|(ts, begun)| is_named(ts, begun).then_some(ts));
+        let named = begun.by_ref().take(NAMED_MAX).collect();
+        (named, u32::try_from(begun.count()).unwrap_or(u32::MAX))
     }
 }
 
-impl Held {
+impl GcLockGuard {
     /// It began here.
     pub(crate) fn begun(mut self, at: Timestamp) -> Self {
         let mut state = self.session.state.lock();
@@ -266,7 +300,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for GcLockGuard {
     fn drop(&mut self) {
         self.session.state.lock().release(self.at);
     }
@@ -279,7 +313,7 @@ impl State {
     }
 
     /// Where those began that are not refused.
-    fn living(&self) -> impl Iterator<Item = (Timestamp, &Begun)> {
+    fn living(&self) -> impl Iterator<Item = (Timestamp, &OpenSnapshot)> {
         self.begun
             .range(self.barrier..)
             .map(|(ts, begun)| (*ts, begun))
@@ -305,8 +339,8 @@ mod tests {
         Timestamp::from_u64(ts)
     }
 
-    fn lease(floor: u64, until_s: u64) -> Lease {
-        Lease {
+    fn lease(floor: u64, until_s: u64) -> LeaseTerm {
+        LeaseTerm {
             floor: ts(floor),
             until: Duration::from_secs(until_s),
         }
@@ -314,7 +348,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_the_oldest_transaction_or_the_oracles_time() {
-        let session = Arc::new(Session::default());
+        let session = Arc::new(GcSession::default());
         assert_eq!(session.floor(ts(5)), Some(ts(5)));
         let first = session.hold().0.begun(ts(7));
         let second = session.hold().0.begun(ts(9));
@@ -327,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_master_that_was_away_is_asked_again_when_it_is_back() {
-        let session = Session::default();
+        let session = GcSession::default();
         let surely = |at_s| session.surely(ts(7), Duration::from_secs(at_s));
         assert_eq!(surely(1), None);
         session.not_renewed();
@@ -342,7 +376,7 @@ mod tests {
 
     #[test]
     fn what_is_just_beginning_is_covered_from_the_last_floor_on() {
-        let session = Arc::new(Session::default());
+        let session = Arc::new(GcSession::default());
         session.floor(ts(5));
         // It will be given 6, and the next renewal's timestamp is 8.
         let beginning = session.hold().0;
@@ -355,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_begins_before_anything_is_known_is_waited_for() {
-        let session = Arc::new(Session::default());
+        let session = Arc::new(GcSession::default());
         let beginning = session.hold().0;
         assert_eq!(session.floor(ts(5)), None);
         let _begun = beginning.begun(ts(4));
@@ -364,7 +398,7 @@ mod tests {
 
     #[test]
     fn snapshots_of_several_at_one_timestamp_are_held_until_the_last_is_gone() {
-        let session = Arc::new(Session::default());
+        let session = Arc::new(GcSession::default());
         let held = [0, 1].map(|_| session.hold().0.begun(ts(3)));
         let [first, second] = held;
         drop(first);
@@ -375,7 +409,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_anyway_holds_nothing() {
-        let session = Arc::new(Session::default());
+        let session = Arc::new(GcSession::default());
         let old = session.hold().0.begun(ts(3));
         session.renewed(ts(5), lease(3, 10));
         assert_eq!(session.floor(ts(9)), Some(ts(9)));
@@ -386,51 +420,54 @@ mod tests {
 
     #[test]
     fn a_lease_that_holds_nothing_is_given_back_and_taken_again() {
-        let session = Arc::new(Session::default());
+        let session = Arc::new(GcSession::default());
         assert!(!session.lets_go(), "there is none");
         let first = session.hold().0.begun(ts(7));
         session.renewed(ts(2), lease(5, 10));
         assert!(!session.lets_go(), "it holds a transaction");
-        assert_eq!(session.next(), Next::Renew);
+        assert_eq!(session.next(), LeaseStep::Renew);
         drop(first);
         assert!(session.lets_go());
         // What begins meanwhile keeps it.
         let second = session.hold().0;
-        assert_eq!(session.next(), Next::Renew);
+        assert_eq!(session.next(), LeaseStep::Renew);
         drop(second);
         assert!(session.lets_go());
-        assert_eq!(session.next(), Next::LetGo);
+        assert_eq!(session.next(), LeaseStep::LetGo);
         assert!(!session.is_covered(ts(7), Duration::ZERO));
         assert!(!session.lets_go(), "it was given back");
-        assert_eq!(session.next(), Next::Rest);
+        assert_eq!(session.next(), LeaseStep::Rest);
         let beginning = session.hold().0;
-        assert_eq!(session.next(), Next::Rest, "no floor is known of it yet");
+        assert_eq!(
+            session.next(),
+            LeaseStep::Rest,
+            "no floor is known of it yet"
+        );
         let _begun = beginning.begun(ts(9));
-        assert_eq!(session.next(), Next::Renew);
+        assert_eq!(session.next(), LeaseStep::Renew);
         assert_eq!(session.floor(ts(10)), Some(ts(9)));
     }
 
     #[test]
-    fn whoever_has_locks_is_named_at_once_and_others_when_they_are_old() {
-        let session = Arc::new(Session::default());
+    fn transactions_with_locks_are_named_at_once_and_others_when_they_are_old() {
+        let session = Arc::new(GcSession::default());
         let at = |ms| Timestamp::from_millis(ms);
         let _begun = [1_000, 5_000, 5_001].map(|ms| session.hold().0.begun(at(ms)));
-        assert_eq!(session.oldest(at(5_002)).0, [at(1_000).as_u64()]);
+        assert_eq!(session.oldest(at(5_002)).0, [at(1_000)]);
         session.flushes(at(5_001));
-        let named = [at(1_000), at(5_001)].map(Timestamp::as_u64);
-        assert_eq!(session.oldest(at(5_002)).0, named);
+        assert_eq!(session.oldest(at(5_002)).0, [at(1_000), at(5_001)]);
     }
 
     #[test]
     fn only_the_first_one_begins_to_renew() {
-        let session = Arc::new(Session::default());
+        let session = Arc::new(GcSession::default());
         assert!(session.hold().1);
         assert!(!session.hold().1);
     }
 
     #[test]
     fn a_lease_covers_what_began_at_its_floor_or_above_until_it_ends() {
-        let session = Session::default();
+        let session = GcSession::default();
         let covered =
             |start_ts, now_s| session.is_covered(ts(start_ts), Duration::from_secs(now_s));
         assert!(!covered(5, 0));
@@ -447,8 +484,8 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_below_a_floor_that_was_asked_for_is_told_at_once() {
-        let session = Arc::new(Session::default());
+    fn what_begins_below_a_floor_that_was_asked_for_is_named_at_once() {
+        let session = Arc::new(GcSession::default());
         let wanted = || session.wanted.notified().now_or_never().is_some();
         // No lease was granted so far.
         session.asks(ts(7));
@@ -462,7 +499,7 @@ mod tests {
         assert!(session.is_covered(ts(7), Duration::ZERO));
         drop((above, below));
         assert!(session.lets_go());
-        assert_eq!(session.next(), Next::LetGo);
+        assert_eq!(session.next(), LeaseStep::LetGo);
         let _again = session.hold().0.begun(ts(6));
         assert!(wanted(), "it rested");
         session.renewed(ts(4), lease(6, 100));
@@ -471,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_lease_holds_for_what_began_above_its_floor_until_its_end() {
-        let session = Session::default();
+        let session = GcSession::default();
         let at = Duration::from_secs;
         assert_eq!(session.surely(ts(7), at(1)), None);
         session.renewed(ts(2), lease(5, 10));
@@ -487,7 +524,7 @@ mod tests {
 
     #[test]
     fn a_lease_below_the_barrier_holds_nothing() {
-        let session = Session::default();
+        let session = GcSession::default();
         session.renewed(ts(6), lease(5, 10));
         assert_eq!(session.surely(ts(7), Duration::ZERO), None);
         assert!(session.surely(ts(5), Duration::ZERO).unwrap().is_err());

@@ -7,10 +7,10 @@ use futures_util::FutureExt;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
 use tokio::sync::watch;
 
-use super::{CONFIRMED_WITHIN, Held, Lease, Next, Session};
+use super::{CONFIRMED_WITHIN, GcLockGuard, GcSession, LeaseRequest, LeaseStep, LeaseTerm};
+use crate::admin::TxnOwner;
 use crate::router::{Router, World};
 use crate::trace::Step;
 use crate::transport::Transport;
@@ -27,7 +27,7 @@ const RENEWALS: u32 = 3;
 const LABEL: &str = "PERCOLATOR_LABEL";
 
 impl Router {
-    /// [`Session::confirm`].
+    /// [`GcSession::confirm`].
     pub(crate) async fn confirm(&self, start_ts: Timestamp) -> Result<(), TooOld> {
         let step = self.step("safe_point_check");
         let trace = step.as_ref().and_then(Step::context);
@@ -41,7 +41,7 @@ impl Router {
     /// itself. Waits for that, for a while.
     pub(crate) async fn let_go(&self) {
         let (session, transport) = (&self.world.session, &*self.world.transport);
-        let told = async {
+        let given_back = async {
             // What was under way already was asked for before.
             loop {
                 let attempted = session.attempted.notified();
@@ -57,13 +57,13 @@ impl Router {
         };
         tokio::select! {
             biased;
-            () = told => {}
+            () = given_back => {}
             () = transport.sleep(CONFIRMED_WITHIN) => {}
         }
     }
 
     /// Whatever is given a timestamp from now on, covered by the client's lease.
-    pub(crate) fn hold(&self) -> Held {
+    pub(crate) fn hold(&self) -> GcLockGuard {
         let (held, first) = self.world.session.hold();
         if first {
             let step = self.step("lease");
@@ -88,9 +88,9 @@ async fn renew(world: Weak<World>, mut ended: watch::Receiver<()>, transport: Ar
     let owner = owner();
     while let Some(session_of) = world.upgrade().map(|world| world.session.clone()) {
         let pause = match session_of.next() {
-            Next::Renew => session_of.renew_once(session, &owner, &*transport).await,
-            Next::Rest => RESTS,
-            Next::LetGo => {
+            LeaseStep::Renew => session_of.renew_once(session, &owner, &*transport).await,
+            LeaseStep::Rest => RESTS,
+            LeaseStep::LetGo => {
                 end(session, &*transport).await;
                 // Should that arrive late, it doesn't end what is held by then.
                 session = transport.random();
@@ -110,20 +110,17 @@ async fn renew(world: Weak<World>, mut ended: watch::Receiver<()>, transport: Ar
 
 /// Gives a lease back.
 async fn end(session: u64, transport: &dyn Transport) {
-    let last = v1::SessionRequest {
-        session,
-        ..v1::SessionRequest::default()
-    };
-    // Where it gets lost, the lease ends by itself.
-    let _ = transport.session(last, None).await;
+    let last = LeaseRequest::give_back(session);
+    // If the request is lost, the lease ends by itself.
+    let _ = transport.session(last.into(), None).await;
 }
 
-impl Session {
+impl GcSession {
     /// How long to wait before the next time.
     async fn renew_once(
         &self,
         session: u64,
-        owner: &v1::Owner,
+        owner: &TxnOwner,
         transport: &dyn Transport,
     ) -> Duration {
         let trace = self.state.lock().trace.take();
@@ -135,27 +132,31 @@ impl Session {
             return SOON;
         };
         let (transactions, unnamed) = self.oldest(now);
-        let request = v1::SessionRequest {
+        let request = LeaseRequest {
             session,
             owner: Some(owner.clone()),
-            floor: floor.as_u64() + u64::from(mutants::on(Mutant::FloorTooHighByOne)),
+            floor: if mutants::on(Mutant::FloorTooHighByOne) {
+                floor.next()
+            } else {
+                floor
+            },
             transactions,
             unnamed,
         };
         self.asks(floor);
         let sent = transport.lease_clock();
-        let Ok(told) = transport.session(request, trace).await else {
+        let Ok(response) = transport.session(request.into(), trace).await else {
             self.not_renewed();
             return PAUSE;
         };
-        let barrier = Timestamp::from_u64(told.barrier);
-        let lease = Duration::from_millis(told.lease_ms.into());
+        let barrier = Timestamp::from_u64(response.barrier);
+        let lease = Duration::from_millis(response.lease_ms.into());
         let from = if mutants::on(Mutant::LeaseFromTheAnswer) {
             transport.lease_clock()
         } else {
             sent
         };
-        let granted = Lease {
+        let granted = LeaseTerm {
             floor,
             until: from + lease,
         };
@@ -169,15 +170,15 @@ impl Session {
     }
 }
 
-/// Who this is, for people to read.
-fn owner() -> v1::Owner {
+/// This process, for people to read.
+fn owner() -> TxnOwner {
     let application = std::env::current_exe().ok();
     let application = application
         .as_deref()
         .and_then(std::path::Path::file_name)
         .map(|name| name.to_string_lossy().into_owned());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    v1::Owner {
+    TxnOwner {
         host: host.trim().to_owned(),
         process: std::process::id(),
         application: application.unwrap_or_default(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_client::transport::{BoxFuture, Lost, MasterError, Transport};
-use percolator_client::{Client, Options, Timestamp};
+use percolator_client::{Client, Options, Timestamp, TraceParent};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind as Refused;
@@ -397,7 +397,7 @@ impl Transport for Network {
         .boxed()
     }
 
-    fn timestamp(&self, trace: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+    fn timestamp(&self, trace: Option<TraceParent>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         assert_eq!(trace, None, "nothing is traced here");
         async move {
             match self.exchange(Question::Timestamp).await? {
@@ -411,7 +411,7 @@ impl Transport for Network {
     fn session(
         &self,
         request: v1::SessionRequest,
-        _: Option<v1::TraceContext>,
+        _: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
         async move {
             match self.exchange(Question::Session(request)).await {
@@ -426,7 +426,7 @@ impl Transport for Network {
     fn locate(
         &self,
         request: v1::LocateRequest,
-        _: Option<v1::TraceContext>,
+        _: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>> {
         async move {
             match self.exchange(Question::Locate(request)).await {
@@ -440,7 +440,7 @@ impl Transport for Network {
 
     fn directory(
         &self,
-        _: Option<v1::TraceContext>,
+        _: Option<TraceParent>,
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
         async { Err(odd()) }.boxed()
     }

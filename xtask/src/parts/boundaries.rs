@@ -94,7 +94,42 @@ const RULES: [(&str, Siblings); 16] = [
 ];
 
 /// Where servers turn messages into types of their own, and back. Their other files know no message.
-const EDGES: [(&str, &[&str]); 3] = [
+const EDGES: [(&str, &[&str]); 4] = [
+    (
+        "client/src",
+        &[
+            // These turn messages into types, and back.
+            "convert/admin.rs",
+            "convert/cluster.rs",
+            "convert/mod.rs",
+            // These send requests to the master and the oracle.
+            "master.rs",
+            "network.rs",
+            "oracle/driver.rs",
+            "tables.rs",
+            "transport.rs",
+            // These send requests to tablet servers, and read the responses.
+            "attempts.rs",
+            "changes.rs",
+            "commit.rs",
+            "connection.rs",
+            "group.rs",
+            "large.rs",
+            "lock_resolver.rs",
+            "locks.rs",
+            "metrics.rs",
+            "observer/acknowledge.rs",
+            "observer/requests.rs",
+            "observer/worker.rs",
+            "peers.rs",
+            "reading.rs",
+            "resolver.rs",
+            "router.rs",
+            "scan.rs",
+            "trace.rs",
+            "transact.rs",
+        ],
+    ),
     (
         "gc-master/src",
         &[
