@@ -104,7 +104,7 @@ pub struct GcObstacle {
     pub what: String,
     /// Whose lock it is; zero: nobody's.
     pub start_ts: Timestamp,
-    /// Who holds a gc-lock for that transaction, where it has lived for a while.
+    /// The owner of that transaction's gc-lock, if the transaction has lived for a while.
     pub owner: Option<TxnOwner>,
     /// For how long it has been in the way; zero: unknown.
     pub since: Duration,
@@ -134,7 +134,7 @@ pub struct GcServer {
 pub struct GcTablet {
     /// The tablet.
     pub tablet: u64,
-    /// Places that are to be looked at when the safe point has passed them.
+    /// Entries of the index that are checked when the safe point has passed them.
     pub waiting: u64,
     /// Records that were collected since the server's start.
     pub collected: u64,

@@ -10,11 +10,11 @@ use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 use percolator_wire::{Malformed, v1};
 
-use crate::connection::{Why, failed};
+use crate::connection::{NoResponse, failed};
 use crate::convert::trace_context;
 use crate::group::RequestGroup;
 use crate::metrics;
-use crate::retry::Seen;
+use crate::retry::RetryCause;
 use crate::router::{Answered, CallError, Deadline, Router};
 use crate::trace::Trace;
 use crate::transport::Lost;
@@ -41,6 +41,23 @@ pub(crate) enum Attempt {
     Damaged(String),
     Invalid(String),
     TooOld(TooOld),
+}
+
+impl From<Attempt> for RetryCause {
+    fn from(attempt: Attempt) -> Self {
+        match attempt {
+            Attempt::Busy(why) => Self::Busy(why),
+            Attempt::Moved(why) => Self::Moved(why),
+            Attempt::Damaged(why) => Self::Damaged(why),
+            Attempt::Again(why)
+            | Attempt::Lost(why)
+            | Attempt::NeverSent(why)
+            | Attempt::Frozen(why)
+            | Attempt::Invalid(why) => Self::Other(why),
+            Attempt::TooOld(too_old) => Self::Other(too_old.to_string()),
+            Attempt::Done(_) => Self::Other("a response of another kind".to_owned()),
+        }
+    }
 }
 
 impl Router {
@@ -118,7 +135,7 @@ impl Router {
         let attempt = transport.tablet(address, request);
         let answer = deadline.watching(transport, attempt).await;
         match answer.unwrap_or_else(|waited| {
-            let why = failed("tablet server", address, &Why::Silent(waited));
+            let why = failed("tablet server", address, &NoResponse::Silent(waited));
             Err(Lost::unknown(why))
         }) {
             Ok(response) => match response.body {
@@ -297,9 +314,9 @@ pub(crate) fn sort(
     attempts: Vec<(Vec<usize>, Attempt)>,
     answered: &mut Vec<Answered>,
     frozen: &mut Vec<usize>,
-) -> (Vec<usize>, Seen) {
+) -> (Vec<usize>, RetryCause) {
     let mut again = Vec::new();
-    let mut last = Seen::default();
+    let mut last = RetryCause::default();
     for (indices, attempt) in attempts {
         match attempt {
             Attempt::Done(body) => answered.push((indices, Ok(body))),
@@ -307,24 +324,24 @@ pub(crate) fn sort(
             Attempt::TooOld(too_old) => answered.push((indices, Err(CallError::TooOld(too_old)))),
             Attempt::Busy(why) => {
                 again.extend(indices);
-                last = last.or(Seen::Busy(why));
+                last = last.or(RetryCause::Busy(why));
             }
             Attempt::Moved(why) => {
                 again.extend(indices);
-                last = last.or(Seen::Moved(why));
+                last = last.or(RetryCause::Moved(why));
             }
             Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why) => {
                 again.extend(indices);
-                last = last.or(Seen::Other(why));
+                last = last.or(RetryCause::Other(why));
             }
             Attempt::Frozen(why) => {
                 frozen.extend(&indices);
                 again.extend(indices);
-                last = last.or(Seen::Other(why));
+                last = last.or(RetryCause::Other(why));
             }
             Attempt::Damaged(why) => {
                 again.extend(indices);
-                last = Seen::Damaged(why);
+                last = RetryCause::Damaged(why);
             }
         }
     }

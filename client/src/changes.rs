@@ -32,7 +32,7 @@ pub struct ChangesOptions {
     pub until: Option<Timestamp>,
     /// Only cells of these columns; none: of all.
     pub columns: Vec<Bytes>,
-    /// How often it is looked for changes once the present is reached (500 ms).
+    /// The time between two reads once the present is reached (500 ms).
     pub interval: Duration,
     /// About the most bytes of versions that are in memory at a time (64 MiB). If there are more to be put in order, the table
     /// is read several times.
@@ -65,8 +65,8 @@ pub struct Version {
 }
 
 impl Version {
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> VersionPlace {
+        VersionPlace {
             commit_ts: self.commit_ts,
             row: self.row.clone(),
             column: self.column.clone(),
@@ -81,7 +81,7 @@ impl Version {
 
 /// Where in the stream a version stands.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct VersionPlace {
     commit_ts: Timestamp,
     row: Bytes,
     column: Bytes,
@@ -93,7 +93,7 @@ enum Cut {
     /// Behind all transactions up to this timestamp.
     Behind(Timestamp),
     /// Behind this version of a transaction that there is no room for.
-    Within(Place),
+    Within(VersionPlace),
 }
 
 impl Cut {
@@ -104,7 +104,7 @@ impl Cut {
         }
     }
 
-    fn leaves_out(&self, place: &Place) -> bool {
+    fn leaves_out(&self, place: &VersionPlace) -> bool {
         match self {
             Self::Behind(ts) => place.commit_ts > *ts,
             Self::Within(last) => place > last,
@@ -133,7 +133,7 @@ pub struct Changes {
     /// The snapshot that is being read, if more than one step is needed for that.
     snapshot: Option<Txn>,
     /// Of what is above `resolved`, versions up to this one were given.
-    given: Option<Place>,
+    given: Option<VersionPlace>,
     ready: VecDeque<Version>,
     /// To be given behind `ready`.
     next: Option<Timestamp>,
@@ -320,7 +320,7 @@ impl Changes {
 /// Puts versions in order, the first ones if there is no room for all.
 struct Sorter {
     /// Only those behind it.
-    given: Option<Place>,
+    given: Option<VersionPlace>,
     /// Later ones need not be read.
     until: Timestamp,
     /// Later ones were left out.

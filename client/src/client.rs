@@ -25,7 +25,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub struct Client {
     pub(crate) router: Arc<Router>,
     pub(crate) options: Options,
-    /// Why its transactions begin, where that is another process' span.
+    /// The span of another process because of which its transactions begin.
     pub(crate) cause: Option<Cause>,
 }
 
@@ -205,8 +205,8 @@ impl Client {
         Box::pin(again).await
     }
 
-    /// Whether what began here, with this client, is surely readable now: the lease at the master that it has been
-    /// told of covers it, and lasts. As long as clocks don't go slow, such a transaction is not
+    /// Whether what began here, with this client, is surely readable now: the lease that the master has granted
+    /// covers it, and lasts. As long as clocks don't go slow, such a transaction is not
     /// [`Error::TooOld`]; without a lease it may be all the same that it isn't.
     pub fn is_covered(&self, start_ts: Timestamp) -> bool {
         let now = self.router.world.transport.lease_clock();
@@ -233,7 +233,7 @@ impl Client {
         if start_ts == Timestamp::ZERO {
             return no_transaction("timestamps are above 0".to_owned());
         }
-        // No server can tell what was never handed out from what is still under way, or refuses it as above its lease.
+        // A server can't distinguish a timestamp that was never handed out from one still under way, or refuses it as above its lease.
         let now = self.timestamp().await?;
         if start_ts > now {
             return no_transaction(format!(

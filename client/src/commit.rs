@@ -132,7 +132,7 @@ impl Commit {
     /// [`Self::run`], for anyone who waits elsewhere.
     pub(crate) fn start(self, result: oneshot::Sender<Result<Timestamp, Error>>) {
         let transport = self.router.world.transport.clone();
-        let going = self.router.going();
+        let going = self.router.in_background();
         let driver = Arc::new(self).drive(result);
         transport.spawn(driver.map(|()| drop(going)).boxed());
     }
@@ -159,28 +159,34 @@ impl Commit {
         }
     }
 
+    /// The coordinator, its first commands, and the request in one phase, if one server has every cell.
+    async fn coordinator(&self) -> (Coordinator, Vec<Command>, Option<(RequestGroup, u64)>) {
+        let (primary, mutations) = (self.primary().clone(), self.mutations.len());
+        if let Some(flush) = &self.flush {
+            let last = flush.last.then(|| flush.large.min_commit_ts());
+            let (coordinator, commands) =
+                Coordinator::start_large(self.start_ts, primary, mutations, last);
+            return (coordinator, commands, None);
+        }
+        // Before the commit_ts is taken: see `protocol::actions::one_phase`.
+        let one_server = match self.one_server() {
+            Ok(one_server) => one_server,
+            Err(UnknownLocation(_)) => {
+                let cells = self.mutations.iter().map(|mutation| &mutation.cell);
+                let rows = cells.map(|cell| RowQuery::of(cell.table, &cell.row));
+                // A master that is away leaves it unknown.
+                let _ = self.router.find(rows.collect(), self.deadline).await;
+                self.one_server().unwrap_or_default()
+            }
+        };
+        let (coordinator, commands) =
+            Coordinator::start(self.start_ts, primary, mutations, one_server.is_some());
+        (coordinator, commands, one_server)
+    }
+
     async fn drive(self: Arc<Self>, result: oneshot::Sender<Result<Timestamp, Error>>) {
         let mut result = Some(result);
-        let (primary, mutations) = (self.primary().clone(), self.mutations.len());
-        let mut one_server = None;
-        let (mut coordinator, first) = if let Some(flush) = &self.flush {
-            let last = flush.last.then(|| flush.large.min_commit_ts());
-            Coordinator::start_large(self.start_ts, primary, mutations, last)
-        } else {
-            // Before the commit_ts is taken: see `protocol::actions::one_phase`.
-            one_server = match self.one_server() {
-                Ok(one_server) => one_server,
-                Err(UnknownLocation(_)) => {
-                    let cells = self.mutations.iter().map(|mutation| &mutation.cell);
-                    let wanted = cells.map(|cell| RowQuery::of(cell.table, &cell.row));
-                    // A master that is away leaves it unknown.
-                    let _ = self.router.find(wanted.collect(), self.deadline).await;
-                    self.one_server().unwrap_or_default()
-                }
-            };
-            Coordinator::start(self.start_ts, primary, mutations, one_server.is_some())
-        };
-        let mut commands = first;
+        let (mut coordinator, mut commands, mut one_server) = self.coordinator().await;
         let mut running: FuturesUnordered<BoxFuture<'_, Vec<Event>>> = FuturesUnordered::new();
         let mut flushing = Flushing::default();
         let mut is_cancelled = false;
@@ -316,23 +322,7 @@ impl Commit {
                     Err(error) => self.gave_up(Step::CommitTs, error),
                 }
             }
-            Command::CommitPrimary { commit_ts } => {
-                if mutants::on(Mutant::SecondariesFirst) {
-                    self.commit_secondaries(commit_ts).await;
-                }
-                let build = |cell| self.commit_request(commit_ts, vec![cell]);
-                let answer = router
-                    .call_one(self.primary(), &build, self.deadline())
-                    .await
-                    .and_then(|body| match body {
-                        Body::Commit(response) => commit_result(response).map_err(malformed),
-                        _ => Err(unexpected()),
-                    });
-                match answer {
-                    Ok(result) => vec![Event::PrimaryCommit(result)],
-                    Err(error) => self.gave_up(Step::CommitPrimary, error),
-                }
-            }
+            Command::CommitPrimary { commit_ts } => self.commit_primary(commit_ts).await,
             Command::Rollback { mutations } => {
                 vec![Event::RollbackEnded(self.rollback(mutations).await)]
             }
@@ -347,6 +337,25 @@ impl Commit {
             | Command::Finish(_)
             | Command::CommitSecondaries { .. }
             | Command::ResolveAll { .. } => Vec::new(),
+        }
+    }
+
+    async fn commit_primary(&self, commit_ts: Timestamp) -> Vec<Event> {
+        if mutants::on(Mutant::SecondariesFirst) {
+            self.commit_secondaries(commit_ts).await;
+        }
+        let build = |cell| self.commit_request(commit_ts, vec![cell]);
+        let answer = self
+            .router
+            .call_one(self.primary(), &build, self.deadline())
+            .await
+            .and_then(|body| match body {
+                Body::Commit(response) => commit_result(response).map_err(malformed),
+                _ => Err(unexpected()),
+            });
+        match answer {
+            Ok(result) => vec![Event::PrimaryCommit(result)],
+            Err(error) => self.gave_up(Step::CommitPrimary, error),
         }
     }
 

@@ -74,7 +74,11 @@ impl Connection {
     pub(crate) fn open(address: &str, cluster_id: String) -> Arc<Self> {
         let connection = Arc::new(Self {
             state: Mutex::default(),
-            silent: failed("tablet server", address, &Why::Silent(TICK * ANSWER_TICKS)),
+            silent: failed(
+                "tablet server",
+                address,
+                &NoResponse::Silent(TICK * ANSWER_TICKS),
+            ),
         });
         ticker::watch(Arc::downgrade(&connection) as Weak<dyn Ticked>);
         tokio::spawn(run(connection.clone(), address.to_owned(), cluster_id));
@@ -326,7 +330,7 @@ fn cost(request: &v1::Request) -> usize {
     }
 }
 
-/// Loses the connection where its task ends early, with its runtime: nobody else would tell those who wait.
+/// Loses the connection if its task ends early, with its runtime: nothing else would wake the waiting calls.
 struct LosesAtEnd(Arc<Connection>);
 
 impl Drop for LosesAtEnd {
@@ -352,9 +356,13 @@ async fn run(connection: Arc<Connection>, address: String, cluster_id: String) {
     connection.lose(why);
 }
 
-async fn stream(connection: &Arc<Connection>, address: &str, cluster_id: &str) -> Result<(), Why> {
+async fn stream(
+    connection: &Arc<Connection>,
+    address: &str,
+    cluster_id: &str,
+) -> Result<(), NoResponse> {
     let channel = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| Why::Said(format!("not an address: {}", cause(&error))))?
+        .map_err(|error| NoResponse::Reason(format!("not an address: {}", cause(&error))))?
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -364,8 +372,10 @@ async fn stream(connection: &Arc<Connection>, address: &str, cluster_id: &str) -
         .keep_alive_while_idle(true)
         .connect()
         .await
-        .map_err(|error| why(&error, CONNECT_TIMEOUT))?;
-    let lost = |status: tonic::Status| why_status(&status, KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT);
+        .map_err(|error| no_response(&error, CONNECT_TIMEOUT))?;
+    let lost = |status: tonic::Status| {
+        no_response_of_status(&status, KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT)
+    };
     let mut responses = TabletsClient::new(channel)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .serve(of_cluster(Packs(connection.clone()), cluster_id))
@@ -378,23 +388,23 @@ async fn stream(connection: &Arc<Connection>, address: &str, cluster_id: &str) -
     Ok(())
 }
 
-/// Why a server gave no answer.
+/// The reason why a server sent no response.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Why {
-    /// It said nothing for this long.
+pub(crate) enum NoResponse {
+    /// It sent nothing for this long.
     Silent(Duration),
-    /// What it, or the system, said.
-    Said(String),
+    /// The message of the server, or of the system.
+    Reason(String),
 }
 
 /// What failed, for a person: with the server's role and its address.
-pub(crate) fn failed(role: &str, address: &str, why: &Why) -> String {
+pub(crate) fn failed(role: &str, address: &str, why: &NoResponse) -> String {
     match why {
-        Why::Silent(time) => format!(
+        NoResponse::Silent(time) => format!(
             "the {role} at {address} did not answer for {} s",
             in_seconds(*time)
         ),
-        Why::Said(said) => format!("the {role} at {address}: {said}"),
+        NoResponse::Reason(reason) => format!("the {role} at {address}: {reason}"),
     }
 }
 
@@ -405,7 +415,10 @@ pub(crate) fn in_seconds(time: Duration) -> String {
 }
 
 /// What is behind an error of a connection on which nobody is silent for longer than `silence`.
-pub(crate) fn why(error: &(dyn std::error::Error + 'static), silence: Duration) -> Why {
+pub(crate) fn no_response(
+    error: &(dyn std::error::Error + 'static),
+    silence: Duration,
+) -> NoResponse {
     let mut next = Some(error);
     while let Some(error) = next {
         // Nobody but the connection's own timers says so: hyper's errors have no type to ask for it.
@@ -415,19 +428,21 @@ pub(crate) fn why(error: &(dyn std::error::Error + 'static), silence: Duration) 
             || said == "keep-alive timed out"
             || system.is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
         {
-            return Why::Silent(silence);
+            return NoResponse::Silent(silence);
         }
         next = error.source();
     }
-    Why::Said(cause(error))
+    NoResponse::Reason(cause(error))
 }
 
-/// [`why`], of an answer that is a status: the server's own words, where it has said any.
-pub(crate) fn why_status(status: &tonic::Status, silence: Duration) -> Why {
+/// [`no_response`], of a response that is a status: the server's own message, if it has one.
+pub(crate) fn no_response_of_status(status: &tonic::Status, silence: Duration) -> NoResponse {
     match std::error::Error::source(status) {
-        Some(source) => why(source, silence),
-        None if status.message() == tonic::TimeoutExpired(()).to_string() => Why::Silent(silence),
-        None => Why::Said(status.message().to_owned()),
+        Some(source) => no_response(source, silence),
+        None if status.message() == tonic::TimeoutExpired(()).to_string() => {
+            NoResponse::Silent(silence)
+        }
+        None => NoResponse::Reason(status.message().to_owned()),
     }
 }
 
@@ -440,7 +455,7 @@ pub(crate) fn cause(error: &dyn std::error::Error) -> String {
     innermost.to_string()
 }
 
-/// Whether a status is not a server's, but says why there is none.
+/// Whether a status is not a server's, but the reason why there is none.
 pub(crate) fn is_of_the_way(status: &tonic::Status) -> bool {
     std::error::Error::source(status).is_some()
         || status.message() == tonic::TimeoutExpired(()).to_string()

@@ -1,4 +1,4 @@
-//! Why a transaction has to be begun again.
+//! The reasons to begin a transaction again.
 
 use crate::Error;
 use crate::error::Conflict;

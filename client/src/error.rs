@@ -9,7 +9,7 @@ use percolator_protocol::types::{Cell, Timestamp};
 
 use crate::transport::Replaced;
 
-/// Why a call failed. Whatever isn't [`Error::Unknown`] says for certain that nothing of the
+/// The reason why a call failed. Whatever isn't [`Error::Unknown`] says for certain that nothing of the
 /// transaction is or will be visible. Its text says everything: no reason is left for
 /// [`std::error::Error::source`], so that anyone who prints both says nothing twice.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +33,8 @@ pub enum Error {
     },
     /// It began so long ago that what it would see, or what became of it, may have been collected. Begin again.
     #[error(
-        "{0}; begin a new transaction (this one had no gc-lock, or it was ended: `percolator gc status` shows the life \
-         time and the longest hold, `percolator gc set` changes them)"
+        "{0}; begin a new transaction (this one had no gc-lock, or it was ended: `percolator gc status` shows the \
+         retention and the longest hold, `percolator gc set` changes them)"
     )]
     TooOld(TooOld),
     /// The snapshot isn't one that the oracle has handed out.
@@ -42,7 +42,7 @@ pub enum Error {
     NoSnapshot {
         /// The timestamp asked for.
         asked: Timestamp,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// Nobody can have begun such a transaction.
@@ -50,7 +50,7 @@ pub enum Error {
     NoTransaction {
         /// The start_ts asked for.
         start_ts: Timestamp,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// The deadline passed.
@@ -104,7 +104,7 @@ impl Error {
     }
 }
 
-/// With whom, and on what.
+/// The other transaction and the cell of a conflict.
 #[derive(Clone, Debug)]
 pub enum Conflict {
     /// Another transaction committed the cell after this one's snapshot.

@@ -28,12 +28,12 @@ use crate::Error;
 use crate::attempts::Attempt;
 use crate::commit::{Commit, Flush};
 use crate::error::Conflict;
-use crate::location_cache::RowQuery;
+use crate::location_cache::{RowQuery, TabletTarget};
 use crate::options::Options;
 use crate::pinned::PinnedTables;
 use crate::resolver::unexpected;
-use crate::retry::{Retry, Seen, Turn};
-use crate::router::{CallError, Going, Router};
+use crate::retry::{Retry, RetryCause, Turn};
+use crate::router::{BackgroundGuard, CallError, Deadline, Router};
 use crate::session::GcLockGuard;
 use crate::txn::{Inner, Tables};
 
@@ -59,7 +59,7 @@ pub(crate) enum Command {
         result: oneshot::Sender<Result<Timestamp, Error>>,
     },
     /// To undo all of it, which counts as going on until then.
-    Rollback(Going),
+    Rollback(BackgroundGuard),
 }
 
 /// Has the rest written, and all of it committed; `None`: an earlier flush has failed.
@@ -343,7 +343,7 @@ impl Driver {
     async fn roll_back(&self, large: &Mutex<Option<Arc<Large>>>) {
         let large = large.lock().clone();
         if let Some(large) = large {
-            let _going = self.router.going();
+            let _going = self.router.in_background();
             large.rollback().await;
         }
     }
@@ -403,25 +403,14 @@ impl Router {
             // It may have been split before where this has come to.
             let reached = after.as_ref().map_or(&at, |cell: &v1::CellName| &cell.row);
             let wanted = RowQuery::of(table, reached);
-            let (tablet, attempt) = match self.place(&wanted, deadline).await {
-                Ok(tablet) => {
-                    let refs = vec![v1::TabletRef {
-                        id: tablet.id,
-                        epoch: tablet.epoch,
-                    }];
-                    let ask = Ask::Resolve(v1::ResolveRequest {
-                        start_ts: start_ts.as_u64(),
-                        commit_ts,
-                        start_row: at.clone(),
-                        end_row: end.clone(),
-                        after: after.clone(),
-                    });
-                    let until = self.deadline(PIECE_TIMEOUT);
-                    let attempt = self.send(&tablet.address, refs, ask, until).await;
-                    (Some(tablet), attempt)
-                }
-                Err(no_place) => (None, Attempt::Again(no_place.0)),
+            let request = v1::ResolveRequest {
+                start_ts: start_ts.as_u64(),
+                commit_ts,
+                start_row: at.clone(),
+                end_row: end.clone(),
+                after: after.clone(),
             };
+            let (tablet, attempt) = self.resolve_piece(&wanted, request, deadline).await;
             let last = match (tablet, attempt) {
                 (Some(tablet), Attempt::Done(Body::Resolve(piece))) => {
                     deadline = self.deadline(PIECE_TIMEOUT);
@@ -449,23 +438,31 @@ impl Router {
                         let next = self.world.turns.at(tablet.id);
                         turn = deadline.within(&*self.world.transport, next).await;
                     }
-                    Seen::Busy(why)
+                    RetryCause::Busy(why)
                 }
-                (_, Attempt::Damaged(why)) => Seen::Damaged(why),
-                (_, Attempt::Moved(why)) => Seen::Moved(why),
-                (
-                    _,
-                    Attempt::Busy(why)
-                    | Attempt::Again(why)
-                    | Attempt::Lost(why)
-                    | Attempt::NeverSent(why),
-                ) => Seen::Other(why),
+                (_, attempt) => attempt.into(),
             };
-            retry.look_again(last, vec![wanted]).await?;
+            retry.pause_and_locate(last, vec![wanted]).await?;
             if self.locations().deleted(table) {
                 return Ok(resolved);
             }
         }
+    }
+
+    /// Has the tablet of this row resolve the next piece.
+    async fn resolve_piece(
+        &self,
+        row: &RowQuery,
+        request: v1::ResolveRequest,
+        deadline: Deadline,
+    ) -> (Option<TabletTarget>, Attempt) {
+        let tablet = match self.place(row, deadline).await {
+            Ok(tablet) => tablet,
+            Err(unknown) => return (None, Attempt::Again(unknown.0)),
+        };
+        let until = self.deadline(PIECE_TIMEOUT);
+        let attempt = self.send_to(&tablet, Ask::Resolve(request), until).await;
+        (Some(tablet), attempt)
     }
 
     /// Where a lock of a large transaction that has ended was met, there are likely to be more. Clears its

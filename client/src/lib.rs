@@ -68,7 +68,6 @@ mod network;
 mod observer;
 mod options;
 pub mod oracle;
-mod oracle_client;
 mod own;
 mod peers;
 mod pinned;
@@ -84,6 +83,7 @@ mod session;
 mod shared;
 mod tables;
 mod ticker;
+mod timestamp_client;
 mod trace;
 mod transact;
 pub mod transport;
@@ -110,8 +110,7 @@ pub use observer::{
     Observer, ObserverCounts, ObserverOptions, ObserverWorker,
 };
 pub use options::Options;
-pub use oracle_client::OracleClient;
-pub use peers::{Refused, TabletPeers};
+pub use peers::{PeerError, TabletPeers};
 pub use percolator_protocol::txn::Ending;
 pub use percolator_protocol::types::{
     Cell, Chain, TableId, Timestamp, TraceParent, escape, limits, unescape,
@@ -123,6 +122,7 @@ pub use scan::{Entry, Range, Scan};
 #[doc(hidden)]
 pub use session::LeaseRequest;
 pub use shared::{Buffered, BufferedChange, BufferedWrite, NotAdded};
+pub use timestamp_client::TimestampClient;
 pub use transact::{Attempts, OpenTxn};
 pub use txn::{CellName, Txn};
 pub use verify::{Finding, Position, Verification, VerifiedCounts};

@@ -77,7 +77,7 @@ impl Router {
             self.ask_where(&[], rows, deadline).await?;
             let asked = rows.len();
             let locations = self.locations();
-            // The others are as likely to be with a server that the master doesn't hear: they are asked for with the next try.
+            // The owners of the other rows are as likely to be unknown: the next try asks for these rows.
             if !wanted[..asked].iter().any(|row| locations.settles(row)) {
                 return Ok(());
             }

@@ -21,7 +21,7 @@ use crate::transport::Transport;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Transactions that are resolved at a time.
 const AT_A_TIME: usize = 64;
-/// Looks at all locks. The second one usually finds none; more find some where clients still clear them.
+/// Scans of all locks. The second one usually finds none; later ones find some if clients still clear them.
 const ROUNDS_MAX: usize = 100;
 
 /// Resolves the locks that a tablet server has.
@@ -30,13 +30,13 @@ pub struct LockResolver(Arc<Router>);
 /// A lock that can't be resolved now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// Why, for people.
+    /// The reason, for people.
     pub what: String,
     /// The transaction that holds it; zero: not known.
     pub start_ts: Timestamp,
 }
 
-/// What one look at all locks has met.
+/// The result of one scan of all locks.
 #[derive(Default)]
 struct Round {
     /// Some were resolved: others may be there.

@@ -14,12 +14,12 @@ use crate::cluster::{Cluster, ReportedServer};
 use crate::convert::verified_page;
 use crate::location_cache::RowQuery;
 use crate::resolver::{malformed, unexpected};
-use crate::retry::{Retry, Seen};
+use crate::retry::{Retry, RetryCause};
 use crate::router::{CallError, Deadline, Router, master_message};
 use crate::transport::MasterError;
 use crate::verify::{StoredPart, VerifiedPage};
 
-/// So many locks of a large transaction are cleared by name: a tablet isn't looked through for a few.
+/// Up to so many locks of a large transaction are cleared by name, without a scan of the tablet.
 const NAMED_MAX: usize = 16;
 
 impl Router {
@@ -158,20 +158,14 @@ impl Router {
                         Attempt::Done(body) => return Ok(body),
                         Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
                         Attempt::TooOld(too_old) => return Err(CallError::TooOld(too_old)),
-                        Attempt::Busy(why) => Seen::Busy(why),
-                        Attempt::Again(why)
-                        | Attempt::Moved(why)
-                        | Attempt::Lost(why)
-                        | Attempt::NeverSent(why)
-                        | Attempt::Frozen(why) => Seen::Other(why),
-                        Attempt::Damaged(why) => Seen::Damaged(why),
+                        attempt => attempt.into(),
                     }
                 }
-                _ => Seen::Other(
+                _ => RetryCause::Other(
                     "it has sent the master no heartbeat since the master's start".to_owned(),
                 ),
             };
-            retry.look_again(last, Vec::new()).await?;
+            retry.pause_and_locate(last, Vec::new()).await?;
             // One that is away leaves us with what we know.
             if let Err(MasterError::Replaced(replaced)) = self.listing(deadline).await {
                 return Err(CallError::Replaced(replaced));
@@ -180,7 +174,7 @@ impl Router {
     }
 }
 
-/// Locks by their transaction, which is told apart by its start_ts and its primary.
+/// Locks by their transaction, whose name is its start_ts and its primary.
 pub(crate) fn by_txn(
     page: Vec<v1::MetLock>,
 ) -> Result<BTreeMap<(Timestamp, Cell), Vec<MetLock>>, CallError> {

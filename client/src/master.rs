@@ -13,7 +13,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-use crate::connection::{Why, failed, is_of_the_way, why_status};
+use crate::connection::{NoResponse, failed, is_of_the_way, no_response_of_status};
 use crate::ticker::STANDS_STILL;
 use crate::transport::{MasterError, OneCluster};
 
@@ -134,7 +134,7 @@ impl Master {
         &self,
         address: &str,
         answer: &Result<tonic::Response<T>, Status>,
-    ) -> Result<(), NoAnswer> {
+    ) -> Result<(), FailedRequest> {
         let metadata = match answer {
             Ok(answer) => answer.metadata(),
             Err(status) => status.metadata(),
@@ -143,11 +143,11 @@ impl Master {
             return Ok(());
         };
         if self.cluster.is_another(theirs) && self.addresses.lock().forget(address) {
-            let why = Why::Said(format!("it is one of cluster {theirs} by now"));
+            let why = NoResponse::Reason(format!("it is one of cluster {theirs} by now"));
             let error = MasterError::Unavailable(failed("master", address, &why));
-            return Err(NoAnswer::AskAgain(error));
+            return Err(FailedRequest::AskAgain(error));
         }
-        self.cluster.check(theirs).map_err(NoAnswer::Final)
+        self.cluster.check(theirs).map_err(FailedRequest::Final)
     }
 
     /// Asks it; the connection ends with the last of those who ask. While no master leads, those that are known are asked
@@ -166,8 +166,8 @@ impl Master {
             let address = self.address();
             let error = match self.ask_at(&address, repetition, &ask).await {
                 Ok(answer) => return Ok(answer),
-                Err(NoAnswer::Final(error)) => return Err(error),
-                Err(NoAnswer::AskAgain(error)) => error,
+                Err(FailedRequest::Final(error)) => return Err(error),
+                Err(FailedRequest::AskAgain(error)) => error,
             };
             // A standby's answer shows that there are several.
             let (masters, has_standbys, has_next) = {
@@ -199,33 +199,29 @@ impl Master {
         address: &str,
         repetition: Repetition,
         ask: impl Fn(MasterStub) -> F,
-    ) -> Result<T, NoAnswer>
+    ) -> Result<T, FailedRequest>
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
         let began = Instant::now();
         let is_alone = !self.addresses.lock().are_several();
-        let timeout = match repetition {
-            Repetition::Harmless if !is_alone => *self.timeout_of_several.lock(),
-            // The connection's own timer is one of the runtime that made it, which may stand still.
-            Repetition::Harmless | Repetition::Matters => 2 * MASTER_TIMEOUT,
-        };
+        let timeout = self.timeout(repetition, is_alone);
         let channel = match self.channel(address) {
             Ok(channel) => channel,
             // A master has named something else.
             Err(error) if !is_alone => {
                 self.addresses.lock().no_answer(address, began, began);
-                return Err(NoAnswer::AskAgain(error));
+                return Err(FailedRequest::AskAgain(error));
             }
-            Err(error) => return Err(NoAnswer::Final(error)),
+            Err(error) => return Err(FailedRequest::Final(error)),
         };
-        let given_up = GivenUp {
+        let in_flight = InFlightRequest {
             addresses: (repetition == Repetition::Harmless).then_some(&self.addresses),
             address,
             began,
         };
         let asked = tokio::time::timeout(timeout, ask(self.stub(&channel))).await;
-        given_up.answered();
+        in_flight.answered();
         if let Ok(answer) = &asked {
             self.check_cluster(address, answer)?;
         }
@@ -233,9 +229,9 @@ impl Master {
             let now = Instant::now();
             self.addresses.lock().no_answer(address, began, now);
             if was_sent && repetition == Repetition::Matters {
-                NoAnswer::Final(error)
+                FailedRequest::Final(error)
             } else {
-                NoAnswer::AskAgain(error)
+                FailedRequest::AskAgain(error)
             }
         };
         let status = match asked {
@@ -248,28 +244,39 @@ impl Master {
                 self.addresses.lock().learn(status.metadata());
                 status
             }
-            Err(_) => {
-                *self.timeout_of_several.lock() = (2 * timeout).min(2 * MASTER_TIMEOUT);
-                *self.shared.lock() = (String::new(), Weak::new());
-                let why = if is_alone {
-                    STANDS_STILL.to_owned()
-                } else {
-                    failed("master", address, &Why::Silent(timeout))
-                };
-                return Err(silent(MasterError::Unavailable(why), true));
-            }
+            Err(_) => return Err(silent(self.timed_out(address, timeout, is_alone), true)),
         };
         let error = MasterError::of(address, &status);
         if let Some(leader) = leader_of(&status) {
             let mut addresses = self.addresses.lock();
             addresses.not_leading(address, leader.as_ref(), Instant::now());
-            return Err(NoAnswer::AskAgain(error));
+            return Err(FailedRequest::AskAgain(error));
         }
         // What a server has answered has no source.
         if matches!(error, MasterError::Unavailable(_)) && is_of_the_way(&status) {
             return Err(silent(error, !is_unconnected(&status)));
         }
-        Err(NoAnswer::Final(error))
+        Err(FailedRequest::Final(error))
+    }
+
+    /// How long an attempt at one master may take.
+    fn timeout(&self, repetition: Repetition, is_alone: bool) -> Duration {
+        match repetition {
+            Repetition::Harmless if !is_alone => *self.timeout_of_several.lock(),
+            // The connection's own timer is one of the runtime that made it, which may stand still.
+            Repetition::Harmless | Repetition::Matters => 2 * MASTER_TIMEOUT,
+        }
+    }
+
+    /// The error of an attempt that took too long. The next one has a new connection and more time.
+    fn timed_out(&self, address: &str, timeout: Duration, is_alone: bool) -> MasterError {
+        *self.timeout_of_several.lock() = (2 * timeout).min(2 * MASTER_TIMEOUT);
+        *self.shared.lock() = (String::new(), Weak::new());
+        MasterError::Unavailable(if is_alone {
+            STANDS_STILL.to_owned()
+        } else {
+            failed("master", address, &NoResponse::Silent(timeout))
+        })
     }
 
     pub(crate) async fn directory(
@@ -302,20 +309,20 @@ impl Master {
 
 /// A request under way, whose caller may give it up before the time of this one is over: the next request goes to the next master
 /// then.
-struct GivenUp<'a> {
+struct InFlightRequest<'a> {
     /// None: it doesn't count.
     addresses: Option<&'a Mutex<MasterAddresses>>,
     address: &'a str,
     began: Instant,
 }
 
-impl GivenUp<'_> {
+impl InFlightRequest<'_> {
     fn answered(mut self) {
         self.addresses = None;
     }
 }
 
-impl Drop for GivenUp<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         if let Some(addresses) = self.addresses
             && self.began.elapsed() >= SILENT
@@ -326,8 +333,8 @@ impl Drop for GivenUp<'_> {
     }
 }
 
-/// Why a master has no answer.
-enum NoAnswer {
+/// A request that a master has not carried out, as far as is known.
+enum FailedRequest {
     /// Another one may have one.
     AskAgain(MasterError),
     /// The caller has to decide.
@@ -387,7 +394,7 @@ impl MasterError {
                 } else {
                     PING_INTERVAL + PING_TIMEOUT
                 };
-                let why = why_status(status, silence);
+                let why = no_response_of_status(status, silence);
                 Self::Unavailable(failed("master", address, &why))
             }
         }
@@ -400,9 +407,9 @@ mod tests {
 
     use super::*;
 
-    /// A client that looks for an oracle waits a second for a master that stands still.
+    /// A client without an oracle waits a second for a master that stands still.
     #[tokio::test]
-    async fn a_master_that_was_given_up_is_not_asked_again() {
+    async fn a_master_that_was_in_flight_is_not_asked_again() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = silent.local_addr().unwrap().to_string();
         let master = Master::new(&format!("{address},127.0.0.1:1")).unwrap();

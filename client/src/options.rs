@@ -18,9 +18,9 @@ pub struct Options {
     pub buffer_bytes: usize,
     /// How long [`Client::transact`](crate::Client::transact) begins again after conflicts. Default: 30 s.
     pub retry_for: Duration,
-    /// A transaction that takes so long, from its begin to its end, is told of in the application's log (a warning of
-    /// `tracing`): where the time went, and who was in the way. Default: `None`, as a library doesn't talk unasked,
-    /// and how long is too long only the application knows.
+    /// A transaction that takes so long, from its begin to its end, is logged (a warning of
+    /// `tracing`), with where the time went and which transactions were in the way. Default: `None`: a library doesn't log
+    /// unasked, and only the application knows which time is too long.
     pub slow_transaction: Option<Duration>,
 }
 

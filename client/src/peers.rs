@@ -15,9 +15,9 @@ use crate::transport::Transport;
 /// Other tablet servers, by their addresses.
 pub struct TabletPeers(Arc<dyn Transport>);
 
-/// Why there is no answer.
+/// The reason why a peer has not done what it was asked to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum PeerError {
     /// It was meant for another server, or for another start of this one.
     OtherServer,
     /// It refuses now.
@@ -49,13 +49,13 @@ impl TabletPeers {
     /// Asks the server at this address, once, and waits for its answer for so long.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`PeerError`].
     pub async fn ask(
         &self,
         address: &str,
         body: v1::request::Body,
         request_timeout: Duration,
-    ) -> Result<Body, Refused> {
+    ) -> Result<Body, PeerError> {
         let request = v1::Request {
             id: 0,
             tablets: Vec::new(),
@@ -71,7 +71,7 @@ impl TabletPeers {
         let answer = deadline
             .within(transport, transport.tablet(address, request))
             .await;
-        let unanswered = |why: String| Err(Refused::Unanswered(why));
+        let unanswered = |why: String| Err(PeerError::Unanswered(why));
         match answer {
             None => unanswered(format!(
                 "{address} has not answered within {request_timeout:?}"
@@ -80,9 +80,9 @@ impl TabletPeers {
             Some(Ok(response)) => match response.body {
                 Some(Body::Error(v1::RequestError {
                     kind: Some(Kind::OtherServer(_)),
-                })) => Err(Refused::OtherServer),
+                })) => Err(PeerError::OtherServer),
                 Some(Body::Error(error)) => {
-                    Err(Refused::Later(format!("{address} refuses: {error:?}")))
+                    Err(PeerError::Later(format!("{address} refuses: {error:?}")))
                 }
                 Some(body) => Ok(body),
                 None => unanswered(format!("{address} sent an empty answer")),

@@ -24,7 +24,7 @@ impl PinnedTables {
         of_name.map(|(_, table)| *table)
     }
 
-    /// The one that was first stays, also where two calls look the name up at a time.
+    /// The one that was first stays, also if two calls resolve the name at a time.
     pub(crate) fn pin(&self, name: &str, table: TableId) -> TableId {
         let mut pinned = self.0.lock();
         if mutants::on(Mutant::TablesNotPinned) {

@@ -20,7 +20,7 @@ use crate::router::{CallError, Deadline};
 use crate::txn::{CellName, Inner};
 use crate::{Error, Txn};
 
-/// Transactions whose locks a reader remembers to look through; forgotten ones are asked about again.
+/// Transactions whose locks a reader ignores from now on; the primaries of forgotten ones are asked again.
 const BYPASS_MAX: usize = 2048;
 /// Rows that a transaction remembers to have read a cell of.
 const TOUCHED_ROWS_MAX: usize = 1024;
@@ -93,6 +93,17 @@ impl Drop for RowCache {
     fn drop(&mut self) {
         self.of_all.fetch_sub(self.bytes, Ordering::Relaxed);
     }
+}
+
+/// The request for the values of these cells; `own`: of a large transaction, which has locks there.
+fn get_request(start_ts: u64, bypass: Vec<u64>, cells: Vec<v1::CellRef>, own: bool) -> Ask {
+    Ask::Get(v1::GetRequest {
+        start_ts,
+        bypass,
+        cells,
+        whole_rows: false,
+        own,
+    })
 }
 
 /// For those who don't count what arrives.
@@ -320,13 +331,8 @@ impl Inner {
         while !waiting.is_empty() {
             let (start_ts, bypass) = self.snapshot();
             let build = |cells: Vec<(usize, v1::CellRef)>| {
-                Ask::Get(v1::GetRequest {
-                    start_ts,
-                    bypass: bypass.clone(),
-                    cells: cells.into_iter().map(|(_, cell)| cell).collect(),
-                    whole_rows: false,
-                    own,
-                })
+                let cells = cells.into_iter().map(|(_, cell)| cell).collect();
+                get_request(start_ts, bypass.clone(), cells, own)
             };
             let answered = self
                 .router

@@ -27,7 +27,7 @@ impl Client {
     }
 
     /// `count` timestamps in a row, all higher than any that was granted before this call began: what a relay hands on. `traces`:
-    /// of the callers that get them; the oracle hears of the first few.
+    /// of the callers that get them; the request to the oracle names the first few.
     ///
     /// # Errors
     /// [`OracleError`].
@@ -42,7 +42,7 @@ impl Client {
         }
     }
 
-    /// The cluster's id, as far as this client has heard it.
+    /// The cluster's id, once the master has answered.
     pub fn known_cluster_id(&self) -> Option<String> {
         self.router.world.transport.cluster_id()
     }

@@ -156,7 +156,7 @@ impl Router {
         Ok(())
     }
 
-    /// Gets a reader past locks of one transaction. `Some`: look through that transaction's locks from
+    /// Gets a reader past locks of one transaction. `Some`: ignore that transaction's locks from
     /// now on; `None`: they are gone.
     pub(crate) async fn get_past(
         self: &Arc<Self>,

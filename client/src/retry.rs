@@ -11,8 +11,8 @@ use crate::location_cache::RowQuery;
 use crate::router::{CallError, Deadline, Router};
 use crate::transport::{Backoff, MasterError};
 
-/// What was seen of a try that is made again.
-pub(crate) enum Seen {
+/// The reason why a request is sent again.
+pub(crate) enum RetryCause {
     /// The server has what it was asked about, and too much else to do.
     Busy(String),
     /// A tablet was split or merged, and where its rows are is known.
@@ -23,7 +23,7 @@ pub(crate) enum Seen {
     Damaged(String),
 }
 
-impl Seen {
+impl RetryCause {
     /// Of two servers: what decides how it goes on, or what was seen last.
     pub(crate) fn or(self, next: Self) -> Self {
         match (&self, &next) {
@@ -33,7 +33,7 @@ impl Seen {
     }
 }
 
-impl Default for Seen {
+impl Default for RetryCause {
     fn default() -> Self {
         Self::Busy(String::new())
     }
@@ -111,20 +111,20 @@ impl<'a> Retry<'a> {
         waited.ok_or(CallError::GaveUp(last))
     }
 
-    /// [`Self::pause`], and then asks the master where these rows are: anyone who doesn't answer may have moved. Who is
-    /// busy has not, and many ask it at once: they don't all go to the master. One that is away leaves us with what we know.
+    /// [`Self::pause`], and then asks the master where these rows are: they may have moved from a server that doesn't answer. A busy
+    /// server still has them, and its many clients don't all ask the master. If the master is away, the known locations stay.
     ///
     /// # Errors
     /// As [`Self::pause`], and where it doesn't help to ask again; [`CallError::Replaced`].
-    pub(crate) async fn look_again(
+    pub(crate) async fn pause_and_locate(
         &mut self,
-        last: Seen,
+        last: RetryCause,
         wanted: Vec<RowQuery>,
     ) -> Result<(), CallError> {
         let (last, may_have_moved) = match last {
-            Seen::Busy(last) | Seen::Moved(last) => (last, false),
-            Seen::Other(last) => (last, true),
-            Seen::Damaged(why) => return Err(CallError::GaveUp(why)),
+            RetryCause::Busy(last) | RetryCause::Moved(last) => (last, false),
+            RetryCause::Other(last) => (last, true),
+            RetryCause::Damaged(why) => return Err(CallError::GaveUp(why)),
         };
         self.pause(last).await?;
         if may_have_moved {

@@ -24,7 +24,7 @@ use crate::cluster::ReportedServer;
 use crate::group::RequestGroup;
 use crate::location_cache::{LocationCache, RowQuery, UnknownLocation};
 use crate::metrics::Metrics;
-use crate::retry::{Retry, Seen, Turns};
+use crate::retry::{Retry, RetryCause, Turns};
 use crate::session::GcSession;
 use crate::trace::Trace;
 use crate::transport::{MasterError, Replaced, Transport};
@@ -37,7 +37,7 @@ const GROUP_BYTES_MAX: usize = 512 << 10;
 /// The way to the servers, for anyone who calls.
 pub(crate) struct Router {
     pub(crate) world: Arc<World>,
-    /// Of the transaction that it is for, where something is told of it.
+    /// The trace of its transaction, if that is traced.
     pub(crate) trace: Option<Trace>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct World {
     pub(crate) locations: RwLock<LocationCache>,
     /// Servers by name, as they were in the last listing of everything.
     pub(crate) servers: RwLock<HashMap<String, ReportedServer>>,
-    /// By address: what a tablet server last said of its start, where it has; else the directory knows.
+    /// By address: the incarnation in a tablet server's last response that had one. `locations` has the others.
     pub(crate) incarnations: RwLock<HashMap<String, u64>>,
     /// How many commits go on in the background.
     background: watch::Sender<usize>,
@@ -66,10 +66,10 @@ pub(crate) struct World {
     pub(crate) tracer: OnceLock<Arc<Tracer>>,
 }
 
-/// A commit that goes on in the background, until this is dropped.
-pub(crate) struct Going(Arc<Router>);
+/// Counts a commit that goes on in the background, until it is dropped.
+pub(crate) struct BackgroundGuard(Arc<Router>);
 
-impl Drop for Going {
+impl Drop for BackgroundGuard {
     fn drop(&mut self) {
         self.0.world.background.send_modify(|going| *going -= 1);
     }
@@ -78,7 +78,7 @@ impl Drop for Going {
 /// The answer for some of a call's cells.
 pub(crate) type Answered = (Vec<usize>, Result<Body, CallError>);
 
-/// Why cells have no answer.
+/// The reason why cells have no response.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// The deadline passed; the last thing that was seen. What became of the request is unknown.
@@ -150,8 +150,8 @@ impl Deadline {
     }
 
     /// [`Self::within`], without a timer for an attempt that doesn't wait: it would cost more than the
-    /// request. Looks at the clock when the transport wakes it ([`Transport::tablet`]). On
-    /// failure, how long it waited for since the first such look.
+    /// request. Reads the clock when the transport wakes it ([`Transport::tablet`]). On
+    /// failure, how long it has waited since it read the clock first.
     pub(crate) async fn watching<T>(
         &self,
         transport: &dyn Transport,
@@ -243,9 +243,9 @@ impl Router {
     }
 
     /// Counts a commit as going on.
-    pub(crate) fn going(self: &Arc<Self>) -> Going {
+    pub(crate) fn in_background(self: &Arc<Self>) -> BackgroundGuard {
         self.world.background.send_modify(|going| *going += 1);
-        Going(self.clone())
+        BackgroundGuard(self.clone())
     }
 
     /// Waits until nothing goes on in the background.
@@ -322,14 +322,14 @@ impl Router {
                     let attempts = self.attempts(groups, build, deadline).await;
                     sort(attempts, &mut answered, &mut frozen)
                 }
-                Err(no_place) => (waiting, Seen::Other(no_place.0)),
+                Err(no_place) => (waiting, RetryCause::Other(no_place.0)),
             };
             if again.is_empty() {
                 return answered;
             }
             // Cut as before: a server may have had a piece whose answer was lost.
             again.sort_unstable();
-            if let Err(gave_up) = retry.look_again(last, wanted()).await {
+            if let Err(gave_up) = retry.pause_and_locate(last, wanted()).await {
                 answered.push((again, Err(gave_up)));
                 return answered;
             }
@@ -395,8 +395,8 @@ impl Router {
         let Some(group) = groups.pop().filter(|_| groups.is_empty()) else {
             return Ok(None);
         };
-        let told = self.world.incarnations.read().get(&*group.address).copied();
-        let incarnation = told.or_else(|| locations.incarnation(&group.address));
+        let reported = self.world.incarnations.read().get(&*group.address).copied();
+        let incarnation = reported.or_else(|| locations.incarnation(&group.address));
         Ok(incarnation.map(|incarnation| (group, incarnation)))
     }
 }

@@ -21,7 +21,7 @@ const PAGES_MAX: usize = 2_000;
 pub struct RunningTxn {
     /// Where it began, and its name.
     pub start_ts: Timestamp,
-    /// Who holds a gc-lock for it. `None`: nobody does, or the transaction is too young to be named.
+    /// The owner of its gc-lock. `None`: there is none, or the transaction is too young to be named.
     pub owner: Option<TxnOwner>,
     /// When that gc-lock ends, unless its client renews it.
     pub lease: Option<Duration>,
@@ -75,7 +75,7 @@ pub struct AbortedTxn {
     pub ending: Option<Ending>,
     /// Its locks that were cleared.
     pub locks: u64,
-    /// Who held a gc-lock for it, which has ended too.
+    /// The owners of its gc-locks, which have ended too.
     pub owners: Vec<TxnOwner>,
 }
 

@@ -20,7 +20,7 @@ use crate::location_cache::prefix_end;
 use crate::location_cache::{RowQuery, TabletTarget};
 use crate::own::OwnWrite;
 use crate::resolver::unexpected;
-use crate::retry::{Retry, Seen};
+use crate::retry::Retry;
 use crate::router::{CallError, Deadline};
 use crate::txn::Inner;
 
@@ -253,12 +253,7 @@ impl Scan {
             let wanted = self.wanted();
             let (tablet, attempt) = match router.place(&wanted, deadline).await {
                 Ok(tablet) => {
-                    let refs = vec![v1::TabletRef {
-                        id: tablet.id,
-                        epoch: tablet.epoch,
-                    }];
-                    let ask = self.request();
-                    let attempt = router.send(&tablet.address, refs, ask, deadline).await;
+                    let attempt = router.send_to(&tablet, self.request(), deadline).await;
                     (Some(tablet), attempt)
                 }
                 Err(no_place) => (None, Attempt::Again(no_place.0)),
@@ -276,14 +271,9 @@ impl Scan {
                     let error = CallError::BeingDeleted(self.table);
                     return Err(deadline.error(&*router.world.transport, "scanning", error));
                 }
-                (_, Attempt::Busy(why)) => Seen::Busy(why),
-                (_, Attempt::Moved(why)) => Seen::Moved(why),
-                (_, Attempt::Damaged(why)) => Seen::Damaged(why),
-                (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => {
-                    Seen::Other(why)
-                }
+                (_, attempt) => attempt.into(),
             };
-            let error = match retry.look_again(last, vec![wanted]).await {
+            let error = match retry.pause_and_locate(last, vec![wanted]).await {
                 Ok(()) if router.locations().deleted(self.table) => CallError::Deleted(self.table),
                 Ok(()) => continue,
                 Err(gave_up) => gave_up,

@@ -1,5 +1,5 @@
 //! A transaction that several clients share: each reads at its snapshot and buffers what it writes, and one of them commits what
-//! all have written. Who joins, who has finished, and when it is committed, is decided by others, such as the proxy.
+//! all have written. Its user, such as the proxy, decides which clients join and when it is committed.
 
 use bytes::Bytes;
 use percolator_protocol::types::{LockKind, TableId, Timestamp};
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// # Errors
-    /// Why nothing is written.
+    /// It writes nothing.
     pub(crate) fn check_writes(self, start_ts: Timestamp) -> Result<(), Error> {
         if self != Self::Reads {
             return Ok(());
@@ -30,7 +30,7 @@ impl Kind {
     }
 
     /// # Errors
-    /// Why it isn't committed.
+    /// It doesn't commit.
     pub(crate) fn check_commits(self) -> Result<(), Error> {
         if self != Self::Participant {
             return Ok(());
@@ -74,7 +74,7 @@ pub enum BufferedChange {
     Lock,
 }
 
-/// Why the writes of a participant are not added.
+/// The reason why the writes of a participant are not added.
 #[derive(Debug)]
 pub enum NotAdded {
     /// The transaction has this cell from somebody else: a table, a row and a column.

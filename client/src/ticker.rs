@@ -1,18 +1,18 @@
 //! Time for what waits on a connection, from a thread of its own.
 //!
 //! A connection lives on the tokio runtime of its first user. That one may stand still, or be left without anybody
-//! who drives it, while calls on other runtimes wait for the connection: these have to hear of it.
+//! who drives it, while calls on other runtimes wait for the connection. The ticker wakes these calls.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Anyone who waits is woken once a tick, to look at its deadline.
+/// Waiting calls are woken once a tick, and check their deadlines.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// A runtime that has not come to its connection for so many ticks, while others wait for it, stands still.
 const STANDS_STILL_TICKS: u32 = 8;
-/// Why what waited for such a runtime gets no answer.
+/// The reason that is given to calls that waited for such a runtime.
 pub(crate) const STANDS_STILL: &str =
     "the runtime that holds the connection stands still: another one was waiting for it";
 

@@ -1,5 +1,5 @@
-//! What is told of one transaction: the spans of its trace, where it is sampled, and a line of the log, where it was
-//! slow. Nothing of it is there for a transaction that needs neither.
+//! Reports of one transaction: the spans of its trace, if it is sampled, and a line of the log, if it was slow. A transaction
+//! that needs neither has no trace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,12 +28,12 @@ const TABLETS_MAX: usize = 8;
 /// The span of a transaction.
 const TRANSACTION: &str = "transaction";
 
-/// What is told of a transaction.
+/// The spans and the times of a transaction.
 pub(crate) struct Trace {
     transport: Arc<dyn Transport>,
     /// Where it is sampled.
     sampled: Option<(Arc<Tracer>, Span)>,
-    /// Told in the log if it takes as long.
+    /// A transaction that takes as long is logged.
     slow: Option<Duration>,
     began: Duration,
     state: Mutex<State>,
@@ -99,7 +99,7 @@ fn remote(TraceParent { trace_id, span_id }: TraceParent) -> Remote {
 }
 
 impl Trace {
-    /// Of a transaction that is about to begin. `None`: there is nothing to tell of it.
+    /// The trace of a transaction that is about to begin. `None`: it is neither sampled nor timed.
     fn begin(
         transport: &Arc<dyn Transport>,
         tracer: Option<&Arc<Tracer>>,
@@ -343,7 +343,7 @@ impl fmt::Display for Steps<'_> {
     }
 }
 
-/// Who was in the way: `4711 (accounts)`.
+/// The transactions that were in the way: `4711 (accounts)`.
 struct Owners<'a>(&'a State);
 
 impl fmt::Display for Owners<'_> {
@@ -370,7 +370,7 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 impl Router {
-    /// This one, for a transaction of which something is told. `None`: there is nothing to tell.
+    /// This router, for one traced transaction. `None`: the transaction is neither sampled nor timed.
     pub(crate) fn traced(&self, slow: Option<Duration>, cause: Option<Cause>) -> Option<Arc<Self>> {
         let tracer = self.world.tracer.get();
         if tracer.is_none() && slow.is_none() {
@@ -380,7 +380,7 @@ impl Router {
         Some(Arc::new(self.with_trace(trace)))
     }
 
-    /// A part of the transaction begins, if something is told of it.
+    /// Begins a step of the transaction, if that is traced.
     pub(crate) fn step(&self, name: &'static str) -> Option<Step<'_>> {
         self.trace.as_ref().map(|trace| trace.step(name))
     }
@@ -396,10 +396,10 @@ impl Txn {
 }
 
 impl Client {
-    /// Tells from now on of the transactions of this client and its clones, as far as the provider samples them:
-    /// each is a trace, or a part of the one that its caller is in, with a span for each step and those of the
-    /// servers below them. `docs/tracing.md` names them. Without it nothing is told, and it costs nothing. False: the
-    /// client has a provider already, and goes on with it.
+    /// Sends spans of the transactions of this client and its clones to the provider, as far as it samples them. Each transaction
+    /// is a trace, or a part of its caller's trace, with a span for each step and those of the servers below them.
+    /// `docs/tracing.md` names them. A client without a provider makes no spans. False: the client has a provider already, and
+    /// keeps it.
     pub fn trace<P>(&self, provider: &P) -> bool
     where
         P: opentelemetry::trace::TracerProvider,
@@ -421,7 +421,7 @@ impl Client {
         }
     }
 
-    /// The way of a transaction that begins now, if something is told of it.
+    /// The router of a transaction that begins now, if that is traced.
     pub(crate) fn traced(&self) -> Option<Arc<Router>> {
         self.router
             .traced(self.options.slow_transaction, self.cause)

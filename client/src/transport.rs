@@ -77,9 +77,9 @@ impl OneCluster {
     /// As [`Self::check`].
     pub fn check_session(
         &self,
-        told: v1::SessionResponse,
+        response: v1::SessionResponse,
     ) -> Result<v1::SessionResponse, MasterError> {
-        self.check_id(&told.cluster_id).map(|()| told)
+        self.check_id(&response.cluster_id).map(|()| response)
     }
 
     fn check_id(&self, theirs: &str) -> Result<(), MasterError> {
@@ -149,11 +149,11 @@ pub trait Transport: Send + Sync + 'static {
         self.timestamp(trace)
     }
     /// What [`Self::timestamp`] asks, where it is one of these: thousands of callers share a request to it, and
-    /// a box around each one's wait and a look at the clock would cost a third of the caller's part.
+    /// a box around each one's wait and a reading of the clock would cost a third of the caller's part.
     fn oracle(&self) -> Option<&OracleClient> {
         None
     }
-    /// The cluster's id, as far as it has been heard.
+    /// The cluster's id, once the master has answered.
     fn cluster_id(&self) -> Option<String> {
         None
     }

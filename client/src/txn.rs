@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     pub(crate) writes: Mutex<Writes>,
     /// It has begun to flush: its own locks may be met.
     large: AtomicBool,
-    /// Told when a flush is in place, or the transaction has failed.
+    /// Notified when a flush is in place, or the transaction has failed.
     room: Notify,
     pub(crate) bypass: Mutex<Vec<Timestamp>>,
     pub(crate) rows: Mutex<RowCache>,
@@ -70,7 +70,7 @@ pub(crate) struct Writes {
     pub(crate) flushing: Option<(Arc<Tables>, usize)>,
     /// Notifies those who flush, once something was.
     commands: Option<mpsc::UnboundedSender<Command>>,
-    /// Why the transaction can't go on; for the next call.
+    /// The error that ended the transaction, for the next call.
     failed: Option<Error>,
     /// It can't commit any more, whatever became of the error that said so.
     doom: Option<Doom>,
@@ -348,7 +348,7 @@ impl Txn {
         writes.ended = true;
         writes.cells.clear();
         if let Some(commands) = writes.commands.take() {
-            let _ = commands.send(Command::Rollback(self.inner.router.going()));
+            let _ = commands.send(Command::Rollback(self.inner.router.in_background()));
         }
         self.inner.held.lock().take();
     }

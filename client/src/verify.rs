@@ -104,8 +104,8 @@ struct OwnedTablet {
 }
 
 impl OwnedTablet {
-    /// Whether its owner has had all of its rows since then, when places were these, in order. Of a table that is new there is
-    /// nothing to look at.
+    /// Whether its owner has had all of its rows since then, when places were these, in order. A new table has
+    /// stayed: nothing of it was stored.
     fn has_stayed(&self, before: &[Self]) -> bool {
         let begins = |it: &Self| (it.table, &it.rows.start) <= (self.table, &self.rows.start);
         let first = before.partition_point(begins).saturating_sub(1);

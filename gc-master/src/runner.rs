@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, select};
 use parking_lot::Mutex;
-use percolator_client::OracleClient;
+use percolator_client::TimestampClient;
 use percolator_protocol::election::StateNumber;
 use tokio::sync::futures::Notified;
 
@@ -237,7 +237,7 @@ impl<H: RunnerHost> Runner<H> {
         self: &Arc<Self>,
         store: StateStore,
         candidate: Option<&Candidate<C>>,
-        oracle: &OracleClient,
+        oracle: &TimestampClient,
     ) -> PersistError {
         let collecting = async {
             let step = |time| {

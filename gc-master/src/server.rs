@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use percolator_client::OracleClient;
+use percolator_client::TimestampClient;
 use percolator_protocol::election::StateNumber;
 use percolator_server::leadership;
 use percolator_server::promises::{PromiseService, PromiseTask};
@@ -267,7 +267,7 @@ impl Terms {
     /// Drives a directory, and makes its changes durable. Ends when that fails.
     async fn serve(&self, runner: &Arc<NetworkRunner>, store: StateStore) -> Error {
         let candidate = self.serving.candidate().map(|it| &**it);
-        let oracle = match OracleClient::connect(&self.address.to_string()) {
+        let oracle = match TimestampClient::connect(&self.address.to_string()) {
             Ok(oracle) => oracle,
             Err(error) => return Error::Itself(error),
         };

@@ -1,4 +1,4 @@
-//! Who calls: the address by which a client counts, and the trace that the call is in.
+//! The caller of a method: the address by which a client counts, and the trace that the call is in.
 
 use std::net::IpAddr;
 use std::time::SystemTime;

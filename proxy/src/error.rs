@@ -1,6 +1,6 @@
-//! Why the proxy cannot start or go on.
+//! The errors of a proxy that cannot start or go on.
 
-/// Why the proxy cannot start or go on.
+/// The reason why the proxy cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// What every server shares failed: the address, the transport.

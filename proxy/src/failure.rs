@@ -178,7 +178,7 @@ impl Failure {
 }
 
 /// The same answer. Where a message was refused before the service had it, as one that is too large or no message, it gets the
-/// reason that clients look for.
+/// reason that clients expect.
 pub(crate) fn with_reason(answer: http::Response<Body>) -> http::Response<Body> {
     match Status::from_header_map(answer.headers()) {
         Some(status)

@@ -110,30 +110,15 @@ async fn call(
             return got.await.map(Answer::Text);
         }
         "batch_get" => {
-            let cells = fields.cells()?;
-            fields.end()?;
-            let cells = cells.ok_or_else(|| invalid("cells is missing"))?;
-            let read = shared.batch_get(&session, &cells).await?;
-            return json_text::with_values(json!({}), Some(read)).map(Answer::Text);
+            let read = batch_get(shared, &session, fields);
+            return read.await.map(Answer::Text);
         }
         "scan" => {
             let chunks = scan(shared, &session, &mut fields).await?;
             return Ok(Answer::Lines(chunks));
         }
         "put" | "delete" | "write" => {
-            let writes = match method {
-                "write" => fields
-                    .writes()?
-                    .ok_or_else(|| invalid("writes is missing"))?,
-                "put" => vec![CellWrite {
-                    cell: fields.cell()?,
-                    change: CellChange::Put(fields.needed("value")?),
-                }],
-                _ => vec![CellWrite {
-                    cell: fields.cell()?,
-                    change: CellChange::Delete,
-                }],
-            };
+            let writes = writes_of(method, &mut fields)?;
             fields.end()?;
             shared.write(&session, &writes).await?;
             json!({})
@@ -164,6 +149,38 @@ async fn call(
         }
     };
     Ok(Answer::Object(answer))
+}
+
+async fn batch_get(
+    shared: &Transactions,
+    session: &str,
+    mut fields: Fields,
+) -> Result<Bytes, Failure> {
+    let cells = fields.cells()?;
+    fields.end()?;
+    let cells = cells.ok_or_else(|| invalid("cells is missing"))?;
+    let read = shared.batch_get(session, &cells).await?;
+    json_text::with_values(json!({}), Some(read))
+}
+
+/// The writes of a call of `put`, `delete` or `write`.
+fn writes_of(method: &str, fields: &mut Fields) -> Result<Vec<CellWrite>, Failure> {
+    let change = match method {
+        "write" => {
+            let writes = fields.writes()?;
+            return writes.ok_or_else(|| invalid("writes is missing"));
+        }
+        "put" => {
+            let cell = fields.cell()?;
+            let change = CellChange::Put(fields.needed("value")?);
+            CellWrite { cell, change }
+        }
+        _ => CellWrite {
+            cell: fields.cell()?,
+            change: CellChange::Delete,
+        },
+    };
+    Ok(vec![change])
 }
 
 async fn begin(

@@ -17,7 +17,7 @@ pub(crate) struct Pool {
     by_client: HashMap<IpAddr, usize>,
 }
 
-/// Why a client gets nothing.
+/// The reason why a client gets nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     /// There isn't as much left: so much there is in all.

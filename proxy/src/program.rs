@@ -58,8 +58,8 @@ struct Flags {
     #[arg(long, value_name = "URL", env = otlp::ENDPOINT_VARIABLE)]
     otlp_endpoint: Option<String>,
 
-    /// Of the traces that clients sample, and name in their calls' `traceparent`, this part is told of, from 0 to 1; the same one on
-    /// every server.
+    /// The part of the traces that clients sample, and name in their calls' `traceparent`, of which spans are sent: 0 to 1, the
+    /// same traces on every server.
     #[arg(
         long,
         value_name = "RATIO",
@@ -181,7 +181,7 @@ struct Flags {
     )]
     scans_max: usize,
 
-    /// How long open sessions may go on when the proxy is told to stop; then they are rolled back.
+    /// How long open sessions may go on when the proxy is stopped; then they are rolled back.
     #[arg(
         long,
         value_name = "DURATION",

@@ -86,7 +86,7 @@ pub enum SessionEnd {
     Stopped,
     /// A participant has handed over what it has written.
     Finished,
-    /// A participant was handing over what it has written to another proxy, and has not heard whether that has it.
+    /// A participant was handing over what it has written to another proxy, and got no response.
     HandOverUnknown,
     /// A participant has ended without finishing, or had not finished when the transaction was to be committed.
     ParticipantLost,
@@ -101,7 +101,7 @@ pub enum SessionEnd {
     },
 }
 
-/// Why a call isn't carried out.
+/// The reason why a call isn't carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The proxy stops.
@@ -461,7 +461,7 @@ impl<T: Clone> Sessions<T> {
         }
     }
 
-    /// Why there is no open session of this token; `None`: there is one.
+    /// The refusal of this token's calls; `None`: it has an open session.
     pub fn why_gone(&self, token: &str) -> Option<Refusal> {
         (!self.open.contains_key(token)).then(|| self.gone(token))
     }

@@ -29,7 +29,7 @@ use scans::ScanGuard;
 pub(crate) use scans::{Chunk, Entries};
 use shared::{Given, Upstream};
 
-/// A proxy that hasn't looked for what has expired for so long does nothing else either.
+/// A proxy that has expired no sessions for so long carries out nothing else either.
 const STANDS_STILL: Duration = Duration::from_secs(30);
 
 /// Cells of one BatchGet, and of one Write.
@@ -128,7 +128,7 @@ pub(crate) struct Transactions {
     pub(crate) metrics: Metrics,
     pub(crate) transit: Arc<Transit>,
     began: Instant,
-    /// When it was last looked for what has expired, which happens several times a second: after [`Self::began`].
+    /// When sessions were last expired, which happens several times a second: after [`Self::began`].
     expired_ms: AtomicU64,
     /// A session has ended.
     ended: Notify,
@@ -167,7 +167,7 @@ impl Transactions {
         let _ = self.client.set(client);
     }
 
-    /// Why no session can begin here.
+    /// The reason why no session can begin here.
     pub(crate) fn ready(&self) -> Result<(), String> {
         if self.sessions.lock().is_stopping() {
             return Err("the proxy stops".into());
@@ -179,7 +179,7 @@ impl Transactions {
         }
     }
 
-    /// Why nothing goes on here: what carries out the calls stands still.
+    /// The reason why nothing goes on here: the task that carries out the calls stands still.
     pub(crate) fn lives(&self) -> Result<(), String> {
         let last = Duration::from_millis(self.expired_ms.load(Ordering::Relaxed));
         let silence = self.now().saturating_sub(last);

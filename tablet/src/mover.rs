@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use percolator_client::{Refused, TabletPeers};
+use percolator_client::{PeerError, TabletPeers};
 
 use crate::{MoveCall, MoveResponse, Unanswered};
 
@@ -60,9 +60,9 @@ async fn ask(peers: &TabletPeers, call: MoveCall) -> (MoveCall, Result<MoveRespo
         Ok(body) => {
             MoveResponse::try_from(body).map_err(|error| Unanswered::Lost(error.to_string()))
         }
-        Err(Refused::OtherServer) => Err(Unanswered::OtherServer),
-        Err(Refused::Later(why)) => Err(Unanswered::Later(why)),
-        Err(Refused::Unanswered(why)) => Err(Unanswered::Lost(why)),
+        Err(PeerError::OtherServer) => Err(Unanswered::OtherServer),
+        Err(PeerError::Later(why)) => Err(Unanswered::Later(why)),
+        Err(PeerError::Unanswered(why)) => Err(Unanswered::Lost(why)),
     };
     (call, result)
 }

@@ -32,7 +32,7 @@ pub struct DeadLetter {
     pub row: Bytes,
     /// Its column.
     pub column: Bytes,
-    /// Why the handler failed the last time.
+    /// The handler's last error.
     pub reason: String,
     /// How often it failed; 0: it was not called, because the chain of runs before was too long.
     pub attempts: u32,
@@ -40,7 +40,7 @@ pub struct DeadLetter {
     pub changed_at: Timestamp,
 }
 
-/// Where the letter of a change is, or is to be, and whether its row doesn't tell which change that is.
+/// The row of a change's letter, and whether the change's own row is in a column, because it is too long for the key.
 async fn place(
     txn: &Txn,
     (table, column, row): (&str, &[u8], &[u8]),

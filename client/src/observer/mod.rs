@@ -66,7 +66,7 @@ pub struct Change {
     pub chain: Chain,
 }
 
-/// Why a handler has failed; any error is one.
+/// A handler's error, of any type.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What is run for each change. It must not keep the transaction.
@@ -219,7 +219,7 @@ impl ObserverWorker {
         self.counters.read()
     }
 
-    /// Why servers could not be asked for changes the last time that they could not.
+    /// The last error of a request for changes.
     pub fn last_error(&self) -> Option<String> {
         self.last_error.borrow().clone()
     }

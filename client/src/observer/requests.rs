@@ -13,7 +13,7 @@ use super::Change;
 use crate::attempts::Attempt;
 use crate::location_cache::{RowQuery, TabletTarget};
 use crate::resolver::{malformed, unexpected};
-use crate::retry::{Retry, Seen};
+use crate::retry::{Retry, RetryCause};
 use crate::router::{CallError, Deadline, Router};
 use crate::{Client, Error};
 
@@ -101,7 +101,7 @@ impl Client {
                 Ok(answer.resume)
             })
             .await?;
-            // Commits that were decided before the column was given up may have become durable since that request looked.
+            // Commits that were decided before the column was given up may have become durable since that request was carried out.
             if !more && found_none {
                 return Ok(was_observed);
             }
@@ -295,9 +295,9 @@ impl Router {
                 Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
                 Attempt::TooOld(too_old) => return Err(CallError::TooOld(too_old)),
                 Attempt::Frozen(_) => return Err(CallError::BeingDeleted(table)),
-                other => seen(other),
+                other => RetryCause::from(other),
             };
-            retry.look_again(last, vec![wanted.clone()]).await?;
+            retry.pause_and_locate(last, vec![wanted.clone()]).await?;
             if self.locations().deleted(table) {
                 return Err(CallError::Deleted(table));
             }
@@ -344,22 +344,6 @@ impl TryFrom<v1::NotificationInfo> for WaitingChange {
                 .chain
                 .map_or_else(|| Ok(Chain::default()), Chain::try_from)?,
         })
-    }
-}
-
-/// What was seen of an attempt that is made again.
-pub(super) fn seen(attempt: Attempt) -> Seen {
-    match attempt {
-        Attempt::Busy(why) => Seen::Busy(why),
-        Attempt::Moved(why) => Seen::Moved(why),
-        Attempt::Damaged(why) => Seen::Damaged(why),
-        Attempt::Again(why)
-        | Attempt::Lost(why)
-        | Attempt::NeverSent(why)
-        | Attempt::Frozen(why)
-        | Attempt::Invalid(why) => Seen::Other(why),
-        Attempt::TooOld(too_old) => Seen::Other(too_old.to_string()),
-        Attempt::Done(_) => Seen::Other("an answer of another kind".to_owned()),
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Run {
 
 /// The runs for one change until now.
 #[derive(Default)]
-struct Tried {
+struct RunHistory {
     has_begun: bool,
     /// What the last of them has found in the cell.
     value: Option<Option<Bytes>>,
@@ -40,7 +40,7 @@ struct Tried {
     failures: u32,
 }
 
-impl Tried {
+impl RunHistory {
     /// One has found this.
     fn finds(&mut self, value: &Option<Bytes>) {
         let before = self.value.replace(value.clone());
@@ -65,6 +65,17 @@ enum RunEnd {
     TooDeep,
 }
 
+impl RunEnd {
+    /// The end of a run whose handler has failed by itself.
+    fn of_failure(error: HandlerError) -> Self {
+        match error.downcast::<Error>() {
+            Ok(error) if is_passing(&error) => Self::Again(*error, false),
+            Ok(error) => Self::Failed(error),
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
+
 impl Run {
     /// Runs for a change.
     pub(super) fn of(shared: &Arc<Shared>, change: WaitingChange) -> Self {
@@ -85,12 +96,12 @@ impl Run {
         let counters = &shared.counters;
         let mut backoff = Backoff::new(options.backoff, options.backoff_max);
         let mut attempts = shared.client.attempts();
-        let mut tried = Tried::default();
+        let mut history = RunHistory::default();
         loop {
             let end = if self.chain.depth >= options.chain_max {
                 RunEnd::TooDeep
             } else {
-                self.once(&mut attempts, &mut tried).await
+                self.once(&mut attempts, &mut history).await
             };
             match end {
                 RunEnd::Committed(commit_ts) => {
@@ -110,14 +121,14 @@ impl Run {
                     }
                 }
                 RunEnd::Failed(error) => {
-                    tried.failures += 1;
-                    let failures = tried.failures;
+                    history.failures += 1;
+                    let failures = history.failures;
                     let row = escape(&self.row);
                     let table = &shared.observer.table;
                     tracing::warn!(table, %row, failures, %error, "the handler failed");
                     if failures >= options.attempts_max
                         && self
-                            .give_up(tried.value.as_ref(), failures, &error.to_string())
+                            .give_up(history.value.as_ref(), failures, &error.to_string())
                             .await
                     {
                         return;
@@ -185,14 +196,14 @@ impl Run {
         )
     }
 
-    async fn once(&self, attempts: &mut Attempts, tried: &mut Tried) -> RunEnd {
+    async fn once(&self, attempts: &mut Attempts, history: &mut RunHistory) -> RunEnd {
         let observer = &self.shared.observer;
         let txn = match self.shared.client.begin_for(&self.chain).await {
             Ok(txn) => txn,
             Err(error) => return RunEnd::Again(error, false),
         };
         if let Some(metrics) = self.shared.client.router.metrics()
-            && !std::mem::replace(&mut tried.has_begun, true)
+            && !std::mem::replace(&mut history.has_begun, true)
         {
             metrics.run_began(self.first_at, txn.start_ts());
         }
@@ -213,8 +224,8 @@ impl Run {
             Ok(value) => value,
             Err(error) => return RunEnd::Again(error, false),
         };
-        tried.finds(&change.value);
-        change.values_before = tried.values_before;
+        history.finds(&change.value);
+        change.values_before = history.values_before;
         let inner = txn.inner.clone();
         let handler = AssertUnwindSafe(async {
             let run = (observer.handler)(change, OpenTxn::lent(&txn));
@@ -235,11 +246,7 @@ impl Run {
                 let has_waited = attempts.after_end(&inner, None).await;
                 return RunEnd::Again(Error::Ended, has_waited);
             }
-            return match error.downcast::<Error>() {
-                Ok(error) if is_passing(&error) => RunEnd::Again(*error, false),
-                Ok(error) => RunEnd::Failed(error),
-                Err(error) => RunEnd::Failed(error),
-            };
+            return RunEnd::of_failure(error);
         }
         match txn.commit().await {
             Ok(commit_ts) => RunEnd::Committed(commit_ts),

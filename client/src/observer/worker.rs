@@ -16,7 +16,7 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::requests::{WaitingChange, millis, seen};
+use super::requests::{WaitingChange, millis};
 use super::run::Run;
 use super::stop_signal::StopSignal;
 use super::{Counters, Observer, ObserverOptions, ObserverWorker};
@@ -31,7 +31,7 @@ use crate::{CellName, Client, Error};
 const WAIT: Duration = Duration::from_secs(2);
 /// How long its answer is waited for besides.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// How often it is looked whether every tablet is asked.
+/// The time between two listings of the table's tablets.
 const LISTED_EVERY: Duration = Duration::from_secs(5);
 /// How often a tablet is asked for locked cells.
 const LOCKS_EVERY: Duration = Duration::from_secs(2);
@@ -56,7 +56,7 @@ pub(super) struct Shared {
     free: Arc<Semaphore>,
     /// The rows whose changes it has, and what came for them since.
     held: Mutex<BTreeMap<Bytes, Option<WaitingChange>>>,
-    /// Its number, by which servers know what it waits for.
+    /// Its number at the servers.
     id: u64,
     last_error: watch::Sender<Option<String>>,
 }
@@ -290,16 +290,7 @@ impl Shared {
             if locked {
                 locks_asked = Some(now);
             }
-            let options = &self.observer.options;
-            let ask = Ask::Notifications(v1::NotificationsRequest {
-                column: self.observer.column.clone(),
-                limit: options.concurrency.min(REQUESTED_MAX) as u32,
-                wait_ms: millis(WAIT),
-                lease_ms: millis(options.lease),
-                locked,
-                worker: self.id,
-                ..v1::NotificationsRequest::default()
-            });
+            let ask = self.changes_request(locked);
             let deadline = router.deadline(WAIT + TIMEOUT);
             match self.answer(&tablet, ask, deadline).await {
                 Attempt::Done(Body::Notifications(found)) => {
@@ -334,10 +325,10 @@ impl Shared {
                     if let Attempt::Lost(why) | Attempt::NeverSent(why) = &attempt {
                         self.fails(why.clone());
                     }
-                    let wanted = RowQuery::of(self.table, &tablet.start_row);
+                    let row = RowQuery::of(self.table, &tablet.start_row);
                     // Whatever is found now, the tablets are listed again.
                     let mut retry = Retry::new(router, deadline);
-                    let _ = retry.look_again(seen(attempt), vec![wanted]).await;
+                    let _ = retry.pause_and_locate(attempt.into(), vec![row]).await;
                     if router.locations().deleted(self.table) {
                         self.is_gone();
                     } else {
@@ -348,6 +339,20 @@ impl Shared {
             }
         }
         (tablet.id, tablet.epoch)
+    }
+
+    /// The request for changes of a tablet; `locked`: for its locked cells, too.
+    fn changes_request(&self, locked: bool) -> Ask {
+        let options = &self.observer.options;
+        Ask::Notifications(v1::NotificationsRequest {
+            column: self.observer.column.clone(),
+            limit: options.concurrency.min(REQUESTED_MAX) as u32,
+            wait_ms: millis(WAIT),
+            lease_ms: millis(options.lease),
+            locked,
+            worker: self.id,
+            ..v1::NotificationsRequest::default()
+        })
     }
 
     /// [`Self::resolve`], while changes are asked for: the server that knows what became of the locks may be away.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{COUNT_MAX, OracleError};
 use crate::ticker::{Pulse, Ticked};
 
-/// Traces that one request names; of more callers the others are not told of.
+/// The most traces that one request names.
 const TRACES_MAX: usize = 16;
 /// How many timestamps may be waited for at a time.
 const WAITING_MAX: u32 = 16 * COUNT_MAX;
@@ -36,7 +36,7 @@ struct State {
     waiting: u32,
     /// Callers of the batch that was taken last: as many are expected again.
     callers: usize,
-    /// Who takes batches; zero: nobody.
+    /// The number of the driver that takes batches; zero: there is none.
     driver: u64,
     /// The last one that was begun.
     drivers: u64,
@@ -73,7 +73,7 @@ impl Queue {
             pulsed,
             ..
         } = &mut *state;
-        let came = Came {
+        let came = ArrivalTime {
             since,
             pulsed: *pulsed,
         };
@@ -145,7 +145,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// This driver takes no batches any more: their callers hear of it, the next one starts another.
+    /// This driver takes no batches any more: their callers get an error, and the next caller starts another driver.
     pub(super) fn driver_ended(&self, driver: u64) {
         let (taken, batches) = {
             let mut state = self.state.lock();
@@ -182,13 +182,13 @@ impl Ticked for Queue {
 
 /// When a caller came, as far as that is known.
 #[derive(Clone, Copy)]
-struct Came {
+struct ArrivalTime {
     since: Option<Instant>,
     /// Not before this.
     pulsed: Option<Instant>,
 }
 
-impl Came {
+impl ArrivalTime {
     /// The time of a caller that joins a batch which was made then. To read the clock for each caller would cost too much: one that
     /// joins a batch which has waited for long is taken to have come with the last pulse.
     fn to(self, made: Instant) -> Instant {
@@ -268,9 +268,9 @@ impl Batch {
         }
     }
 
-    /// Tells the callers what came of it; the first result stays.
+    /// Gives the callers the result; the first one stays.
     pub(super) fn finish(&self, result: Result<Granted, OracleError>) {
-        // The result comes first: a caller that changes its waker looks for it under the lock.
+        // The result comes first: a caller that changes its waker checks for it under the lock.
         let _ = self.result.set(result);
         let wakers = std::mem::take(&mut self.callers.lock().wakers);
         for waker in wakers {
@@ -293,7 +293,7 @@ pub(super) struct Ticket {
 
 impl Ticket {
     /// A place in the batch; none if it's full.
-    fn in_batch(batch: &Arc<Batch>, waker: &Waker, count: u32, came: Came) -> Option<Self> {
+    fn in_batch(batch: &Arc<Batch>, waker: &Waker, count: u32, came: ArrivalTime) -> Option<Self> {
         let mut callers = batch.callers.lock();
         let offset = callers.count;
         if offset + count > COUNT_MAX {

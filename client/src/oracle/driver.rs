@@ -19,7 +19,7 @@ use tonic::transport::Endpoint;
 use super::batch::Batch;
 use super::places::KnownPlaces;
 use super::{OracleError, Place, Shared};
-use crate::connection::{Why, cause, why, why_status};
+use crate::connection::{NoResponse, cause, no_response, no_response_of_status};
 use crate::ticker::pulse;
 
 /// After a lost stream the first pause, then twice as long each time, up to the longest.
@@ -42,7 +42,7 @@ pub(super) fn start(shared: Arc<Shared>, number: u64) -> Result<(), OracleError>
         last: Timestamp::ZERO,
         retry: RETRY_FIRST,
     };
-    // If there is no runtime, dropping the driver tells the queue.
+    // If there is no runtime, the driver is dropped, which notifies the queue.
     let runtime = Handle::try_current().map_err(|_| OracleError::NoRuntime)?;
     runtime.spawn(async move {
         let shared = driver.shared.clone();
@@ -203,7 +203,7 @@ impl Driver {
     }
 }
 
-/// Why an oracle granted nothing.
+/// The reason why an oracle granted nothing.
 struct AskError {
     cause: String,
     /// The oracle that leads, by what a standby answered.
@@ -242,7 +242,7 @@ impl Stream {
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .connect()
             .await
-            .map_err(|error| said(why(&error, CONNECT)))?;
+            .map_err(|error| text(no_response(&error, CONNECT)))?;
         let (requests, receiver) = mpsc::channel(1);
         let responses = OracleClient::new(channel)
             .timestamps(of_cluster(ReceiverStream::new(receiver), &place.cluster_id))
@@ -267,13 +267,16 @@ impl Stream {
 }
 
 fn lost(status: &tonic::Status) -> String {
-    said(why_status(status, KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT))
+    text(no_response_of_status(
+        status,
+        KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT,
+    ))
 }
 
-/// Who it is stands in the error's text before.
-fn said(why: Why) -> String {
-    match why {
-        Why::Silent(time) => format!("it did not answer for {} s", time.as_secs()),
-        Why::Said(said) => said,
+/// The cause alone: the error's text names the oracle before.
+fn text(cause: NoResponse) -> String {
+    match cause {
+        NoResponse::Silent(time) => format!("it did not answer for {} s", time.as_secs()),
+        NoResponse::Reason(reason) => reason,
     }
 }

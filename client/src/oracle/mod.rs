@@ -32,7 +32,7 @@ use batch::{Queue, Ticket};
 /// The most timestamps that one call may ask for; the oracle's own bound for a request.
 pub const COUNT_MAX: u32 = 65_536;
 
-/// Why there is no timestamp.
+/// The reason why there is no timestamp.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OracleError {
     /// The oracle gave none within the deadline, although it was asked again and again.

@@ -3,14 +3,14 @@
 //!
 //! The lease is held at one timestamp, the floor: a timestamp of the oracle's, or where the oldest of the
 //! client's transactions began if that is lower. Whatever begins later begins above the oracle's timestamp, so
-//! it is covered without being told of. A transaction that is just beginning may have been given its timestamp
+//! it is covered without being named. A transaction that is just beginning may have been given its timestamp
 //! before the floor's was: it counts from the last floor on until its own is known.
 //!
 //! A client that has settled gives its lease back, and takes another one with its next transaction.
 //!
-//! Nothing is wrong without a lease: what the barrier has passed is refused by the tablet servers. So the look
-//! before a commit saves work, and names the reason early: where the lease surely holds, no server is asked; where
-//! it may have ended, the lease is renewed first, and the answer says whether the barrier has passed. "Surely" is by
+//! Nothing is wrong without a lease: what the barrier has passed is refused by the tablet servers. The check
+//! before a commit saves work, and names the reason early: if the lease surely holds, no server is asked; if
+//! it may have ended, the lease is renewed first, and the response says whether the barrier has passed. "Surely" is by
 //! a clock of this machine that also runs while it is suspended, from before the request was sent: the master counts
 //! from when the request came.
 //!
@@ -33,11 +33,11 @@ use tokio::sync::Notify;
 use crate::admin::TxnOwner;
 use crate::transport::Transport;
 
-/// Transactions that the master is told of, the oldest; for people to see.
+/// The most transactions that a renewal names, for people to see: the oldest.
 const NAMED_MAX: usize = 100;
-/// Transactions that are younger aren't told of, unless others see their locks.
+/// A renewal names no transactions that are younger, unless others see their locks.
 const NAMED_AFTER_MS: u64 = 1_000;
-/// A commit waits so long to hear of its lease. Where the master is away the tablet servers decide.
+/// A commit waits so long for the renewal of its lease. If the master is away, the tablet servers decide.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The transactions of a client.
@@ -154,7 +154,7 @@ impl GcSession {
         Some(oldest.unwrap_or(now).min(now)).filter(|floor| *floor != Timestamp::ZERO)
     }
 
-    /// The master is asked for a lease at this floor, and may have heard it from now on. The lease's floor never goes
+    /// The master is asked for a lease at this floor, and may have received the request from now on. The lease's floor never goes
     /// down: an older request may arrive after a newer one.
     fn asks(&self, floor: Timestamp) {
         let mut state = self.state.lock();
@@ -166,7 +166,7 @@ impl GcSession {
         self.state.lock().covers(start_ts, now)
     }
 
-    /// The master has told where the barrier is. `lease`: what it has granted.
+    /// The master has reported its barrier, and granted `lease`.
     fn renewed(&self, barrier: Timestamp, lease: LeaseTerm) {
         let mut state = self.state.lock();
         state.barrier = state.barrier.max(barrier);
@@ -214,7 +214,7 @@ impl GcSession {
     ) -> Result<(), TooOld> {
         let asked = async {
             loop {
-                // It hears of what ends from now on.
+                // Attempts that end from now on notify it.
                 let attempted = self.attempted.notified();
                 if let Some(known) = self.surely(start_ts, transport.lease_clock()) {
                     return known;
@@ -258,7 +258,7 @@ impl GcSession {
         }
     }
 
-    /// What began here has locks that others see: they are told whose they are.
+    /// The transaction that began here has locks that others see: the next renewal names it, so that they learn its owner.
     pub(crate) fn flushes(&self, start_ts: Timestamp) {
         if let Some(begun) = self.state.lock().begun.get_mut(&start_ts) {
             begun.is_flushed = true;
@@ -287,8 +287,8 @@ impl GcLockGuard {
         let mut state = self.session.state.lock();
         state.release(self.at);
         state.begun.entry(at).or_default().count += 1;
-        // Its own timestamp is a floor; what was known before may be long past. And of one that begins below what the master
-        // knows, it is to be told before the barrier gets there.
+        // Its own timestamp is a floor; what was known before may be long past. If it begins below the floor that the
+        // master knows, the lease is renewed before the barrier gets there.
         let is_below = at < state.asked;
         let rested = std::mem::take(&mut state.rests);
         drop(state);
@@ -473,7 +473,7 @@ mod tests {
         assert!(!covered(5, 0));
         session.renewed(ts(4), lease(5, 100));
         assert!(covered(5, 99) && !covered(5, 100) && !covered(4, 0));
-        // The master may have heard of a higher floor, and may never hear of a lower one.
+        // The master may have received a higher floor, and must never get a lower one.
         session.asks(ts(7));
         assert!(covered(7, 99) && !covered(6, 0));
         session.renewed(ts(4), lease(5, 200));

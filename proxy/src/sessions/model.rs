@@ -461,7 +461,7 @@ impl World {
         let seconds = if is_long { 25..40 } else { 0..5 };
         let seconds = seconds.start + self.rng.below(seconds.len());
         self.now += Duration::from_secs(seconds as u64);
-        // Before anybody looks for what has expired.
+        // Before sessions are expired.
         for _ in 0..if is_long { 8 } else { 0 } {
             self.write()?;
         }

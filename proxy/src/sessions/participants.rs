@@ -196,8 +196,8 @@ impl<T: Clone> Sessions<T> {
         }
     }
 
-    /// What a participant of another proxy's session has written is about to be sent there: from now on it may be there, whatever
-    /// is heard of that.
+    /// What a participant of another proxy's session has written is about to be sent there: from now on it may be there, with or
+    /// without a response.
     pub fn seal(&mut self, token: &str) {
         if let Some(session) = self.open.get_mut(token)
             && let Role::Remote { is_sealed } = &mut session.role
@@ -275,7 +275,7 @@ impl<T: Clone> Sessions<T> {
         }
     }
 
-    /// Why a session can't go on, if so.
+    /// The reason why a session can't go on, if so.
     pub(super) fn over(&self, session: &Session<T>, now: Duration) -> Option<SessionEnd> {
         let expired = session.expired(&self.limits, now);
         if let Some(expiry) = expired {

@@ -125,7 +125,7 @@ fn a_scan_keeps_a_session_only_while_its_reader_takes_something() {
     assert_eq!(sessions.scan(at(20), "c"), called("c"));
 }
 
-/// Its reader has taken nothing for too long, and its end was said; it has still to be noticed by who looks for such.
+/// Its reader has taken nothing for too long, and its end was reported, but it hasn't expired yet.
 #[test]
 fn the_end_of_a_scan_brings_no_session_back() {
     let mut sessions = with(&["a"]);

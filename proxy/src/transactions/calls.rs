@@ -16,7 +16,7 @@ pub(crate) struct Values {
     pub(crate) counted: Option<Counted>,
 }
 
-/// Why cells are not read.
+/// The reason why cells are not read.
 enum NotRead {
     Failed(Error),
     /// There is no room for their values.

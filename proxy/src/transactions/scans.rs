@@ -43,7 +43,7 @@ impl Drop for ScanGuard {
     }
 }
 
-/// Reads a scan for whoever takes its chunks, to its end or the session's.
+/// Reads a scan for the receiver of its chunks, until it or the session ends.
 pub(super) async fn produce(
     mut scan: percolator_client::Scan,
     mut ended: watch::Receiver<bool>,

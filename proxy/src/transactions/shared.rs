@@ -106,7 +106,7 @@ impl Upstream {
 
     async fn roll_back(&self) {
         let session = self.session.clone();
-        // If it doesn't hear of it, it is rolled back there for want of calls.
+        // If the request is lost, the session expires there without calls.
         let _ = self
             .client
             .clone()
@@ -222,7 +222,7 @@ impl Transactions {
         Ok((session, txn))
     }
 
-    /// Until the participant has ended: then the other proxy hears of it, unless it has finished.
+    /// Waits until the participant has ended. Unless it has finished, its session at the other proxy is rolled back then.
     async fn keep(
         self: Arc<Self>,
         session: String,
@@ -400,7 +400,7 @@ impl Transactions {
     }
 }
 
-/// Why a participant has not finished.
+/// The reason why a participant has not finished.
 enum NotHandedOver {
     /// It may try again.
     AsBefore(Failure),

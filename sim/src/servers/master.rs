@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use percolator_client::OracleClient;
+use percolator_client::TimestampClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
     Directory, RequestError, Settings, Start, StoredState, directory_response,
@@ -177,8 +177,8 @@ impl Master {
     }
 
     /// A client of the oracle, for the time by which garbage is collected.
-    pub(super) fn oracle_client(&self, world: &Arc<World>) -> OracleClient {
-        OracleClient::over(Arc::new(SimTransport::of_server(
+    pub(super) fn oracle_client(&self, world: &Arc<World>) -> TimestampClient {
+        TimestampClient::over(Arc::new(SimTransport::of_server(
             world,
             self.node,
             self.node,

@@ -86,7 +86,7 @@ declarations! {
     .by(&[Label::one_of("ending", &["committed", "rolled_back"])]);
     LOCKS_PUSHED: Metric::counter(
         "percolator_client_locks_pushed_total",
-        "Times that a live transaction in the way of a read was pushed to commit after it, and its locks were looked through.",
+        "Times that a live transaction in the way of a read was pushed to commit after it, and its locks were ignored.",
     );
     FLUSHES: Metric::counter(
         "percolator_client_flushes_total",

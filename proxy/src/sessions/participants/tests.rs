@@ -111,7 +111,7 @@ fn a_participant_that_ends_without_finishing_aborts_the_transaction() {
         let mut over = sessions.expire(at(1));
         over.sort_by_key(|(txn, _)| *txn);
         assert_eq!(over[0].0, "m");
-        // The other one hears of it.
+        // The participant expires with it.
         sessions.expire(at(1));
         assert_eq!(sessions.call(at(1), "b"), Err(GONE));
         assert_eq!(sessions.rollback(at(1), "b"), Ok(None));

@@ -14,9 +14,9 @@ use crate::transport::Transport;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Asks a cluster's oracle.
-pub struct OracleClient(Router);
+pub struct TimestampClient(Router);
 
-impl OracleClient {
+impl TimestampClient {
     /// Over this transport.
     pub fn over(transport: Arc<dyn Transport>) -> Self {
         Self(Router::new(transport))
@@ -34,7 +34,7 @@ impl OracleClient {
     /// A timestamp that the oracle hands out after this was called.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     pub async fn timestamp(&self) -> Result<Timestamp, String> {
         let asked = self.0.timestamp(self.0.deadline(TIMEOUT)).await;
         asked.map_err(|error| error.to_string())
