@@ -10,15 +10,14 @@ use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 use percolator_wire::{Malformed, v1};
 
-use crate::connection::{NoResponse, failed};
 use crate::convert::trace_context;
 use crate::group::RequestGroup;
 use crate::metrics;
+use crate::no_response::{NoResponse, failed};
 use crate::retry::RetryCause;
 use crate::router::{Answered, CallError, Deadline, Router};
 use crate::trace::Trace;
 use crate::transport::Lost;
-use crate::{Client, Error};
 
 /// Requests of one call that a server has at a time, where the call is too large for one.
 const AT_A_TIME: usize = 2;
@@ -278,34 +277,6 @@ impl Router {
         });
         let attempts = stream::iter(attempts).buffer_unordered(AT_A_TIME);
         attempts.collect().await
-    }
-}
-
-impl Client {
-    /// Plain access to a tablet server's engine, past every transaction. For benchmarks of servers
-    /// that were started for it.
-    #[doc(hidden)]
-    pub async fn raw(
-        &self,
-        address: &str,
-        body: v1::request::Body,
-    ) -> Result<v1::response::Body, Error> {
-        match self
-            .router
-            .send(address, Vec::new(), body, self.deadline())
-            .await
-        {
-            Attempt::Done(body) => Ok(body),
-            Attempt::Again(why)
-            | Attempt::Busy(why)
-            | Attempt::Moved(why)
-            | Attempt::Lost(why)
-            | Attempt::NeverSent(why)
-            | Attempt::Frozen(why)
-            | Attempt::Damaged(why) => Err(Error::Unavailable(why)),
-            Attempt::Invalid(why) => Err(Error::Invalid(why)),
-            Attempt::TooOld(too_old) => Err(Error::TooOld(too_old)),
-        }
     }
 }
 

@@ -4,17 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::actions::Status;
+use percolator_protocol::oracle::Granted;
 use percolator_protocol::txn::MetLock;
-use percolator_protocol::types::{Cell, Chain, Lock, LockKind, Timestamp};
+use percolator_protocol::types::{Cell, Chain, Lock, LockKind, Timestamp, TraceParent};
+use percolator_telemetry::trace::Tracer;
 
-use crate::Error;
 use crate::cluster::{Cluster, ReportedServer, Table};
+use crate::kind::TxnKind;
 use crate::master::MASTER_TIMEOUT;
+use crate::metrics::Metrics;
+use crate::network::Network;
 use crate::options::Options;
-use crate::router::{CallError, Deadline, Router, master_message};
+use crate::oracle::OracleError;
+use crate::router::{CallError, Deadline, Router};
 use crate::trace::Cause;
 use crate::transport::{MasterError, Replaced, Transport};
 use crate::txn::Txn;
+use crate::{Error, MetricsError, Registry};
 
 const TAKING_A_TIMESTAMP: &str = "taking a timestamp";
 /// An attempt to reach a master that took longer met silence: a refusal comes at once.
@@ -86,7 +92,7 @@ impl Client {
             };
             return Err(Error::Unavailable(format!(
                 "{}; is a cluster running there? `percolator up` starts one. Of several masters, name all, with commas between",
-                master_message(error)
+                error.into_message()
             )));
         }
     }
@@ -173,8 +179,7 @@ impl Client {
     /// [`Error::NoSnapshot`] if the oracle hasn't handed out the timestamp yet: what is to be committed
     /// below it isn't settled.
     pub async fn begin_at(&self, snapshot: Timestamp) -> Result<Txn, Error> {
-        self.begin_earlier(snapshot, crate::shared::Kind::Reads)
-            .await
+        self.begin_earlier(snapshot, TxnKind::Reads).await
     }
 
     /// A timestamp of the oracle: everything committed before this call lies below it.
@@ -324,7 +329,7 @@ impl Client {
         self.router
             .listing(self.deadline())
             .await
-            .map_err(|error| Error::Unavailable(master_message(error)))
+            .map_err(|error| Error::Unavailable(error.into_message()))
     }
 
     pub(crate) fn deadline(&self) -> Deadline {
@@ -334,5 +339,86 @@ impl Client {
     fn failed(&self, deadline: Deadline, doing: &'static str, error: CallError) -> Error {
         let error = deadline.error(&*self.router.world.transport, doing, error);
         self.router.by_cause(error)
+    }
+
+    /// [`Self::connect_with`], with timestamps from one of these relays, HOST:PORT each, such as the proxies of the cluster. If
+    /// none of them answers, they come from the oracle.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_through(
+        master: &str,
+        relays: &[String],
+        options: Options,
+    ) -> Result<Self, Error> {
+        let network = Network::through(master, relays, options.request_timeout);
+        let client = Self::over(Arc::new(network.map_err(Error::Invalid)?), options);
+        client.reached().await.map(|()| client)
+    }
+
+    /// `count` timestamps in a row, all higher than any that was granted before this call began: what a relay hands on. `traces`:
+    /// of the callers that get them; the request to the oracle names the first few.
+    ///
+    /// # Errors
+    /// [`OracleError`].
+    pub async fn timestamps(
+        &self,
+        count: u32,
+        traces: &[TraceParent],
+    ) -> Result<Granted, OracleError> {
+        match self.router.world.transport.oracle() {
+            Some(oracle) => oracle.timestamps_for(count, traces).await,
+            None => Err(OracleError::Stopped),
+        }
+    }
+
+    /// The cluster's id, once the master has answered.
+    pub fn known_cluster_id(&self) -> Option<String> {
+        self.router.world.transport.cluster_id()
+    }
+
+    /// Sends spans of the transactions of this client and its clones to the provider, as far as it samples them. Each transaction
+    /// is a trace, or a part of its caller's trace, with a span for each step and those of the servers below them.
+    /// `docs/tracing.md` names them. A client without a provider makes no spans. False: the client has a provider already, and
+    /// keeps it.
+    pub fn trace<P>(&self, provider: &P) -> bool
+    where
+        P: opentelemetry::trace::TracerProvider,
+        P::Tracer: Send + Sync + 'static,
+        <P::Tracer as opentelemetry::trace::Tracer>::Span: Send + Sync + 'static,
+    {
+        let tracer = Arc::new(Tracer::of(provider));
+        self.router.world.tracer.set(tracer).is_ok()
+    }
+
+    /// This client, for a transaction that is made because of a call of another process: with [`Self::trace`], it is a part of the
+    /// trace that the call is in. `traceparent`: what the call says of that in its W3C header; one that samples nothing, or is none,
+    /// makes no span of the transaction.
+    pub fn in_trace(&self, traceparent: &str) -> Self {
+        Self {
+            cause: Some(Cause::of_call(traceparent)),
+            ..self.clone()
+        }
+    }
+
+    /// The router of a transaction that begins now, if that is traced.
+    pub(crate) fn traced(&self) -> Option<Arc<Router>> {
+        self.router
+            .traced(self.options.slow_transaction, self.cause)
+    }
+
+    /// Counts from now on what this client, its clones and their transactions do, as `docs/metrics.md` says, and shows
+    /// it in the application's registry. Without it nothing is counted.
+    ///
+    /// # Errors
+    /// The registry has another client's metrics, or this client has shown its own already.
+    pub fn measure(&self, registry: &Registry) -> Result<(), MetricsError> {
+        let metrics = Metrics::new(registry)?;
+        let first = self.router.world.measured.set(metrics).is_ok();
+        if first {
+            Ok(())
+        } else {
+            Err(MetricsError::AlreadyReg)
+        }
     }
 }

@@ -44,19 +44,26 @@
 //! Calls run on the tokio runtime that they are awaited on, also another one than that on which the client connected.
 //! [`blocking`] is for applications without one.
 
+// Modules depend on each other in one direction, with two exceptions, each of which is one unit in several files:
+// - a router and the way of its requests: `router`, `attempts`, `retry`, `trace`, `metrics`, `session`. An attempt is counted, traced
+//   and repeated by the router that made it, and the lease is renewed by way of the router that it covers.
+// - a transaction and its steps: `txn`, `reading`, `scan`, `commit`, `large`. A flush of a large transaction is a commit's first phase.
 mod admin;
 mod attempts;
 pub mod blocking;
 mod changes;
 mod client;
 mod cluster;
+mod collection;
 mod commit;
 mod connection;
 mod convert;
 mod doom;
 mod error;
+mod findings;
 mod group;
 mod index;
+mod kind;
 mod large;
 mod locate;
 mod location_cache;
@@ -65,12 +72,14 @@ mod locks;
 mod master;
 mod metrics;
 mod network;
+mod no_response;
 mod observer;
 mod options;
 pub mod oracle;
 mod own;
 mod peers;
 mod pinned;
+mod raw;
 mod reading;
 mod rebuild;
 mod relays;
@@ -90,10 +99,7 @@ pub mod transport;
 mod txn;
 mod verify;
 
-pub use admin::{
-    Admin, GcChange, GcHolder, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet,
-    ProxyIntroduction, TxnOwner,
-};
+pub use admin::Admin;
 pub use bytes::Bytes;
 pub use changes::{ChangeEvent, Changes, ChangesOptions, Version};
 pub use client::{Client, Outcome};
@@ -101,7 +107,14 @@ pub use cluster::{
     Cluster, IntroducedProxy, ReportedServer, ServerFailure, ServerRole, StandbyMaster, Table,
     Tablet,
 };
+#[doc(hidden)]
+pub use collection::LeaseRequest;
+pub use collection::{
+    GcChange, GcHolder, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet, ProxyIntroduction,
+    TxnOwner,
+};
 pub use error::{Conflict, Error};
+pub use findings::Finding;
 pub use foundationdb_tuple as tuple;
 pub use index::{index_row, split_index_row};
 pub use lock_resolver::{LockResolver, Obstacle};
@@ -119,10 +132,8 @@ pub use percolator_telemetry::{Error as MetricsError, Registry};
 pub use rebuild::{MasterRebuild, RebuiltMaster, RebuiltServer, RebuiltTable};
 pub use running::{AbortedTxn, RunningTxn, RunningTxns};
 pub use scan::{Entry, Range, Scan};
-#[doc(hidden)]
-pub use session::LeaseRequest;
 pub use shared::{Buffered, BufferedChange, BufferedWrite, NotAdded};
 pub use timestamp_client::TimestampClient;
 pub use transact::{Attempts, OpenTxn};
 pub use txn::{CellName, Txn};
-pub use verify::{Finding, Position, Verification, VerifiedCounts};
+pub use verify::{Position, Verification, VerifiedCounts};

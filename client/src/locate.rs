@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::convert::{locate_request, malformed_response};
 use crate::location_cache::{LocateResult, RowQuery, TabletTarget, UnknownLocation};
 use crate::retry::Retry;
-use crate::router::{Deadline, Router, master_message};
+use crate::router::{Deadline, Router};
 use crate::transport::{BoxFuture, MasterError};
 
 /// Rows that the master is asked for at a time, and tablets behind each of them: most calls go on where others ended.
@@ -201,7 +201,7 @@ impl Router {
                 Err(MasterError::Replaced(replaced)) => {
                     return Err(Error::ClusterReplaced(replaced));
                 }
-                Err(error) => master_message(error),
+                Err(error) => error.into_message(),
             };
             if let Err(error) = retry.pause(last).await {
                 return Err(deadline.error(&*self.world.transport, "looking up a table", error));

@@ -12,12 +12,12 @@ use percolator_wire::v1::response::Body;
 use crate::attempts::Attempt;
 use crate::cluster::{Cluster, ReportedServer};
 use crate::convert::verified_page;
+use crate::findings::{StoredPart, VerifiedPage};
 use crate::location_cache::RowQuery;
 use crate::resolver::{malformed, unexpected};
 use crate::retry::{Retry, RetryCause};
-use crate::router::{CallError, Deadline, Router, master_message};
+use crate::router::{CallError, Deadline, Router};
 use crate::transport::MasterError;
-use crate::verify::{StoredPart, VerifiedPage};
 
 /// Up to so many locks of a large transaction are cleared by name, without a scan of the tablet.
 const NAMED_MAX: usize = 16;
@@ -29,7 +29,7 @@ impl Router {
         loop {
             match self.listing(deadline).await {
                 Ok(listing) => return Ok(listing),
-                Err(error) => retry.pause(master_message(error)).await?,
+                Err(error) => retry.pause(error.into_message()).await?,
             }
         }
     }

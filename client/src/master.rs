@@ -13,7 +13,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-use crate::connection::{NoResponse, failed, is_of_the_way, no_response_of_status};
+use crate::no_response::{NoResponse, failed, is_of_the_way, no_response_of_status};
 use crate::ticker::STANDS_STILL;
 use crate::transport::{MasterError, OneCluster};
 
@@ -86,7 +86,7 @@ impl Master {
             .parse()
             .map_err(|error: NoMasterAddress| error.to_string())?;
         // What is no host is said at once.
-        endpoint(addresses.current()).map_err(crate::router::master_message)?;
+        endpoint(addresses.current()).map_err(MasterError::into_message)?;
         Ok(Self {
             addresses: Mutex::new(addresses),
             cluster: OneCluster::default(),

@@ -13,7 +13,7 @@ use percolator_wire::v1::request::Body as Ask;
 use crate::attempts::Attempt;
 use crate::error::Conflict;
 use crate::router::Router;
-use crate::{Client, Error, MetricsError};
+use crate::{Error, MetricsError};
 
 /// The library's metrics.
 pub(crate) struct Metrics {
@@ -36,7 +36,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    fn new(registry: &Registry) -> Result<Self, MetricsError> {
+    pub(crate) fn new(registry: &Registry) -> Result<Self, MetricsError> {
         let set = Set::new(registry, names::ALL);
         let metrics = Self {
             begun: set.counter(names::BEGUN)?,
@@ -155,23 +155,6 @@ pub(crate) fn method(ask: &Ask) -> &'static str {
         Ask::Unobserve(_) => "unobserve",
         Ask::Notify(_) => "notify",
         _ => "other",
-    }
-}
-
-impl Client {
-    /// Counts from now on what this client, its clones and their transactions do, as `docs/metrics.md` says, and shows
-    /// it in the application's registry. Without it nothing is counted.
-    ///
-    /// # Errors
-    /// The registry has another client's metrics, or this client has shown its own already.
-    pub fn measure(&self, registry: &Registry) -> Result<(), MetricsError> {
-        let metrics = Metrics::new(registry)?;
-        let first = self.router.world.measured.set(metrics).is_ok();
-        if first {
-            Ok(())
-        } else {
-            Err(MetricsError::AlreadyReg)
-        }
     }
 }
 

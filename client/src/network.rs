@@ -10,15 +10,14 @@ use percolator_protocol::types::{Timestamp, TraceParent};
 use percolator_telemetry::who;
 use percolator_wire::v1;
 
-use crate::admin::{GcChange, GcSettings, GcStatus, ProxyIntroduction, TxnOwner};
 use crate::cluster::Cluster;
+use crate::collection::{GcChange, GcLockPage, GcSettings, GcStatus, ProxyIntroduction, TxnOwner};
 use crate::connection::Connection;
 use crate::convert::malformed_response;
 use crate::master::{Master, Repetition, traced};
 use crate::oracle::OracleClient;
 use crate::rebuild::{MasterRebuild, RebuiltMaster};
 use crate::relays::Relays;
-use crate::running::GcLockPage;
 use crate::transport::{Apart, BoxFuture, Lost, MasterError, Replaced, Transport};
 
 pub(crate) struct Network {
@@ -50,7 +49,7 @@ impl Network {
                 async move {
                     let oracles = v1::DirectoryRequest { oracles_only: true };
                     let listing = master.directory(oracles, None).await;
-                    let listing = listing.map_err(crate::router::master_message)?;
+                    let listing = listing.map_err(MasterError::into_message)?;
                     let cluster = Cluster::try_from(listing);
                     let cluster = cluster.map_err(|error| error.to_string())?;
                     crate::oracle::places(&cluster)

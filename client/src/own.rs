@@ -4,7 +4,7 @@ use bytes::Bytes;
 use percolator_protocol::types::limits::VALUE_BYTES_MAX;
 use percolator_protocol::types::{Cell, LockKind, TableId};
 
-use crate::{Error, Txn};
+use crate::Error;
 
 pub(crate) struct Write {
     pub(crate) kind: LockKind,
@@ -35,16 +35,6 @@ impl Write {
             LockKind::Delete => Some(OwnWrite::Deleted),
             LockKind::Lock => None,
         }
-    }
-}
-
-impl Txn {
-    /// What it has written and no server has taken yet, in bytes as [`Options::buffer_bytes`](crate::Options::buffer_bytes)
-    /// counts them.
-    pub fn buffered_bytes(&self) -> usize {
-        let writes = self.inner.writes.lock();
-        let flushing = writes.flushing.as_ref().map_or(0, |(_, bytes)| *bytes);
-        flushing + writes.bytes
     }
 }
 

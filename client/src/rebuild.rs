@@ -4,9 +4,6 @@ use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
 
-use crate::Error;
-use crate::admin::{Admin, error};
-
 /// What to rebuild a master's lost state from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MasterRebuild {
@@ -76,14 +73,4 @@ pub struct RebuiltTable {
     pub tablets: u64,
     /// How many ranges of rows no server has.
     pub gaps: u64,
-}
-
-impl Admin {
-    /// Rebuilds the state of a master that has lost it, or shows what it would have.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`]: the master has a state; [`Error::Unavailable`].
-    pub async fn rebuild_master(&self, rebuild: MasterRebuild) -> Result<RebuiltMaster, Error> {
-        self.network.rebuild(rebuild).await.map_err(error)
-    }
 }

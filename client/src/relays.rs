@@ -1,52 +1,7 @@
 //! Timestamps by way of relays: one that takes timestamps for many clients is one client to the oracle, and their requests go there
 //! together. Proxies are relays.
 
-use std::sync::Arc;
-
-use percolator_protocol::oracle::Granted;
-use percolator_protocol::types::TraceParent;
-
-use crate::network::Network;
-use crate::oracle::{OracleError, Place};
-use crate::{Client, Error, Options};
-
-impl Client {
-    /// [`Self::connect_with`], with timestamps from one of these relays, HOST:PORT each, such as the proxies of the cluster. If
-    /// none of them answers, they come from the oracle.
-    ///
-    /// # Errors
-    /// As [`Self::connect`].
-    pub async fn connect_through(
-        master: &str,
-        relays: &[String],
-        options: Options,
-    ) -> Result<Self, Error> {
-        let network = Network::through(master, relays, options.request_timeout);
-        let client = Self::over(Arc::new(network.map_err(Error::Invalid)?), options);
-        client.reached().await.map(|()| client)
-    }
-
-    /// `count` timestamps in a row, all higher than any that was granted before this call began: what a relay hands on. `traces`:
-    /// of the callers that get them; the request to the oracle names the first few.
-    ///
-    /// # Errors
-    /// [`OracleError`].
-    pub async fn timestamps(
-        &self,
-        count: u32,
-        traces: &[TraceParent],
-    ) -> Result<Granted, OracleError> {
-        match self.router.world.transport.oracle() {
-            Some(oracle) => oracle.timestamps_for(count, traces).await,
-            None => Err(OracleError::Stopped),
-        }
-    }
-
-    /// The cluster's id, once the master has answered.
-    pub fn known_cluster_id(&self) -> Option<String> {
-        self.router.world.transport.cluster_id()
-    }
-}
+use crate::oracle::Place;
 
 /// Relays, and which of them is asked first: clients spread over them.
 #[derive(Clone)]

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::retry::{Retry, RetryCause, Turns};
 use crate::session::GcSession;
 use crate::trace::Trace;
-use crate::transport::{MasterError, Replaced, Transport};
+use crate::transport::{Replaced, Transport};
 
 /// Cells in one request, and bytes of keys and values; a single value may be larger. What is more is cut: others are
 /// to wait behind a few milliseconds' work, not behind a whole transaction.
@@ -398,15 +398,5 @@ impl Router {
         let reported = self.world.incarnations.read().get(&*group.address).copied();
         let incarnation = reported.or_else(|| locations.incarnation(&group.address));
         Ok(incarnation.map(|incarnation| (group, incarnation)))
-    }
-}
-
-pub(crate) fn master_message(error: MasterError) -> String {
-    match error {
-        MasterError::Unavailable(why)
-        | MasterError::Invalid(why)
-        | MasterError::AlreadyExists(why)
-        | MasterError::NotFound(why) => why,
-        MasterError::Replaced(replaced) => replaced.to_string(),
     }
 }

@@ -8,8 +8,9 @@ use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, Timestamp};
 
 use crate::Error;
-use crate::admin::{Admin, REQUEST_TIMEOUT, TxnOwner, error};
+use crate::admin::{Admin, REQUEST_TIMEOUT, error};
 use crate::cluster::{Cluster, ServerRole};
+use crate::collection::TxnOwner;
 use crate::locks::by_txn;
 use crate::router::{CallError, Deadline};
 
@@ -47,25 +48,6 @@ pub struct RunningTxns {
     pub uncounted: Vec<String>,
     /// Servers whose locks are not known, or not all of them, and why.
     pub unreached: Vec<(String, String)>,
-}
-
-/// Gc-locks that the master lists, oldest first.
-#[derive(Debug)]
-pub(crate) struct GcLockPage {
-    pub(crate) gc_locks: Vec<GcLock>,
-    /// There are more.
-    pub(crate) more: bool,
-    /// Transactions that have lived for a while and that their clients don't name.
-    pub(crate) unnamed: u64,
-}
-
-/// The gc-lock of a transaction.
-#[derive(Debug)]
-pub(crate) struct GcLock {
-    pub(crate) start_ts: Timestamp,
-    pub(crate) owner: TxnOwner,
-    /// The time until it ends, unless its client renews it.
-    pub(crate) lease: Duration,
 }
 
 /// The result of [`Admin::abort`].

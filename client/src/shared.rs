@@ -4,42 +4,8 @@
 use bytes::Bytes;
 use percolator_protocol::types::{LockKind, TableId, Timestamp};
 
+use crate::kind::TxnKind;
 use crate::{Client, Error, Txn};
-
-/// What may be done with a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Everything.
-    Whole,
-    /// It reads at a snapshot that somebody chose.
-    Reads,
-    /// It reads and buffers: another client commits.
-    Participant,
-}
-
-impl Kind {
-    /// # Errors
-    /// It writes nothing.
-    pub(crate) fn check_writes(self, start_ts: Timestamp) -> Result<(), Error> {
-        if self != Self::Reads {
-            return Ok(());
-        }
-        Err(Error::Invalid(format!(
-            "a transaction at a chosen snapshot, {start_ts}, only reads: begin one without a snapshot to write"
-        )))
-    }
-
-    /// # Errors
-    /// It doesn't commit.
-    pub(crate) fn check_commits(self) -> Result<(), Error> {
-        if self != Self::Participant {
-            return Ok(());
-        }
-        Err(Error::Invalid(
-            "a participant does not commit: the client that began the transaction does, with what Txn::end_with_buffered returns".into(),
-        ))
-    }
-}
 
 /// What a participant has written, when it ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,13 +60,13 @@ impl Client {
     /// # Errors
     /// [`Error::NoSnapshot`] if no oracle has handed out the timestamp.
     pub async fn join(&self, start_ts: Timestamp) -> Result<Txn, Error> {
-        self.begin_earlier(start_ts, Kind::Participant).await
+        self.begin_earlier(start_ts, TxnKind::Participant).await
     }
 
     pub(crate) async fn begin_earlier(
         &self,
         snapshot: Timestamp,
-        kind: Kind,
+        kind: TxnKind,
     ) -> Result<Txn, Error> {
         let now = self.timestamp().await?;
         let why = if snapshot.physical_ms() == 0 {

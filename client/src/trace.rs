@@ -17,7 +17,6 @@ use crate::attempts::Attempt;
 use crate::location_cache::LocationCache;
 use crate::router::Router;
 use crate::transport::Transport;
-use crate::{Client, Txn};
 
 /// Where servers are slow, every transaction is.
 static SLOW: Limited = Limited::new();
@@ -92,6 +91,19 @@ pub(crate) enum Cause {
     Change(TraceParent),
     /// Of the call that it is made for; `None`: that one isn't sampled.
     Call(Option<TraceParent>),
+}
+
+impl Cause {
+    /// The call with this W3C header.
+    pub(crate) fn of_call(traceparent: &str) -> Self {
+        let call = v1::TraceContext::of_header(traceparent);
+        Self::Call(call.as_ref().map(TraceParent::from))
+    }
+}
+
+/// The W3C header of this span.
+pub(crate) fn header(parent: TraceParent) -> String {
+    v1::TraceContext::from(parent).header()
 }
 
 fn remote(TraceParent { trace_id, span_id }: TraceParent) -> Remote {
@@ -383,48 +395,6 @@ impl Router {
     /// Begins a step of the transaction, if that is traced.
     pub(crate) fn step(&self, name: &'static str) -> Option<Step<'_>> {
         self.trace.as_ref().map(|trace| trace.step(name))
-    }
-}
-
-impl Txn {
-    /// The transaction in its trace, where it is sampled: the value of a W3C `traceparent` header, for requests that an
-    /// application makes because of it.
-    pub fn traceparent(&self) -> Option<String> {
-        let context = self.inner.router.trace.as_ref()?.context()?;
-        Some(v1::TraceContext::from(context).header())
-    }
-}
-
-impl Client {
-    /// Sends spans of the transactions of this client and its clones to the provider, as far as it samples them. Each transaction
-    /// is a trace, or a part of its caller's trace, with a span for each step and those of the servers below them.
-    /// `docs/tracing.md` names them. A client without a provider makes no spans. False: the client has a provider already, and
-    /// keeps it.
-    pub fn trace<P>(&self, provider: &P) -> bool
-    where
-        P: opentelemetry::trace::TracerProvider,
-        P::Tracer: Send + Sync + 'static,
-        <P::Tracer as opentelemetry::trace::Tracer>::Span: Send + Sync + 'static,
-    {
-        let tracer = Arc::new(Tracer::of(provider));
-        self.router.world.tracer.set(tracer).is_ok()
-    }
-
-    /// This client, for a transaction that is made because of a call of another process: with [`Self::trace`], it is a part of the
-    /// trace that the call is in. `traceparent`: what the call says of that in its W3C header; one that samples nothing, or is none,
-    /// makes no span of the transaction.
-    pub fn in_trace(&self, traceparent: &str) -> Self {
-        let call = v1::TraceContext::of_header(traceparent);
-        Self {
-            cause: Some(Cause::Call(call.as_ref().map(TraceParent::from))),
-            ..self.clone()
-        }
-    }
-
-    /// The router of a transaction that begins now, if that is traced.
-    pub(crate) fn traced(&self) -> Option<Arc<Router>> {
-        self.router
-            .traced(self.options.slow_transaction, self.cause)
     }
 }
 

@@ -125,6 +125,19 @@ pub enum MasterError {
     NotFound(String),
 }
 
+impl MasterError {
+    /// Its text, for people.
+    pub fn into_message(self) -> String {
+        match self {
+            Self::Unavailable(why)
+            | Self::Invalid(why)
+            | Self::AlreadyExists(why)
+            | Self::NotFound(why) => why,
+            Self::Replaced(replaced) => replaced.to_string(),
+        }
+    }
+}
+
 /// Work that goes on with a transport of its own.
 pub type Apart = Box<dyn FnOnce(Arc<dyn Transport>) -> BoxFuture<'static, ()> + Send>;
 

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::commit::Commit;
 use crate::doom::Doom;
 use crate::error::Conflict;
+use crate::kind::TxnKind;
 use crate::large::{Command, Driver};
 use crate::options::Options;
 use crate::own::{OwnWrite, Write, check_value, checked_cell};
@@ -25,8 +26,7 @@ use crate::reading::RowCache;
 use crate::router::Router;
 use crate::scan::{Range, Scan};
 use crate::session::GcLockGuard;
-use crate::shared::Kind;
-use crate::{Error, large, metrics};
+use crate::{Error, large, metrics, trace};
 
 /// The name of a cell: table, row, column.
 pub type CellName<'a> = (&'a str, &'a [u8], &'a [u8]);
@@ -44,7 +44,7 @@ pub(crate) struct Inner {
     pub(crate) router: Arc<Router>,
     pub(crate) options: Options,
     pub(crate) start_ts: Timestamp,
-    kind: Kind,
+    kind: TxnKind,
     began: Duration,
     pub(crate) tables: Arc<PinnedTables>,
     pub(crate) writes: Mutex<Writes>,
@@ -86,7 +86,7 @@ impl Txn {
         asked: Duration,
         held: GcLockGuard,
     ) -> Self {
-        Self::begin(router, options, start_ts, asked, held, Kind::Whole)
+        Self::begin(router, options, start_ts, asked, held, TxnKind::Full)
     }
 
     pub(crate) fn begin(
@@ -95,7 +95,7 @@ impl Txn {
         start_ts: Timestamp,
         began: Duration,
         held: GcLockGuard,
-        kind: Kind,
+        kind: TxnKind,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -352,6 +352,21 @@ impl Txn {
         }
         self.inner.held.lock().take();
     }
+
+    /// What it has written and no server has taken yet, in bytes as [`Options::buffer_bytes`](crate::Options::buffer_bytes)
+    /// counts them.
+    pub fn buffered_bytes(&self) -> usize {
+        let writes = self.inner.writes.lock();
+        let flushing = writes.flushing.as_ref().map_or(0, |(_, bytes)| *bytes);
+        flushing + writes.bytes
+    }
+
+    /// The transaction in its trace, where it is sampled: the value of a W3C `traceparent` header, for requests that an
+    /// application makes because of it.
+    pub fn traceparent(&self) -> Option<String> {
+        let context = self.inner.router.trace.as_ref()?.context()?;
+        Some(trace::header(context))
+    }
 }
 
 impl Inner {
@@ -530,7 +545,7 @@ impl Inner {
             writes.bytes = writes.bytes.saturating_sub(size(&old.value));
         }
         let is_full = writes.bytes >= self.options.flushed_at() && writes.flushing.is_none();
-        if is_full && self.kind != Kind::Participant {
+        if is_full && self.kind != TxnKind::Participant {
             self.begin_to_flush(writes);
         }
         Ok(())

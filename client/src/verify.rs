@@ -3,25 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use percolator_protocol::types::{Cell, Rows, Timestamp};
+use percolator_protocol::types::Rows;
 
 use crate::Error;
 use crate::admin::{Admin, REQUEST_TIMEOUT};
 use crate::cluster::Tablet;
+use crate::findings::{Finding, StoredPart, VerifiedPage};
 
 /// So often servers are walked once more that have got tablets meanwhile, which may have been behind the walk each time.
 const AGAIN_MAX: u32 = 3;
 const PARTS: [StoredPart; 3] = [StoredPart::Records, StoredPart::Values, StoredPart::Index];
-
-/// A part of what a tablet server has stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoredPart {
-    Records,
-    /// Values with a key of their own.
-    Values,
-    /// The index of garbage.
-    Index,
-}
 
 /// Where a walk is: it goes on from there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,21 +40,6 @@ pub struct VerifiedCounts {
     pub wrong: u64,
 }
 
-/// Something that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// The tablet server.
-    pub server: String,
-    /// The tablet.
-    pub tablet: u64,
-    /// The cell.
-    pub cell: Cell,
-    /// Of the record, value or entry.
-    pub ts: Timestamp,
-    /// In words.
-    pub what: String,
-}
-
 /// A walk over all tablet servers.
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
@@ -73,25 +49,6 @@ pub struct Verification {
     pub findings: Vec<Finding>,
     /// Tablets that moved while the walk went on, again and again: some of their rows may not have been verified.
     pub missed: BTreeSet<u64>,
-}
-
-/// The items of a tablet in one page.
-#[derive(Debug)]
-pub(crate) struct VerifiedTablet {
-    /// Zero: rows of tablets that are not there any more.
-    pub(crate) tablet: u64,
-    pub(crate) seen: u64,
-    pub(crate) waiting: u64,
-    pub(crate) wrong: u64,
-}
-
-/// A page of a walk over a part.
-#[derive(Debug)]
-pub(crate) struct VerifiedPage {
-    pub(crate) tablets: Vec<VerifiedTablet>,
-    pub(crate) findings: Vec<Finding>,
-    /// Empty: the part has ended.
-    pub(crate) resume: Bytes,
 }
 
 /// A tablet that is in use, and its owner.
@@ -270,6 +227,7 @@ impl Verification {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::findings::VerifiedTablet;
 
     #[test]
     fn who_has_got_rows_meanwhile_is_walked_again() {

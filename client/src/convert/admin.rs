@@ -6,15 +6,14 @@ use percolator_protocol::types::Timestamp;
 use percolator_wire::{Malformed, v1};
 
 use super::collect;
-use crate::admin::{
-    GcChange, GcHolder, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet, ProxyIntroduction,
-    TxnOwner,
-};
 use crate::cluster::ServerRole;
+use crate::collection::{
+    GcChange, GcHolder, GcLock, GcLockPage, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet,
+    ProxyIntroduction, TxnOwner,
+};
+use crate::findings::{Finding, StoredPart, VerifiedPage, VerifiedTablet};
 use crate::location_cache::KnownTable;
 use crate::rebuild::{MasterRebuild, RebuiltMaster, RebuiltServer, RebuiltTable};
-use crate::running::{GcLock, GcLockPage};
-use crate::verify::{Finding, StoredPart, VerifiedPage, VerifiedTablet};
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

@@ -7,9 +7,8 @@ mod cluster;
 use percolator_protocol::types::{TableId, TraceParent};
 use percolator_wire::{Malformed, v1};
 
-use crate::admin::TxnOwner;
+use crate::collection::{LeaseRequest, TxnOwner};
 use crate::location_cache::{KnownTable, LocateResult, LocatedTablet, RowQuery};
-use crate::session::LeaseRequest;
 use crate::transport::MasterError;
 
 pub(crate) use admin::verified_page;

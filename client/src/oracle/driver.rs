@@ -19,7 +19,7 @@ use tonic::transport::Endpoint;
 use super::batch::Batch;
 use super::places::KnownPlaces;
 use super::{OracleError, Place, Shared};
-use crate::connection::{NoResponse, cause, no_response, no_response_of_status};
+use crate::no_response::{NoResponse, cause, no_response, no_response_of_status};
 use crate::ticker::pulse;
 
 /// After a lost stream the first pause, then twice as long each time, up to the longest.

@@ -30,7 +30,6 @@ use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::{Timestamp, TraceParent};
 use tokio::sync::Notify;
 
-use crate::admin::TxnOwner;
 use crate::transport::Transport;
 
 /// The most transactions that a renewal names, for people to see: the oldest.
@@ -48,35 +47,6 @@ pub(crate) struct GcSession {
     wanted: Notify,
     /// An attempt to renew it has ended. Anyone who waits is woken in order, as `watch` doesn't: the simulator repeats it.
     attempted: Notify,
-}
-
-/// A client's request to the master to renew its lease.
-#[derive(Clone, Debug)]
-pub struct LeaseRequest {
-    /// A random number of this client alone.
-    pub session: u64,
-    /// The client's process; `None`: the lease is given back.
-    pub owner: Option<TxnOwner>,
-    /// A timestamp of the oracle below which none of the client's transactions began, or will begin. Zero: the lease is given
-    /// back.
-    pub floor: Timestamp,
-    /// Where its oldest transactions began, as far as they have lived for a while.
-    pub transactions: Vec<Timestamp>,
-    /// How many more have lived for a while.
-    pub unnamed: u32,
-}
-
-impl LeaseRequest {
-    /// The request that gives the lease of a session back.
-    pub fn give_back(session: u64) -> Self {
-        Self {
-            session,
-            owner: None,
-            floor: Timestamp::ZERO,
-            transactions: Vec::new(),
-            unnamed: 0,
-        }
-    }
 }
 
 /// What the master has promised: nothing at or above the floor is refused.

@@ -9,8 +9,8 @@ use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::Timestamp;
 use tokio::sync::watch;
 
-use super::{CONFIRMED_WITHIN, GcLockGuard, GcSession, LeaseRequest, LeaseStep, LeaseTerm};
-use crate::admin::TxnOwner;
+use super::{CONFIRMED_WITHIN, GcLockGuard, GcSession, LeaseStep, LeaseTerm};
+use crate::collection::{LeaseRequest, TxnOwner};
 use crate::router::{Router, World};
 use crate::trace::Step;
 use crate::transport::Transport;

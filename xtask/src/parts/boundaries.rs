@@ -122,6 +122,7 @@ const EDGES: [(&str, &[&str]); 4] = [
             "observer/requests.rs",
             "observer/worker.rs",
             "peers.rs",
+            "raw.rs",
             "reading.rs",
             "resolver.rs",
             "router.rs",
