@@ -17,7 +17,7 @@ use crate::merges::Merges;
 use crate::moves::Moving;
 use crate::pending::Pending;
 use crate::refusal::Refusal;
-use crate::state::{Placement, Role, TableState};
+use crate::state::{DirectoryState, Placement, Role, TableState};
 
 /// A tablet of more bytes is split, unless the manifest says otherwise.
 pub const SPLIT_BYTES: u64 = 256 << 20;
@@ -321,24 +321,7 @@ impl Directory {
             return Planned::default();
         }
         let arrivals = self.arrivals(now);
-        let mut servers: BTreeMap<&str, ServerWeight> = BTreeMap::new();
-        for (name, known) in state.servers.iter() {
-            let Some(live) = self.live.get(name) else {
-                continue;
-            };
-            if known.role != Role::Tablet || !self.is_alive(name, now) {
-                continue;
-            }
-            let tablets = self.tablets.count_of_owner(name) as u64;
-            let server = ServerWeight {
-                name: name.clone(),
-                drains: drains.contains(&**name),
-                weight: live.sizes.total() + tablets * TABLET_WEIGHT,
-                room: live.room(),
-                ..ServerWeight::default()
-            };
-            servers.insert(name, server);
-        }
+        let mut servers = self.weigh(state, now, &drains);
         for (to, _) in arrivals.values() {
             if let Some(server) = servers.get_mut(*to) {
                 server.gets += 1;
@@ -387,6 +370,34 @@ impl Directory {
         };
         let servers = servers.into_values().collect();
         balance_plan::plan(servers, balances, movable, refuses)
+    }
+
+    /// The tablet servers that are up, with what they hold.
+    fn weigh<'a>(
+        &'a self,
+        state: &'a DirectoryState,
+        now: Duration,
+        drains: &BTreeSet<&str>,
+    ) -> BTreeMap<&'a str, ServerWeight> {
+        let mut servers = BTreeMap::new();
+        for (name, known) in state.servers.iter() {
+            let Some(live) = self.live.get(name) else {
+                continue;
+            };
+            if known.role != Role::Tablet || !self.is_alive(name, now) {
+                continue;
+            }
+            let tablets = self.tablets.count_of_owner(name) as u64;
+            let server = ServerWeight {
+                name: name.clone(),
+                drains: drains.contains(&**name),
+                weight: live.sizes.total() + tablets * TABLET_WEIGHT,
+                room: live.room(),
+                ..ServerWeight::default()
+            };
+            servers.insert(&**name, server);
+        }
+        servers
     }
 
     /// Adds the load to what servers weigh. What it weighs.

@@ -40,13 +40,8 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             server: request.server.clone(),
             wrong: malformed.to_string(),
         })?;
-        let departed = request.departed.into_iter().map(|departed| {
-            Ok(Departed {
-                tablet: departed.tablet.unwrap_or_default().try_into()?,
-                to: departed.server,
-            })
-        });
-        let departed = departed.collect::<Result<_, Malformed>>();
+        let departed = request.departed.into_iter().map(Departed::try_from);
+        let departed = departed.collect::<Result<_, _>>();
         let departed = departed.map_err(|malformed| Refusal::Heartbeat {
             server: request.server.clone(),
             wrong: malformed.to_string(),
@@ -88,6 +83,20 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             oracle_register: request.oracle_register,
             leads_term: request.leads_term,
             takeover_ms: request.takeover_ms,
+        })
+    }
+}
+
+impl TryFrom<v1::DepartedTablet> for Departed {
+    type Error = Malformed;
+
+    fn try_from(departed: v1::DepartedTablet) -> Result<Self, Malformed> {
+        let tablet = departed
+            .tablet
+            .ok_or(Malformed("a departed tablet is missing"))?;
+        Ok(Self {
+            tablet: tablet.try_into()?,
+            to: departed.server,
         })
     }
 }

@@ -207,15 +207,20 @@ fn many(arguments: &Arguments) -> ExitCode {
     let Some((seed, failure)) = failed.into_inner() else {
         return ExitCode::from(u8::from(!held(runs)));
     };
+    show_smallest(&arguments.plan(seed), seed, &failure);
+    ExitCode::FAILURE
+}
+
+/// Looks for the smallest plan that fails in the same way, and shows how it ends.
+fn show_smallest(plan: &Plan, seed: u64, failure: &Failure) {
     println!(
         "seed {seed} FAILED: {}: {}",
         failure.invariant, failure.detail
     );
     println!("making it smaller ...");
-    let (plan, failure) = shrink(&arguments.plan(seed), &failure);
+    let (plan, failure) = shrink(plan, failure);
     show_end(&run(&plan, Keep::All).trace, &failure, true);
     println!("to repeat it: cargo xtask sim {plan} --trace");
-    ExitCode::FAILURE
 }
 
 /// Whether it says anything that none of so many seeds failed: where none has ended, nothing was tested.

@@ -128,6 +128,7 @@ impl Watch {
     ///
     /// # Errors
     /// The first invariant that is broken.
+    #[expect(clippy::too_many_lines, reason = "one line a kind of event")]
     pub fn see(&mut self, seen: &Seen<'_>) -> Result<(), Broken> {
         match seen {
             Seen::Granted(granted) => self.tell(|invariant| invariant.granted(*granted)),

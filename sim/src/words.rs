@@ -285,6 +285,7 @@ fn notifications(found: &v1::NotificationsResponse) -> String {
     format!("notifications {}", rows.collect::<Vec<_>>().join(", "))
 }
 
+#[expect(clippy::too_many_lines, reason = "one line a kind of response")]
 fn answered(response: &R) -> String {
     match response {
         R::Get(get) => {
