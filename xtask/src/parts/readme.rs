@@ -6,13 +6,9 @@ use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, bail};
 
-use crate::{
-    cmd::Cmd,
-    context::Context,
-    markdown::{self, Step},
-    parts::Report,
-    shell::{Ran, Shell},
-};
+use percolator_transcript::{Environment, OmittedOutput, Shell, Step};
+
+use crate::{cmd::Cmd, context::Context, parts::Report};
 
 /// The pages.
 const PAGES: [&str; 2] = ["README.md", "docs/proxy.md"];
@@ -37,7 +33,7 @@ fn run_page(
 ) -> anyhow::Result<usize> {
     let text = fs::read_to_string(context.root().join(page));
     let text = text.with_context(|| format!("cannot read {page}"))?;
-    let steps = markdown::steps(&text);
+    let steps = percolator_transcript::steps(&text);
     if steps.is_empty() {
         bail!("{page} shows no commands");
     }
@@ -47,7 +43,12 @@ fn run_page(
     for named in NAMED {
         copy(&context.root().join(named), &home.join(named))?;
     }
-    let mut shell = Shell::start(&home, programs, &logs)?;
+    let mut shell = Shell::start(&Environment {
+        folder: &home,
+        programs,
+        logs: &logs,
+        cluster: None,
+    })?;
     for (at, step) in steps.iter().enumerate() {
         println!(
             "$ {}{}",
@@ -85,30 +86,17 @@ fn check_ignored(root: &Path, home: &Path) -> anyhow::Result<()> {
 }
 
 fn run_step(shell: &mut Shell, step: &Step, next: Option<&Step>) -> anyhow::Result<Vec<String>> {
-    let Ran { lines, status } = if step.background {
-        shell.run_in_background(step)?
-    } else {
-        shell.run(&step.command)?
-    };
-    for line in &lines {
+    let outcome = step.run(shell, next, OmittedOutput::Any)?;
+    for line in &outcome.output.lines {
         println!("{line}");
     }
-    let as_expected = if step.background {
-        status == 0
-    } else {
-        step.expected.is_empty() || markdown::matches(&step.expected, &lines)
-    };
-    if !as_expected {
-        bail!("it should print:\n{}", step.expected.join("\n"));
+    if let Some(mismatch) = outcome.mismatch {
+        bail!("it doesn't print what the page shows:\n{mismatch}");
     }
-    // Who shows the status next means it.
-    if status != 0 && next.is_none_or(|next| next.command != "echo $?") {
-        bail!("it ends with {status}");
-    }
-    Ok(lines)
+    Ok(outcome.output.lines)
 }
 
-/// What `percolator up` says of its start.
+/// Reads how long the start took, of the line that `percolator up` prints.
 fn ready_in(line: &str) -> Option<Duration> {
     let (seconds, _) = line.strip_prefix("ready in ")?.split_once(" s;")?;
     Duration::try_from_secs_f64(seconds.parse().ok()?).ok()

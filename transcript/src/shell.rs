@@ -1,5 +1,4 @@
-//! One shell for a whole README, as a reader has it: its folder and variables stay from command to
-//! command.
+//! One shell for a whole page, as a reader has it: its folder and variables stay from command to command.
 
 use std::{
     fs,
@@ -13,28 +12,37 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
-use crate::{
-    cmd::quote,
-    markdown::{Step, matches},
-};
+use crate::{comparison::Comparison, page::Step};
 
 /// A command that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(120);
-/// A command in the background that hasn't written what is expected by then won't.
-const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How often the output of a command in the background is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a command in the background may take to print what is expected.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between two reads of the output of a command in the background.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Printed behind each command's output, with its status.
 const END: &str = "--end-of-command--";
 
-/// Commands in the background write into files; what they have started ends with the shell, however
-/// that ends.
+/// Commands in the background end with the shell, however that ends.
 const START: &str =
     "exec 2>&1\nstatus=0 background=\ntrap 'kill $background; wait $background' EXIT\n";
 
+/// Where commands run, and with what.
+#[derive(Clone, Copy, Debug)]
+pub struct Environment<'a> {
+    /// The folder in which the shell starts.
+    pub folder: &'a Path,
+    /// The folder of our programs, which is first on the path.
+    pub programs: &'a Path,
+    /// Takes the output of commands in the background.
+    pub logs: &'a Path,
+    /// The cluster that commands reach without `-c`.
+    pub cluster: Option<&'a str>,
+}
+
 /// A shell that runs commands one by one.
 #[derive(Debug)]
-pub(crate) struct Shell {
+pub struct Shell {
     child: Child,
     input: Option<ChildStdin>,
     output: Receiver<String>,
@@ -42,28 +50,34 @@ pub(crate) struct Shell {
     background: usize,
 }
 
-/// What became of a command.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) lines: Vec<String>,
-    pub(crate) status: i32,
+/// What a command printed, and its exit code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandOutput {
+    /// Standard output and standard error, in the order in which they were written.
+    pub lines: Vec<String>,
+    /// The exit code.
+    pub status: i32,
 }
 
 impl Shell {
-    /// Starts in `folder`, with the folder of our programs first on the path. What commands in the
-    /// background write goes to `logs`.
-    pub(crate) fn start(folder: &Path, programs: &Path, logs: &Path) -> anyhow::Result<Self> {
+    /// Starts a shell.
+    ///
+    /// # Errors
+    /// If there is no bash, or it doesn't run in this folder.
+    pub fn start(environment: &Environment<'_>) -> anyhow::Result<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = std::iter::once(programs.to_owned()).chain(std::env::split_paths(&path));
+        let programs = std::iter::once(environment.programs.to_owned());
+        let folders = programs.chain(std::env::split_paths(&path));
         let mut child = Command::new("bash")
             .args(["--noprofile", "--norc"])
-            .current_dir(folder)
+            .current_dir(environment.folder)
             .env("PATH", std::env::join_paths(folders)?)
             .env_remove("PERCOLATOR_CLUSTER")
+            .envs(environment.cluster.map(|it| ("PERCOLATOR_CLUSTER", it)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot run bash, which the README's commands are for")?;
+            .context("cannot run bash, which the commands are for")?;
         let input = child.stdin.take();
         let reader = BufReader::new(child.stdout.take().context("a shell without output")?);
         let (send, output) = mpsc::channel();
@@ -79,7 +93,7 @@ impl Shell {
             child,
             input,
             output,
-            logs: logs.to_owned(),
+            logs: environment.logs.to_owned(),
             background: 0,
         };
         shell.write(START)?;
@@ -95,18 +109,23 @@ impl Shell {
     }
 
     /// Runs a command to its end. `$?` is the status of the one before.
-    pub(crate) fn run(&mut self, command: &str) -> anyhow::Result<Ran> {
+    ///
+    /// # Errors
+    /// If the shell ends or the command hangs.
+    pub fn run(&mut self, command: &str) -> anyhow::Result<CommandOutput> {
         self.write(&format!(
             "(exit $status)\neval {} </dev/null\nstatus=$?\nprintf '\\n%s %s\\n' {END} $status\n",
-            quote_script(command)
+            quote(command)
         ))?;
         let started = Instant::now();
         let mut lines = Vec::new();
         loop {
-            let left = LIMIT.saturating_sub(started.elapsed());
+            let left = COMMAND_TIMEOUT.saturating_sub(started.elapsed());
             let line = match self.output.recv_timeout(left) {
                 Ok(line) => line,
-                Err(RecvTimeoutError::Timeout) => bail!("no end after {} s", LIMIT.as_secs()),
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("no end after {} s", COMMAND_TIMEOUT.as_secs())
+                }
                 Err(RecvTimeoutError::Disconnected) => bail!("it has ended the shell"),
             };
             if let Some(status) = line.strip_prefix(END) {
@@ -118,15 +137,15 @@ impl Shell {
                     .trim()
                     .parse()
                     .context("a status that is no number")?;
-                return Ok(Ran { lines, status });
+                return Ok(CommandOutput { lines, status });
             }
             lines.push(line);
         }
     }
 
     /// Starts a command in the background, one program with its arguments, and waits until it has
-    /// written what is expected. What it writes later is free.
-    pub(crate) fn run_in_background(&mut self, step: &Step) -> anyhow::Result<Ran> {
+    /// written what is expected. What it writes later may be anything.
+    pub(crate) fn run_in_background(&mut self, step: &Step) -> anyhow::Result<CommandOutput> {
         self.background += 1;
         let log = self.logs.join(format!("{}.log", self.background));
         // Not in braces: `$!` would be a shell around the program, and the program would outlive it.
@@ -140,22 +159,25 @@ impl Shell {
         expected.push("...".to_owned());
         let started = Instant::now();
         loop {
-            // Asked before its output is read: what it wrote at its end isn't missed.
+            // Before its output is read, so that the last lines are not missed.
             let runs = self.run("kill -0 $! 2>/dev/null")?.status == 0;
             let text = fs::read_to_string(&log).unwrap_or_default();
             let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-            if matches(&expected, &lines) {
-                return Ok(Ran { lines, status: 0 });
+            if Comparison::new(&expected, &lines).is_match() {
+                return Ok(CommandOutput { lines, status: 0 });
             }
-            if !runs || started.elapsed() > READY_WITHIN {
-                return Ok(Ran { lines, status: 1 });
+            if !runs || started.elapsed() > READY_TIMEOUT {
+                return Ok(CommandOutput { lines, status: 1 });
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Stops what runs in the background, and waits for its end.
-    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+    /// Stops the commands in the background, and waits for their end.
+    ///
+    /// # Errors
+    /// If they don't end.
+    pub fn stop(mut self) -> anyhow::Result<()> {
         self.run("kill $background 2>/dev/null; wait $background")
             .context("what runs in the background doesn't stop")?;
         self.run("background=")?;
@@ -176,13 +198,13 @@ impl Drop for Shell {
                 let _ = self.child.wait();
                 return;
             }
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// As one word, whatever is in it.
-fn quote_script(script: &str) -> String {
+/// Quotes a script as one word.
+fn quote(script: &str) -> String {
     format!("'{}'", script.replace('\'', r"'\''"))
 }
 
@@ -192,7 +214,13 @@ mod tests {
 
     fn shell() -> (tempfile::TempDir, Shell) {
         let folder = tempfile::tempdir().expect("a folder");
-        let shell = Shell::start(folder.path(), folder.path(), folder.path()).expect("a shell");
+        let environment = Environment {
+            folder: folder.path(),
+            programs: folder.path(),
+            logs: folder.path(),
+            cluster: None,
+        };
+        let shell = Shell::start(&environment).expect("a shell");
         (folder, shell)
     }
 
@@ -217,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_no_command_harms_nobody() {
+    fn a_syntax_error_does_not_end_the_shell() {
         let (_folder, mut shell) = shell();
         assert_ne!(shell.run("if ( ;").expect("a run").status, 0);
         assert_eq!(shell.run("echo a").expect("a run").lines, ["a"]);
@@ -261,13 +289,13 @@ mod tests {
         let started = Instant::now();
         while runs().expect("an answer").status.success() {
             assert!(started.elapsed() < Duration::from_secs(60), "it still runs");
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
         drop(folder);
     }
 
     #[test]
-    fn a_background_that_ends_early_is_noticed() {
+    fn a_background_that_ends_early_fails() {
         let (_folder, mut shell) = shell();
         let step = Step {
             command: "echo no".into(),
