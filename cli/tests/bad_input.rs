@@ -406,57 +406,6 @@ fn a_bank_of_another_size_is_left_alone() {
 }
 
 #[test]
-fn keys_values_tables_and_timestamps_out_of_bounds() {
-    let cluster = Cluster::threads();
-    cluster.run(&["table", "create", "t"]).ok();
-    let long = "k".repeat(4097);
-    cluster
-        .run(&["put", "t", &long, "c", "v"])
-        .refused(2, &["4097", "4096"]);
-    let long = "c".repeat(1025);
-    cluster
-        .run(&["put", "t", "r", &long, "v"])
-        .refused(2, &["1025", "1024"]);
-    cluster
-        .run(&["put", "t", "", "c", "v"])
-        .refused(2, &["row is empty"]);
-    cluster
-        .run(&["get", "nosuch", "r", "c"])
-        .refused(6, &["no table \"nosuch\"", "table list"]);
-    cluster
-        .run(&["put", "nosuch", "r", "c", "v"])
-        .refused(6, &["no table \"nosuch\""]);
-    cluster
-        .run(&["table", "delete", "nosuch", "--yes"])
-        .refused(6, &["nosuch"]);
-    cluster
-        .run(&["table", "create", "t", "--split-at", "m"])
-        .refused(6, &["t"]);
-    cluster
-        .run(&["table", "create", "No Good"])
-        .refused(2, &["a-z"]);
-    cluster
-        .run(&["table", "create", "u", "--split-at", "m", "--split-at", "b"])
-        .refused(
-            2,
-            &["row 2 to split at is refused: it is not greater than the one before"],
-        );
-    let future = (u64::MAX - 1).to_string();
-    cluster
-        .run(&["get", "t", "r", "c", "--at", &future])
-        .refused(2, &["future"]);
-    cluster
-        .run(&["get", "t", "r\\q", "c"])
-        .refused(2, &["\\q", "\\xNN"]);
-    cluster
-        .run(&["put", "t", "r", "c", "v", "lonely"])
-        .refused(2, &["lonely"]);
-    cluster
-        .run(&["put", "t", "r", "c", "1", "d", "2", "c", "3"])
-        .refused(2, &["column c is given twice"]);
-}
-
-#[test]
 fn a_cluster_that_is_not_there() {
     let [address] = free_addresses().map(|address| address.to_string());
     percolator(&["-c", &address, "get", "t", "r", "c"])

@@ -8,156 +8,6 @@ use std::process::{Command, Stdio};
 use crate::support::{Cluster, PERCOLATOR, percolator};
 use serde_json::Value;
 
-#[test]
-fn cells_are_written_read_scanned_and_deleted() {
-    let cluster = Cluster::threads();
-    cluster
-        .run(&["table", "create", "accounts", "--split-at", "m"])
-        .ok();
-    let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
-    let table: Value = serde_json::from_str(&listed).expect("JSON");
-    assert_eq!(table["name"], "accounts");
-    assert_eq!(table["tablets"].as_array().map(Vec::len), Some(2));
-    assert_eq!(table["tablets"][1]["start_row"], "m");
-
-    let put = ["put", "accounts", "bob", "balance", "10", "owner", "Bob"];
-    let committed = cluster.run(&[&put[..], &["-o", "json"]].concat()).ok();
-    let committed: Value = serde_json::from_str(&committed).expect("JSON");
-    let old = committed["commit_ts"].as_str().expect("a text").to_owned();
-    let at: u64 = old.parse().expect("a timestamp");
-    cluster
-        .run(&["put", "accounts", "zoe", "balance", "5\\x00"])
-        .ok();
-    cluster
-        .run(&["put", "accounts", "bob", "balance", "3"])
-        .ok();
-
-    assert_eq!(
-        cluster.run(&["get", "accounts", "bob", "balance"]).ok(),
-        "3\n"
-    );
-    let get = ["get", "accounts", "bob", "balance", "--at", &old];
-    assert_eq!(cluster.run(&get).ok(), "10\n");
-    let before = (at - 1).to_string();
-    let get = ["get", "accounts", "bob", "balance", "--at", &before];
-    assert_eq!(cluster.run(&get).code(), 7);
-    assert_eq!(
-        cluster.run(&["get", "accounts", "bob"]).ok(),
-        "balance\t3\nowner\tBob\n"
-    );
-
-    let all = "bob\tbalance\t3\nbob\towner\tBob\nzoe\tbalance\t5\\x00\n";
-    assert_eq!(cluster.run(&["scan", "accounts"]).ok(), all);
-    let reversed: String = all.lines().rev().map(|line| format!("{line}\n")).collect();
-    assert_eq!(
-        cluster.run(&["scan", "accounts", "--reverse"]).ok(),
-        reversed
-    );
-    let first = cluster.run(&["scan", "accounts", "--limit", "1"]).ok();
-    assert_eq!(first, "bob\tbalance\t3\nbob\towner\tBob\n");
-    let last = cluster
-        .run(&["scan", "accounts", "--prefix", "z", "-o", "json"])
-        .ok();
-    let last: Value = serde_json::from_str(&last).expect("JSON");
-    assert_eq!(last["value"], "5\0");
-    let range = ["scan", "accounts", "--from", "bob", "--to", "zoe"];
-    assert_eq!(cluster.run(&range).ok().lines().count(), 2);
-
-    cluster.run(&["delete", "accounts", "bob", "balance"]).ok();
-    assert_eq!(
-        cluster.run(&["get", "accounts", "bob", "balance"]).code(),
-        7
-    );
-    cluster.run(&["delete", "accounts", "bob"]).ok();
-    assert_eq!(cluster.run(&["scan", "accounts"]).ok().lines().count(), 1);
-    cluster.run(&["table", "delete", "accounts", "--yes"]).ok();
-    cluster.run(&["table", "create", "accounts"]).ok();
-    assert_eq!(
-        cluster.run(&["scan", "accounts"]).ok(),
-        "",
-        "the old table's rows"
-    );
-}
-
-#[test]
-fn several_tables_are_made_up_to_the_first_that_fails() {
-    let cluster = Cluster::threads();
-    let names = || {
-        let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
-        let tables = listed.lines().map(|line| {
-            let table: Value = serde_json::from_str(line).expect("JSON");
-            table["name"].as_str().expect("a name").to_owned()
-        });
-        tables.collect::<Vec<_>>()
-    };
-    cluster.run(&["table", "create", "a", "b"]).ok();
-    let read = ["table", "create", "-", "--split-at", "m"];
-    cluster.run_with(&read, "c\n\n d \n").ok();
-    assert_eq!(names(), ["a", "b", "c", "d"]);
-    let failed = cluster.run_with(&read, "e\nNo Good\nf\n");
-    assert!(failed.err.contains("No Good"), "{failed:#?}");
-    assert_ne!(failed.code(), 0);
-    assert_eq!(names(), ["a", "b", "c", "d", "e"]);
-}
-
-#[test]
-fn large_values_many_pages_and_own_writes() {
-    let cluster = Cluster::threads();
-    let value = "v".repeat(100_000);
-    cluster
-        .run(&["table", "create", "t", "--split-at", "row-0500"])
-        .ok();
-    let mut rows = String::new();
-    for number in 0..3000 {
-        rows += &format!("{{\"id\":\"row-{number:04}\",\"n\":{number}}}\n");
-    }
-    let import = [
-        "import", "--table", "t", "--key", "id", "--index", "n=by-n", "-",
-    ];
-    cluster.run_with(&import, &rows).ok();
-    assert_eq!(cluster.run(&["scan", "t"]).ok().lines().count(), 6000);
-    assert_eq!(
-        cluster
-            .run(&["scan", "t", "--reverse"])
-            .ok()
-            .lines()
-            .count(),
-        6000
-    );
-    cluster.run(&["put", "t", "row-0001", "large", &value]).ok();
-    assert_eq!(
-        cluster.run(&["get", "t", "row-0001", "large"]).ok().len(),
-        100_001
-    );
-    let check = ["check-index", "--table", "t", "--index", "n=by-n"];
-    cluster.run(&check).ok();
-    // An entry that goes is found to be missing.
-    let scan = cluster.run(&["scan", "by-n", "--limit", "1"]).ok();
-    let row = scan.split('\t').next().expect("a row").to_owned();
-    cluster.run(&["delete", "by-n", &row]).ok();
-    let found = cluster.run(&check);
-    assert_eq!(found.code(), 7, "{found:#?}");
-}
-
-#[test]
-fn a_shell_session_of_several_commands() {
-    let cluster = Cluster::threads();
-    cluster.run(&["table", "create", "t"]).ok();
-    let script =
-        "begin\nput t a c 1\nget t a c\nput t b c 'two words'\nscan t\ncommit\nget t b c\n";
-    let said = cluster.run_with(&["shell"], script);
-    assert_eq!(said.code(), 0, "{said:#?}");
-    assert!(said.out.contains("two words"), "{said:#?}");
-    let said = cluster.run_with(&["shell"], "begin\nput t a c 2\nrollback\nget t a c\n");
-    assert!(
-        said.out.contains('1') && !said.out.contains('2'),
-        "{said:#?}"
-    );
-    let said = cluster.run_with(&["shell"], "get t a c\nfrobnicate\nget t a c\n");
-    assert_eq!(said.code(), 2, "{said:#?}");
-    assert!(said.err.contains("line 2"), "{said:#?}");
-}
-
 /// Of time of the processor, not of the clock: once it took a minute of it, as each put looked at all before it.
 #[test]
 fn a_transaction_with_many_cells_of_one_row_is_soon_typed() {
@@ -175,38 +25,6 @@ fn a_transaction_with_many_cells_of_one_row_is_soon_typed() {
         .stdin(std::fs::File::open(&script).expect("readable"));
     let said = support::output_of(limited).ok();
     assert!(said.contains("30000 put"), "{said}");
-}
-
-#[test]
-fn a_session_at_a_snapshot_only_reads() {
-    let cluster = Cluster::threads();
-    cluster.run(&["table", "create", "t"]).ok();
-    let script = "put t a one 1 two 'more words' '' ''\nscan t\n";
-    let said = cluster.run_with(&["shell", "-o", "json"], script).ok();
-    let lines: Vec<Value> = said
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
-    assert_eq!(lines.len(), 4, "{said}");
-    assert_eq!(lines[3]["value"], "more words");
-    let at = lines[0]["commit_ts"].as_str().expect("a text").to_owned();
-    let said = cluster.run_with(&["shell"], "put t a one 2\nput t a one 3 two\n");
-    said.refused(2, &["line 2", "column two has no value"]);
-    let said = cluster.run_with(&["shell", "--at", &at], "get t a one\nstatus\nscan t\n");
-    assert_eq!(
-        said.ok(),
-        format!("1\nthe session only reads, as of {at}\na\t\t\na\tone\t1\na\ttwo\tmore words\n")
-    );
-    for line in ["begin", "put t a one 3", "delete t a one", "commit"] {
-        let said = cluster.run_with(&["shell", "--at", &at], &format!("{line}\n"));
-        said.refused(1, &["only reads", &at]);
-    }
-    let said = cluster.run(&["shell", "--at", &u64::MAX.to_string()]);
-    said.refused(2, &["no snapshot"]);
-    assert_eq!(cluster.run(&["get", "t", "a", "one"]).ok(), "2\n");
-    // Anyone who asks for a transaction of a table that isn't there needn't wait.
-    let said = cluster.run(&["outcome", &at, "77/a:one"]);
-    said.refused(6, &["there is no table", "number 77"]);
 }
 
 #[test]
@@ -276,32 +94,6 @@ fn a_shell_completes_commands_and_the_names_of_tables() {
 }
 
 #[test]
-fn several_columns_are_read_at_once() {
-    let cluster = Cluster::threads();
-    cluster.run(&["table", "create", "t"]).ok();
-    let put = ["put", "t", "bob", "a", "1", "b", "2", "c", "3"];
-    cluster.run(&put).ok();
-    assert_eq!(
-        cluster.run(&["get", "t", "bob", "c", "a"]).ok(),
-        "c\t3\na\t1\n"
-    );
-    let said = cluster.run(&["get", "t", "bob", "a", "d"]);
-    assert_eq!((said.code(), &said.out[..]), (7, "a\t1\n"), "{said:?}");
-    assert!(said.err.contains("no value in column d"), "{said:?}");
-    let said = cluster.run(&["get", "t", "bob", "a", "d", "-o", "json"]);
-    assert_eq!(said.code(), 7, "{said:?}");
-    let lines: Vec<serde_json::Value> = said
-        .out
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
-    assert_eq!(
-        (&lines[0]["value"], &lines[1]["value"]),
-        (&"1".into(), &serde_json::Value::Null)
-    );
-}
-
-#[test]
 fn a_csv_file_has_every_column_or_those_that_are_named() {
     let cluster = Cluster::threads();
     cluster.run(&["table", "create", "t"]).ok();
@@ -347,28 +139,6 @@ fn flags_of_servers_can_come_from_the_environment() {
         let said = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(said.contains("no address"), "{server}: {said}");
     }
-}
-
-#[test]
-fn a_reader_of_results_that_goes_away_ends_the_command_quietly() {
-    let cluster = Cluster::threads();
-    cluster.run(&["table", "create", "t"]).ok();
-    let rows: String = (0..5000)
-        .map(|number| format!("{{\"id\":\"{number}\"}}\n"))
-        .collect();
-    cluster
-        .run_with(&["import", "--table", "t", "--key", "id", "-"], &rows)
-        .ok();
-    let mut scan = Command::new(PERCOLATOR)
-        .args(["-c", &cluster.master, "scan", "t"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    drop(scan.stdout.take());
-    let said = scan.wait_with_output().expect("it ends");
-    assert!(said.status.success(), "{said:?}");
-    assert!(said.stderr.is_empty(), "{said:?}");
 }
 
 #[test]

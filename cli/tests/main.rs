@@ -54,5 +54,6 @@ mod support;
 mod tablets;
 mod top;
 mod traces;
+mod transcripts;
 mod up;
 mod webhooks;

@@ -177,27 +177,6 @@ fn a_check_of_a_field_that_no_row_has_says_so() {
     assert!(!said.err.contains("no row"), "{said:?}");
 }
 
-#[test]
-fn making_and_deleting_tables_have_json_too() {
-    let cluster = Cluster::threads();
-    let create = ["table", "create", "t", "--split-at", "m", "-o", "json"];
-    let created = cluster.run(&create);
-    let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
-    let (created, listed) = (json(&created.ok()), json(&listed));
-    assert_eq!(created["name"], "t");
-    assert_eq!(created["tablets"].as_array().map(Vec::len), Some(2));
-    assert_eq!(created["id"], listed["id"]);
-    let tables = cluster.run_with(&["shell", "-o", "json"], "tables\n").ok();
-    assert_eq!(json(&tables)["tablets"][1]["start_row"], "m", "{tables}");
-    let deleted = cluster
-        .run(&["table", "delete", "t", "--yes", "-o", "json"])
-        .ok();
-    assert_eq!(
-        json(&deleted),
-        serde_json::json!({"name": "t", "deleted": true})
-    );
-}
-
 /// Fails if the JSON has a number that readers round to another one.
 fn assert_exact(json: &Value, from: &str) {
     match json {

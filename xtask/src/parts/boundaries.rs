@@ -42,13 +42,14 @@ enum Siblings {
 }
 
 /// Rules by folder, for the folder and those below. What tests alone need is free.
-const RULES: [(&str, Siblings); 17] = [
+const RULES: [(&str, Siblings); 18] = [
     ("protocol", Siblings::Only(&[])),
     ("wire", Siblings::Only(&["percolator-protocol"])),
     ("engine", Siblings::Only(&[])),
     ("history", Siblings::Only(&[])),
     ("hosts", Siblings::Only(&[])),
     ("transcript", Siblings::Only(&[])),
+    ("tools/kube", Siblings::Only(&[])),
     ("telemetry", Siblings::Only(&[])),
     ("register", Siblings::Only(&[])),
     // Each store's client stays in a crate of its own: servers depend on the trait.
