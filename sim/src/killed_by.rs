@@ -155,7 +155,8 @@ impl Mutation {
                 | M::OnePhaseOfAnotherLife
                 | M::BarrierNotEnforcedAtReads,
             ) => &[READS],
-            S::Rule(M::CommitTsBeforePrewrite) => &[READS, WRITERS],
+            // The client lets go of the transaction with its commit_ts, while it prewrites.
+            S::Rule(M::CommitTsBeforePrewrite) => &[READS, WRITERS, &["floors cover"]],
             // What two requests decide on one row is written over each other: locks, records, the filter, the index.
             S::Rule(M::NoLatches) => &[
                 &["one lock a cell", "nothing is overlooked"],
