@@ -5,7 +5,9 @@ use std::time::Duration;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_tablet::core::TabletCommand;
-use percolator_tablet::{MoveCall, MoveRequest, ServerIncarnation, ServerLocation};
+use percolator_tablet::{
+    MoveCall, MoveRequest, MoveResponse, ServerIncarnation, ServerLocation, Unanswered,
+};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
@@ -78,10 +80,11 @@ impl Two {
         let id = self.owner.send_as_it_is(call.request.clone().into());
         self.owner.settle();
         let answer = self.owner.answer(id).expect("an answer");
-        let response = answer.clone().try_into().expect("a move's response");
+        let response = MoveResponse::try_from(answer.clone());
+        let response = response.map_err(|refused| Unanswered::Lost(refused.to_string()));
         self.other
             .core
-            .asked(self.now, call, Ok(response), &mut self.other.replies);
+            .asked(self.now, call, response, &mut self.other.replies);
         answer
     }
 
