@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::{Cluster, PERCOLATOR, percolator};
-use serde_json::Value;
 
 /// Of time of the processor, not of the clock: once it took a minute of it, as each put looked at all before it.
 #[test]

@@ -15,7 +15,6 @@ use crate::runner::RequestError;
 use crate::runner_host::NetworkRunner;
 
 /// The master's gRPC service: each request goes to the directory that is served.
-
 pub(crate) struct Service {
     serving: Arc<NetworkServing>,
     folder: Arc<Folder>,

@@ -307,8 +307,7 @@ impl Server {
         if options.master.is_some() {
             shared.obey_master();
         }
-        let ready = is_adopted.clone();
-        let pages = pages(shown, ready, data);
+        let pages = pages(shown, is_adopted.clone(), data);
         let _endpoint = metrics.map(|listener| listener.serve(pages)).transpose()?;
         let beating = Beating {
             shared: shared.clone(),
@@ -358,11 +357,8 @@ impl Server {
         if let Some(beat) = &beat {
             heartbeat::leave(beat, folder.cluster_id(), report()).await;
         }
-        match (failed, stopped) {
-            (None, None) => Ok(()),
-            (Some(error), _) => Err(error),
-            (None, Some(why)) => Err(Error::DiskStalled(why)),
-        }
+        let failed = failed.or(stopped.map(Error::DiskStalled));
+        failed.map_or(Ok(()), Err)
     }
 }
 

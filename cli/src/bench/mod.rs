@@ -126,6 +126,7 @@ impl Figure {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one step a benchmark")]
 pub(crate) async fn run(
     cluster: &str,
     client: &Client,

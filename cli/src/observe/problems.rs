@@ -39,28 +39,7 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
     if let Err(why) = &survey.oracle
         && !is_hidden_from_here(survey)
     {
-        let nobody = "nobody gets timestamps, so no transaction begins or commits";
-        let (what, action) = match survey.servers.iter().find(|it| it.role == "oracle") {
-            Some(oracle) if oracle.alive => (
-                nobody,
-                format!(
-                    "see what the log of {} says, which the master hears: a full disk, or a clock that was set back",
-                    oracle.name
-                ),
-            ),
-            Some(oracle) => (nobody, format!("start {} again, see below", oracle.name)),
-            None => (
-                nobody,
-                "start the oracle, percolator-tso, with the master's address: none was heard of"
-                    .into(),
-            ),
-        };
-        found.push(Problem {
-            kind: "oracle",
-            about: "oracle".into(),
-            what: format!("{what}: {why}"),
-            action,
-        });
+        found.push(no_oracle(survey, why));
     }
     let missed = |it: &&Server| !it.alive && !it.drained && it.role != PROXY;
     for server in survey.servers.iter().filter(missed) {
@@ -116,6 +95,25 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
         });
     }
     found
+}
+
+fn no_oracle(survey: &Survey, why: &str) -> Problem {
+    let action = match survey.servers.iter().find(|it| it.role == "oracle") {
+        Some(oracle) if oracle.alive => format!(
+            "read the log of {}, which has reported to the master: a full disk, or a clock that was set back",
+            oracle.name
+        ),
+        Some(oracle) => format!("start {} again, see below", oracle.name),
+        None => {
+            "start the oracle, percolator-tso, with the master's address: none has reported".into()
+        }
+    };
+    Problem {
+        kind: "oracle",
+        about: "oracle".into(),
+        what: format!("nobody gets timestamps, so no transaction begins or commits: {why}"),
+        action,
+    }
 }
 
 /// What could not be looked at from here, and so may be well or not.

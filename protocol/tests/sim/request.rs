@@ -140,7 +140,6 @@ impl Request {
     }
 
     /// The script's command for it, if it has one.
-    #[expect(clippy::too_many_lines, reason = "one match over all commands")]
     pub(crate) fn command(&self) -> Option<String> {
         Some(match self {
             Self::Prewrite(txn, mutations) => prewrite(txn, mutations, None),
