@@ -480,3 +480,48 @@ impl Oracle for Service {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use percolator_protocol::election::{Member, Timing};
+    use percolator_protocol::oracle::Settings;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    /// A replica that doesn't lead wakes all that wait after each step of the election. A request that asked for the next step then
+    /// would have that taken without a pause until the successor is known.
+    #[tokio::test]
+    async fn a_request_that_waits_for_the_successor_asks_for_no_step_of_the_election() {
+        let member = Member {
+            name: "tso-0".to_owned(),
+            address: "tso-0:7400".to_owned(),
+            incarnation: 1,
+            replica: 1,
+        };
+        let replica =
+            OracleReplica::new(member, Vec::new(), Timing::default(), Settings::default());
+        let core = Granting::Replica(Box::new(replica));
+        let metrics = Metrics::new(1_000).expect("metrics");
+        let shared = Shared::new(core, Arc::new(SystemClock), metrics, None);
+        shared.succeeded_by(Successor::Awaited);
+        let shared = Arc::new(shared);
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(place.path(), "oracle", "tso-0", None).expect("its folder");
+        let service = Service::new(shared.clone(), Arc::new(folder), Duration::from_secs(60));
+        let mut waiting = pin!(service.wait(1));
+        for _ in 0..3 {
+            assert!(waiting.as_mut().now_or_never().is_none());
+            let exhausted = shared.exhausted.notified().now_or_never();
+            assert_eq!(exhausted, None, "nothing hurries the election");
+            shared.recheck_waiting();
+        }
+        let leader = NamedLeader {
+            address: "tso-1:7400".to_owned(),
+            silent_ms: 0,
+        };
+        shared.succeeded_by(Successor::Known(leader));
+        let refused = waiting.await.expect_err("another one leads");
+        assert_eq!(refused.code(), tonic::Code::Unavailable);
+    }
+}
