@@ -294,7 +294,11 @@ fn a_server_without_its_master_is_healthy_and_not_ready() {
     child.kill().expect("killed");
     child.wait().expect("ended");
     assert_eq!(answer.status, 503);
-    assert!(answer.body.contains("to which cluster"), "{}", answer.body);
+    assert!(
+        answer.body.contains("no master has accepted"),
+        "{}",
+        answer.body
+    );
     assert_eq!(healthy.status, 200);
     assert!(
         page.body.contains("\npercolator_ready 0\n"),

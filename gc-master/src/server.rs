@@ -223,7 +223,7 @@ impl Server {
                 // What is asked while it stops is still made durable.
                 tokio::select! {
                     served = &mut serving => Ok(served?),
-                    error = terms.serve(&runner, store) => {
+                    error = Box::pin(terms.serve(&runner, store)) => {
                         let _ = fail.send(());
                         serving.await?;
                         Err(error)
@@ -233,11 +233,12 @@ impl Server {
             None => {
                 let mut failure = None;
                 let stop = async {
-                    let mut part = pin!(terms.take_part().fuse());
+                    // On the heap: a future moves over the stacks of all that wait for it.
+                    let mut part = Box::pin(terms.take_part()).fuse();
                     tokio::select! {
                         () = async { shutdown.await; serving.drain().await } => {}
                         error = &mut part => failure = Some(error),
-                        error = terms.lead_terms() => failure = Some(error),
+                        error = Box::pin(terms.lead_terms()) => failure = Some(error),
                     }
                     // While connections are open: clients are sent to the next leader.
                     serving.set(None);
@@ -272,7 +273,7 @@ impl Terms {
             Err(error) => return Error::Itself(error),
         };
         tokio::select! {
-            error = runner.serve(store, candidate, &oracle) => error.into(),
+            error = Box::pin(runner.serve(store, candidate, &oracle)) => error.into(),
             never = watch_manifest(self.options.manifest.clone(), runner) => match never {},
             error = self.finds_state(runner) => error.into(),
         }

@@ -261,11 +261,11 @@ mod tests {
             "\
 cluster c1: healthy
 
-ROLE     NAME          ADDRESS          STATE
+ROLE     NAME       ADDRESS          STATE
 master   master-0   127.0.0.1:7400   up
-oracle   tso-0         127.0.0.1:7401   up
-tablet   tablet-0      127.0.0.1:7402   up
-tablet   tablet-1      127.0.0.1:7403   up
+oracle   tso-0      127.0.0.1:7401   up
+tablet   tablet-0   127.0.0.1:7402   up
+tablet   tablet-1   127.0.0.1:7403   up
 
 TABLE      STATE   TABLETS   READY   AWAY   LOST
 accounts   ready   2         2       0      0
@@ -300,8 +300,8 @@ sessions             0"
             "master   master-0   127.0.0.1:7400   up, leads in term 4, took over in 0.0 s",
             "master   master-1   127.0.0.1:7401   up, standby",
             "master   master-2   127.0.0.1:7401   down for 7 s",
-            "oracle   tso-0         127.0.0.1:7401   up, leads in term 7, took over in 3.0 s",
-            "oracle   tso-1         127.0.0.1:7401   up, standby",
+            "oracle   tso-0      127.0.0.1:7401   up, leads in term 7, took over in 3.0 s",
+            "oracle   tso-1      127.0.0.1:7401   up, standby",
         ] {
             assert!(page.lines().any(|it| it == line), "{line}: {page}");
         }
@@ -331,10 +331,10 @@ sessions             0"
             let line = page.lines().find(|it| it.starts_with("proxy "));
             line.unwrap_or_default().to_owned()
         };
-        assert_eq!(line(&survey), "proxy    proxy-0       127.0.0.1:7490   up");
+        assert_eq!(line(&survey), "proxy    proxy-0    127.0.0.1:7490   up");
         let page = super::super::metrics::Page::parse("percolator_proxy_sessions 12\n");
         survey.add_shown(&[("proxy-0".to_owned(), page)].into());
-        let expected = "proxy    proxy-0       127.0.0.1:7490   up, 12 sessions";
+        let expected = "proxy    proxy-0    127.0.0.1:7490   up, 12 sessions";
         assert_eq!(line(&survey), expected);
         assert_eq!(super::json(&survey, &[], &[])["servers"][3]["sessions"], 12);
     }
@@ -349,9 +349,9 @@ sessions             0"
         );
         for line in [
             "cluster c1: 14 things aren't well",
-            "oracle   tso-0         127.0.0.1:7401   up, no timestamp was got from here",
-            "tablet   tablet-0      127.0.0.1:7402   up, draining, has lost 1 tablets",
-            "tablet   tablet-1      127.0.0.1:7403   down for 12 s",
+            "oracle   tso-0      127.0.0.1:7401   up, no timestamp was got from here",
+            "tablet   tablet-0   127.0.0.1:7402   up, draining, has lost 1 tablets",
+            "tablet   tablet-1   127.0.0.1:7403   down for 12 s",
             "accounts   partly       2         0       1      1",
             "! tablet-1 at 127.0.0.1:7403 was not heard for 12 s; nobody can use its tablets, 1 of table accounts: `percolator tablet list` \
              shows which rows these are",
