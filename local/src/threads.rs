@@ -15,6 +15,9 @@ use crate::layout::Layout;
 use crate::planned::{PlannedServer, Role};
 use crate::running::{self, Running};
 
+/// The stack of a server as a thread: as much as the main thread of its process has.
+const STACK_BYTES: usize = 8 << 20;
+
 /// A cluster of threads.
 pub(crate) struct Threads {
     servers: Vec<Thread>,
@@ -141,6 +144,7 @@ where
     };
     let thread = std::thread::Builder::new()
         .name(planned.server.clone())
+        .stack_size(STACK_BYTES)
         .spawn(move || {
             let stop: Stop = Box::pin(async move {
                 // An error means that the cluster is gone: that stops it as well.
