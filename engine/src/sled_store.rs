@@ -51,6 +51,9 @@ const WRITTEN_PER_BYTE: u64 = 4;
 /// Free space below which nothing is brought into sled, in bytes: its buffers, and what it writes in the
 /// background, when it moves pages.
 const ROOM_BYTES: u64 = 8 << 20;
+/// Free space below which sled isn't flushed, in bytes: what it holds back, and the trees of its own that a new one has. Less
+/// than the above, so that what was brought into it can become durable, and then leave the log.
+const FLUSH_ROOM_BYTES: u64 = 2 << 20;
 
 /// sled's file of pages.
 pub(crate) const FILE: &str = "db";
@@ -132,6 +135,18 @@ impl SledStore {
                 Ok(value.into())
             }
             _ => Err(self.damaged(name)),
+        }
+    }
+
+    fn check_free(&self, needed_bytes: u64, reserve_bytes: u64) -> Result<(), Error> {
+        match free_bytes(&self.path) {
+            Ok(free) if free < needed_bytes.saturating_add(reserve_bytes) => Err(Error::Full {
+                path: self.path.clone(),
+                needed_bytes,
+                reserve_bytes,
+            }),
+            // A disk that doesn't know reports an error when it is written to.
+            _ => Ok(()),
         }
     }
 
@@ -362,16 +377,7 @@ impl Store for SledStore {
 
     /// A write that finds no room leaves sled refusing everything until it is opened anew.
     fn check_room(&self, bytes: usize) -> Result<(), Error> {
-        let needed_bytes = (bytes as u64).saturating_mul(WRITTEN_PER_BYTE);
-        match free_bytes(&self.path) {
-            Ok(free) if free < needed_bytes.saturating_add(ROOM_BYTES) => Err(Error::Full {
-                path: self.path.clone(),
-                needed_bytes,
-                reserve_bytes: ROOM_BYTES,
-            }),
-            // A disk that doesn't know reports an error when it is written to.
-            _ => Ok(()),
-        }
+        self.check_free((bytes as u64).saturating_mul(WRITTEN_PER_BYTE), ROOM_BYTES)
     }
 
     fn apply(&self, group: &[Batch]) -> Result<(), Error> {
@@ -394,7 +400,9 @@ impl Store for SledStore {
         self.db.flush().map(drop).map_err(self.fail())
     }
 
+    /// Without room it isn't tried: also where nothing was applied, a new store has something to write.
     fn checkpoint(&self, _rest: StepHook<'_>) -> Result<Checkpoint, Error> {
+        self.check_free(0, FLUSH_ROOM_BYTES)?;
         self.db.flush().map_err(self.fail())?;
         self.sync_files()
             .map_err(Error::io("sync sled's files in", &self.path))?;

@@ -1,9 +1,12 @@
 //! A real file system that is full: a small tmpfs, where this may be mounted.
 
-use std::fs;
+use std::{fs, ops::ControlFlow};
 
 use crate::common::tmpfs::Tmpfs;
-use percolator_engine::{Batch, Column, Engine, EngineKind, Error, Options, open};
+use percolator_engine::{
+    Batch, Checkpoint, Column, Engine, EngineKind, Error, Options, RedbStore, SledStore, Store,
+    open,
+};
 
 const MIB: usize = 1 << 20;
 const ON_DISK: [EngineKind; 2] = [EngineKind::Redb, EngineKind::Sled];
@@ -144,6 +147,35 @@ fn filled_by_somebody_else_and_then_room_again() {
             engine.commit(&[batch(i)]).expect("a commit");
         }
         assert!((0..1000).all(|i| is_there(&*engine, i)));
+    }
+}
+
+/// An engine asks for a checkpoint when it is opened, which may come after somebody has filled the volume: a store that was
+/// made just now isn't on the device yet, though nothing was brought into it.
+#[test]
+fn filled_by_somebody_else_before_the_first_checkpoint() {
+    const CACHE_BYTES: u64 = 1 << 20;
+    let stores: [fn(&std::path::Path) -> Result<Box<dyn Store>, Error>; 2] = [
+        |path| Ok(Box::new(RedbStore::open(path, CACHE_BYTES)?)),
+        |path| Ok(Box::new(SledStore::open(path, CACHE_BYTES)?)),
+    ];
+    for open_store in stores {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some(mounted) = Tmpfs::mount(folder.path(), "96m") else {
+            return;
+        };
+        let store = open_store(&mounted.0.join("store")).expect("a store");
+        mounted.leave(0);
+        let checkpoint = || store.checkpoint(&|_| ControlFlow::Continue(()));
+        for _ in 0..3 {
+            let refused = checkpoint();
+            assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+        }
+        mounted.make_room();
+        store.apply(&[batch(0)]).expect("applied");
+        assert_eq!(checkpoint().expect("made"), Checkpoint::Durable);
+        let found = store.get(Column::Data, &0_u32.to_be_bytes());
+        assert!(found.expect("a get").is_some());
     }
 }
 
