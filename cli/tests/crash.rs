@@ -50,7 +50,8 @@ impl Bank {
     /// Stops it, when it goes on after all that happened. The sum is right, what its clients were answered is what is there, and
     /// snapshot isolation explains what they read.
     fn answers_hold(mut self, cluster: &Cluster) {
-        self.wait_for(20);
+        // Undisturbed for as long as before: transactions whose outcome is unknown leave reads that may be of them.
+        self.wait_for(1_000);
         stop_bank(self.child);
         let found = cluster.bank_holds(&["--accounts", ACCOUNTS], &self.ledger);
         assert!(found["committed"].as_u64() > Some(100), "{found}");
@@ -60,11 +61,9 @@ impl Bank {
         let number = |name: &str| found[name].as_u64().expect("a number");
         assert!(number("committed") > 100, "{found}");
         // A balance comes again and again, so without timestamps these reads say little; with them, nearly all do: of
-        // 8,670 transactions 202 did not, so a tenth of them is a sign that timestamps aren't used. One whose outcome is unknown
-        // leaves reads that may be of it.
+        // 8,670 transactions 202 did not, so a tenth of them is a sign that timestamps aren't used.
         let ambiguous = number("ambiguous_reads_by_timestamps");
-        let explained = number("committed") / 10 + number("unknown");
-        assert!(ambiguous < explained, "{found}");
+        assert!(ambiguous < number("committed") / 10, "{found}");
     }
 }
 
