@@ -161,7 +161,7 @@ pub(crate) struct TabletJson<'a> {
     epoch: u64,
     server: &'a str,
     server_alive: bool,
-    /// `None`: the server was not heard since this master leads.
+    /// `None`: the server was silent since this master leads.
     server_silent_ms: Option<u64>,
     /// The server is there, and doesn't have it any more.
     lost: bool,
@@ -478,7 +478,7 @@ pub(crate) fn server(tablet: &Tablet, lost: &LostTablets) -> String {
         (true, _) if lost.contains(&tablet.id) => ", which has lost it".to_owned(),
         (true, _) => String::new(),
         (false, Some(silence)) => format!(", away for {} s", silence.as_secs()),
-        (false, None) => ", not heard since this master leads".to_owned(),
+        (false, None) => ", silent since this master leads".to_owned(),
     };
     format!("{}{away}{moving}", tablet.server)
 }

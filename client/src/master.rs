@@ -409,7 +409,7 @@ mod tests {
 
     /// A client without an oracle waits a second for a master that stands still.
     #[tokio::test]
-    async fn a_master_that_was_in_flight_is_not_asked_again() {
+    async fn a_master_that_was_given_up_is_not_asked_again() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = silent.local_addr().unwrap().to_string();
         let master = Master::new(&format!("{address},127.0.0.1:1")).unwrap();

@@ -43,7 +43,7 @@ const LOAD_LAG: Duration = Duration::from_secs(20);
 pub(crate) struct Balancer {
     /// Moves that the master has begun, by tablet.
     moves: BTreeMap<u64, MoveUnderWay>,
-    /// Tablets that are left where they are until then, unless their server is drained.
+    /// Tablets that are left where they are until then, unless their server is being drained.
     rests: BTreeMap<u64, Duration>,
     /// Servers that have refused a tablet, which is not offered there again until then: another one may get it.
     refusals: BTreeMap<(u64, String), Duration>,
@@ -77,7 +77,7 @@ struct MoveUnderWay {
 }
 
 impl Balancer {
-    /// The tablet was moved by a person, or by the master: it stays for a while, unless its server is drained.
+    /// The tablet was moved by a person, or by the master: it stays for a while, unless its server is being drained.
     fn moved(&mut self, now: Duration, tablet: u64) {
         self.rests.insert(tablet, now + MOVED_REST);
     }
@@ -204,7 +204,7 @@ impl Directory {
         }
     }
 
-    /// Whether the server is drained and has a tablet that no other server has room for.
+    /// Whether the server is being drained and has a tablet that no other server has room for.
     pub(crate) fn is_without_room(&self, server: &str) -> bool {
         self.balancer.without_room.contains(server)
     }

@@ -109,7 +109,7 @@ impl Default for Settings {
 pub struct DirectoryStats {
     /// Causes of commands that were not carried out.
     pub failures: usize,
-    /// Servers that were reply.
+    /// Servers that have sent a heartbeat, and are not silent.
     pub live_servers: usize,
     /// Tablets that are known.
     pub tablets: usize,
@@ -418,7 +418,7 @@ impl Directory {
         }
     }
 
-    /// When tablets may be placed: by then, every server that is up was reply.
+    /// When tablets may be placed: by then, every server that is up has sent a heartbeat.
     pub(crate) fn check_settled(&self, now: Duration) -> Result<(), Refusal> {
         let state = self.state()?;
         let until = self.settled_at();
@@ -428,7 +428,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Until then, servers that are up may not have been reply.
+    /// Until then, servers that are up may not have sent a heartbeat.
     pub(crate) fn settled_at(&self) -> Duration {
         if self.awaits_others {
             self.known_since + self.heartbeat_timeout()
@@ -479,7 +479,7 @@ impl Directory {
                 }
                 return;
             }
-            // It stays so while its owners were not reply.
+            // It stays so while its owners send no heartbeat.
             TableState::Ready => return,
             TableState::Creating => self.tablets.is_complete(id),
         };

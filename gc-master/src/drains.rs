@@ -76,7 +76,7 @@ impl Directory {
         }
     }
 
-    /// After a heartbeat: whether a server that is drained has no tablets left. Durable, as it may be gone when a later master is
+    /// After a heartbeat: whether a server that is being drained has no tablets left. Durable, as it may be gone when a later master is
     /// asked. `knows_drain`: the server has confirmed that it gets none any more. An earlier list may omit a tablet that it
     /// has got since.
     pub(crate) fn note_drained(&mut self, server: &str, knows_drain: bool) {
@@ -125,7 +125,7 @@ impl Directory {
         })
     }
 
-    /// Whether the server is to have no tablets: it is drained, or about to end.
+    /// Whether the server is to have no tablets: it is being drained, or about to end.
     pub(crate) fn drains(&self, server: &str) -> bool {
         let state = self.state.as_ref();
         state.is_some_and(|state| state.is_draining(server)) || self.empties(server)

@@ -65,7 +65,7 @@ pub struct Heartbeat {
     pub sizes: Option<Vec<Amount>>,
     /// The loads of its tablets. `None`: unchanged.
     pub loads: Option<Vec<Amount>>,
-    /// It knows that it is drained, and gets no tablet since then.
+    /// It knows that it is being drained, and gets no tablet since then.
     pub draining: bool,
     /// It is stopping, and waits until others have its tablets.
     pub stopping: bool,

@@ -28,7 +28,7 @@ pub(crate) struct Facts {
     pub(crate) down_by_owner: Counts<String>,
     /// Tablets that servers are getting from others.
     pub(crate) tablets_moving: i64,
-    /// Tablets of servers that are drained.
+    /// Tablets of servers that are being drained.
     pub(crate) tablets_to_drain: i64,
     /// Tablets, by their table's name.
     pub(crate) by_table: Counts<String>,

@@ -230,12 +230,12 @@ pub struct Server {
     /// The register that an oracle shares with others: only they may serve beside it. 0: it is alone.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub oracle_register: u64,
-    /// Of a tablet server: whether it is drained.
+    /// Of a tablet server: whether it is to lose its tablets, or has.
     #[serde(default, skip_serializing_if = "Drain::is_off")]
     pub drain: Drain,
 }
 
-/// Whether a tablet server is drained.
+/// Whether a tablet server is to lose its tablets, or has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Drain {
@@ -419,13 +419,13 @@ impl DirectoryState {
         servers.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Whether this server is drained.
+    /// Whether this server is to have no tablets, or has none since.
     pub(crate) fn is_draining(&self, server: &str) -> bool {
         let known = self.servers.get(server);
         known.is_some_and(|known| known.drain != Drain::Off)
     }
 
-    /// The servers that are drained.
+    /// The servers that are to have no tablets, or have none since.
     pub(crate) fn draining_servers(&self) -> impl Iterator<Item = &str> {
         let servers = self.servers.iter();
         let drained = servers.filter(|(_, known)| known.drain != Drain::Off);

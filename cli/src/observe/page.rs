@@ -103,7 +103,7 @@ pub(crate) fn state(survey: &Survey, server: &Server) -> String {
     let mut state = match (server.alive, server.silence) {
         (true, _) => "up".to_owned(),
         (false, Some(silence)) => format!("down for {} s", silence.as_secs()),
-        (false, None) => "not heard since this master leads".to_owned(),
+        (false, None) => "silent since this master leads".to_owned(),
     };
     if server.drained {
         state += ", drained";

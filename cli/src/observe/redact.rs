@@ -121,9 +121,9 @@ mod tests {
                 ),
             ),
             (
-                r#"{"message":"tablet-0 has not carried out a command for tablet 1, it is asked again: rows secret","target":"percolator_gc_master::runner"}"#,
+                r#"{"message":"tablet-0 has not carried out a command for tablet 1, it is asked again: rows secret","target":"percolator_gc_master::runner_host"}"#,
                 Some(
-                    r#"{"message":"tablet-0 has not carried out a command for tablet 1, it is asked again: [left out]","target":"percolator_gc_master::runner"}"#,
+                    r#"{"message":"tablet-0 has not carried out a command for tablet 1, it is asked again: [left out]","target":"percolator_gc_master::runner_host"}"#,
                 ),
             ),
             (

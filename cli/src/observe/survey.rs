@@ -55,7 +55,7 @@ pub(crate) struct Server {
     pub(crate) leads_term: u64,
     /// Of an oracle: how long its last takeover from another one took.
     pub(crate) takeover: Option<Duration>,
-    /// `None`: not heard since this master leads.
+    /// `None`: silent since this master leads.
     pub(crate) silence: Option<Duration>,
     /// Tablets that it had, and has no more.
     pub(crate) lost: BTreeSet<u64>,

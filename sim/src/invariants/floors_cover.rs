@@ -1,6 +1,7 @@
 //! A client never asks its master for a lease at a floor above a transaction that is open, or whose prewrites are not all in place,
 //! and never gives its lease back under one (`client/src/session/`). Only transactions that began below the barrier that the client knows hold
-//! nothing: they are refused anyway. "Leases hold" notices such a floor only when collection passes it and the transaction reads on.
+//! nothing: they are refused anyway. Not held either: a transaction between commit() and its first prewrite, and those of `transact`
+//! and of observer workers, which the workloads don't see begin. "Leases hold" notices such a floor only when collection passes it and the transaction reads on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -153,7 +153,7 @@ impl Core {
         arriving.next_call(now, &self.state.me, resolved_ts)
     }
 
-    /// Sets whether this server is drained, and gets no tablets.
+    /// Sets whether this server is being drained, and gets no tablets.
     pub fn drain(&mut self, draining: bool) {
         self.state.draining = draining;
     }
