@@ -53,8 +53,7 @@ impl Service {
         F: Future<Output = Result<R, RequestError>>,
     {
         self.check_cluster(request.metadata())?;
-        let runner = self.serving.runner()?;
-        Ok(Response::new(answer(runner, request.into_inner()).await?))
+        respond(self.serving.runner()?, request, answer).await
     }
 
     /// Answers a request that may wait for tablet servers. It stays with the directory that it began with: another one is of another
@@ -69,7 +68,7 @@ impl Service {
     {
         self.check_cluster(request.metadata())?;
         let (runner, _waiting) = self.serving.runner_to_wait()?;
-        Ok(Response::new(answer(runner, request.into_inner()).await?))
+        respond(runner, request, answer).await
     }
 
     /// Adds what the directory doesn't know of the masters themselves.
@@ -82,6 +81,17 @@ impl Service {
             response.master_takeover_ms = host.last_takeover().map(millis);
         }
     }
+}
+
+async fn respond<Q, R, F>(
+    runner: Arc<NetworkRunner>,
+    request: Request<Q>,
+    answer: impl FnOnce(Arc<NetworkRunner>, Q) -> F,
+) -> Result<Response<R>, Status>
+where
+    F: Future<Output = Result<R, RequestError>>,
+{
+    Ok(Response::new(answer(runner, request.into_inner()).await?))
 }
 
 #[tonic::async_trait]
