@@ -8,8 +8,6 @@ use percolator_transcript::{Environment, Shell, check};
 
 use crate::support::{Cluster, PERCOLATOR};
 
-const PAGES: [&str; 4] = ["bounds", "cells", "shell", "tables"];
-
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts")
 }
@@ -29,24 +27,24 @@ fn page(name: &str) {
     }
 }
 
-#[test]
-fn arguments_out_of_bounds() {
-    page("bounds");
+macro_rules! pages {
+    ($($test:ident: $page:literal),+ $(,)?) => {
+        const PAGES: &[&str] = &[$($page),+];
+
+        $(
+            #[test]
+            fn $test() {
+                page($page);
+            }
+        )+
+    };
 }
 
-#[test]
-fn cells() {
-    page("cells");
-}
-
-#[test]
-fn the_shell() {
-    page("shell");
-}
-
-#[test]
-fn tables_and_tablets() {
-    page("tables");
+pages! {
+    arguments_out_of_bounds: "bounds",
+    cells: "cells",
+    the_shell: "shell",
+    tables_and_tablets: "tables",
 }
 
 #[test]
@@ -57,5 +55,5 @@ fn every_page_is_run() {
         name.to_string_lossy().into_owned()
     });
     let pages: BTreeSet<String> = pages.collect();
-    assert_eq!(pages, PAGES.map(str::to_owned).into());
+    assert_eq!(pages, PAGES.iter().map(|&page| page.to_owned()).collect());
 }
