@@ -51,8 +51,9 @@ Examples:
   cargo xtask soak mutants 'protocol/src/**' --shard 0/8
                                        an eighth of those in this code
   cargo xtask soak --patches bugs/     bugs that you have written, a patch each: what kills them?
-  cargo xtask soak --upgrade-from HEAD~100
-                                       the operator and a cluster of this commit become those of this checkout
+  cargo xtask soak --upgrade-from HEAD~10
+                                       the operator and a cluster of this commit become those of this checkout; the commit is not
+                                       from before the role `master` was called so
 
 The report has one JSON object a line for each step: the commit, the step, when it began, how long it took, what was run,
 which tests were skipped and, if it failed, how. With CI=true it ends with a failure also when anything was skipped. It grows from run to run, so that weeks can be compared:

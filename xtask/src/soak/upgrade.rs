@@ -17,6 +17,9 @@ use crate::{
     parts::e2e::{self, E2eArgs, OLDER, OlderRelease},
 };
 
+/// A value of the chart that was renamed last, together with the roles of a cluster's spec.
+const LAST_RENAMED: &str = "unschedulableTimeout";
+
 /// Builds what was at a commit, and runs the test of an upgrade from it. Gives what was run.
 pub(super) fn run(context: &Context, commit: &str) -> anyhow::Result<StepResult> {
     if let Some(why) = kube::programs::why_not(context.root(), Release::Usual) {
@@ -52,6 +55,8 @@ fn build(context: &Context, commit: &str) -> anyhow::Result<OlderRelease> {
         unpack(context, name.trim(), &folder)?;
         fs::write(&which, name.trim())?;
     }
+    let chart = tree.join("charts/percolator-operator");
+    check_names(commit, &chart)?;
     let target = folder.join("target");
     Cmd::cargo()
         .args(["build", "--locked", "--workspace", "--bins"])
@@ -63,8 +68,24 @@ fn build(context: &Context, commit: &str) -> anyhow::Result<OlderRelease> {
         .run()?;
     Ok(OlderRelease {
         programs: target.join("debug"),
-        chart: tree.join("charts/percolator-operator"),
+        chart,
     })
+}
+
+/// A commit from before fields were given the names that they have: clusters of it can't be brought up to date, and the test's
+/// manifest is refused.
+fn check_names(commit: &str, chart: &Path) -> anyhow::Result<()> {
+    let values = chart.join("values.yaml");
+    let read = fs::read_to_string(&values);
+    let read = read.with_context(|| format!("{commit} has no {}", values.display()))?;
+    if read.contains(LAST_RENAMED) {
+        return Ok(());
+    }
+    anyhow::bail!(
+        "{commit} is from before the renaming of fields (its chart has no {LAST_RENAMED}): its clusters have to be made anew; \
+         `git log --reverse -S{LAST_RENAMED} -- charts/percolator-operator/values.yaml` begins with the oldest commit that can be \
+         taken"
+    )
 }
 
 /// Puts the files of a commit into the folder's `tree`, in place of those of another one.
@@ -86,4 +107,22 @@ fn unpack(context: &Context, commit: &str, folder: &Path) -> anyhow::Result<()> 
         .run()?;
     fs::remove_file(archive)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_from_before_the_renaming_is_refused_before_it_is_built() {
+        let chart = tempfile::tempdir().expect("a folder");
+        let check = |values: &str| {
+            fs::write(chart.path().join("values.yaml"), values).expect("written");
+            check_names("HEAD~900", chart.path())
+        };
+        check("unschedulableTimeout: 5m\n").expect("it can be taken");
+        let refused = check("unschedulableGrace: 5m\n").expect_err("too old");
+        let refused = refused.to_string();
+        assert!(refused.starts_with("HEAD~900 is from before"), "{refused}");
+    }
 }
