@@ -20,8 +20,10 @@ pub enum Granting {
 pub enum Reply {
     /// Timestamps.
     Granted(Granted),
-    /// Ask again when a limit is durable.
+    /// Ask again when a limit is durable, which is urgent now.
     Wait,
+    /// Ask again when the term that has begun is in this oracle's own folder: nothing makes that faster.
+    Begins,
     /// Another oracle leads: this one, if that is known.
     NotLeader(Option<NamedLeader>),
     /// This oracle leads, and its right has ended.
@@ -54,7 +56,7 @@ impl Granting {
             Self::Replica(replica) => Ok(match replica.request(now, count) {
                 RequestOutcome::Granted(granted) => Reply::Granted(granted),
                 RequestOutcome::Wait => Reply::Wait,
-                RequestOutcome::NotLeader { .. } if replica.begins() => Reply::Wait,
+                RequestOutcome::NotLeader { .. } if replica.begins() => Reply::Begins,
                 RequestOutcome::NotLeader { .. } if replica.role() == RoleKind::Leader => {
                     Reply::RightEnded
                 }

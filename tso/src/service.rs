@@ -377,11 +377,12 @@ impl Service {
                 count: granted.count,
             })),
             Ok(Reply::Wait) => {
-                // Only a leader's limit is hurried: a replica that doesn't lead wakes all that wait after each step of the election,
-                // and would take that step again and again.
+                // Only a leader's limit is hurried: a replica that doesn't lead, or not yet, wakes all that wait after each step of
+                // the election, and would take that step again and again.
                 self.shared.exhausted.notify_one();
                 Ok(None)
             }
+            Ok(Reply::Begins) => Ok(None),
             Ok(Reply::NotLeader(leader)) => match self.shared.leader(leader) {
                 None => Ok(None),
                 Some(leader) => {
@@ -483,16 +484,13 @@ impl Oracle for Service {
 
 #[cfg(test)]
 mod tests {
-    use percolator_protocol::election::{Member, Timing};
+    use percolator_protocol::election::{Command, Member, SwapResult, Timing};
     use percolator_protocol::oracle::Settings;
 
     use super::*;
     use crate::clock::SystemClock;
 
-    /// A replica that doesn't lead wakes all that wait after each step of the election. A request that asked for the next step then
-    /// would have that taken without a pause until the successor is known.
-    #[tokio::test]
-    async fn a_request_that_waits_for_the_successor_asks_for_no_step_of_the_election() {
+    fn shared() -> Arc<Shared> {
         let member = Member {
             name: "tso-0".to_owned(),
             address: "tso-0:7400".to_owned(),
@@ -503,19 +501,36 @@ mod tests {
             OracleReplica::new(member, Vec::new(), Timing::default(), Settings::default());
         let core = Granting::Replica(Box::new(replica));
         let metrics = Metrics::new(1_000).expect("metrics");
-        let shared = Shared::new(core, Arc::new(SystemClock), metrics, None);
-        shared.succeeded_by(Successor::Awaited);
-        let shared = Arc::new(shared);
-        let place = tempfile::tempdir().expect("a folder");
-        let folder = Folder::open(place.path(), "oracle", "tso-0", None).expect("its folder");
-        let service = Service::new(shared.clone(), Arc::new(folder), Duration::from_secs(60));
-        let mut waiting = pin!(service.wait(1));
+        Arc::new(Shared::new(core, Arc::new(SystemClock), metrics, None))
+    }
+
+    /// A request waits, and however often it is woken, it asks for no step of the election: a replica that doesn't lead wakes all
+    /// that wait after each step, and would take the next one without a pause.
+    fn waits_without_hurry(
+        shared: &Shared,
+        mut waiting: Pin<&mut impl Future<Output = Result<TimestampsResponse, Status>>>,
+    ) {
         for _ in 0..3 {
             assert!(waiting.as_mut().now_or_never().is_none());
             let exhausted = shared.exhausted.notified().now_or_never();
             assert_eq!(exhausted, None, "nothing hurries the election");
             shared.recheck_waiting();
         }
+    }
+
+    fn service(shared: &Arc<Shared>, place: &tempfile::TempDir) -> Service {
+        let folder = Folder::open(place.path(), "oracle", "tso-0", None).expect("its folder");
+        Service::new(shared.clone(), Arc::new(folder), Duration::from_secs(60))
+    }
+
+    #[tokio::test]
+    async fn a_request_that_waits_for_the_successor_asks_for_no_step_of_the_election() {
+        let shared = shared();
+        shared.succeeded_by(Successor::Awaited);
+        let place = tempfile::tempdir().expect("a folder");
+        let service = service(&shared, &place);
+        let mut waiting = pin!(service.wait(1));
+        waits_without_hurry(&shared, waiting.as_mut());
         let leader = NamedLeader {
             address: "tso-1:7400".to_owned(),
             silent_ms: 0,
@@ -523,5 +538,37 @@ mod tests {
         shared.succeeded_by(Successor::Known(leader));
         let refused = waiting.await.expect_err("another one leads");
         assert_eq!(refused.code(), tonic::Code::Unavailable);
+    }
+
+    /// While the disk of one that takes over hangs.
+    #[tokio::test]
+    async fn a_request_that_waits_for_the_term_in_the_folder_asks_for_no_step_of_the_election() {
+        let shared = shared();
+        shared.replica(|replica, now| {
+            let taken_over = (0..100).any(|tenths| {
+                let mono_ms = now.mono_ms + 100 * tenths;
+                let now = Now { mono_ms, ..now };
+                match replica.poll(now) {
+                    None => return false,
+                    Some(Command::Load) => replica.loaded(now, Ok(None)),
+                    Some(Command::Swap { .. }) => {
+                        replica.swapped(now, SwapResult::Done(1));
+                    }
+                }
+                replica.begins()
+            });
+            assert!(taken_over, "{:?}", replica.role());
+        });
+        let place = tempfile::tempdir().expect("a folder");
+        let service = service(&shared, &place);
+        let mut waiting = pin!(service.wait(1));
+        waits_without_hurry(&shared, waiting.as_mut());
+        shared.replica(|replica, now| {
+            let record = replica.record();
+            replica.kept(now, &record);
+        });
+        shared.recheck_waiting();
+        let granted = waiting.await.expect("it leads");
+        assert_eq!(granted.count, 1);
     }
 }

@@ -422,6 +422,10 @@ impl Oracle {
                 running.state.lock().waiting.push((caller, count));
                 true
             }
+            Ok(Reply::Begins) => {
+                running.state.lock().waiting.push((caller, count));
+                false
+            }
             Ok(Reply::NotLeader(leader)) => {
                 world.reply(self.node, caller, Answer::NotLeader(leader));
                 false
