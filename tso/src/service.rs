@@ -484,21 +484,27 @@ impl Oracle for Service {
 
 #[cfg(test)]
 mod tests {
-    use percolator_protocol::election::{Command, Member, SwapResult, Timing};
+    use percolator_protocol::election::{
+        Command, Leadership, Member, Peer, StoredLeadership, SwapName, SwapResult, Timing,
+    };
     use percolator_protocol::oracle::Settings;
+    use percolator_protocol::types::Timestamp;
 
     use super::*;
     use crate::clock::SystemClock;
 
+    fn member(name: &str, incarnation: u64) -> Member {
+        Member {
+            name: name.to_owned(),
+            address: format!("{name}:7400"),
+            incarnation,
+            replica: incarnation,
+        }
+    }
+
     fn shared() -> Arc<Shared> {
-        let member = Member {
-            name: "tso-0".to_owned(),
-            address: "tso-0:7400".to_owned(),
-            incarnation: 1,
-            replica: 1,
-        };
-        let replica =
-            OracleReplica::new(member, Vec::new(), Timing::default(), Settings::default());
+        let (member, timing) = (member("tso-0", 1), Timing::default());
+        let replica = OracleReplica::new(member, Vec::new(), timing, Settings::default());
         let core = Granting::Replica(Box::new(replica));
         let metrics = Metrics::new(1_000).expect("metrics");
         Arc::new(Shared::new(core, Arc::new(SystemClock), metrics, None))
@@ -544,20 +550,36 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_waits_for_the_term_in_the_folder_asks_for_no_step_of_the_election() {
         let shared = shared();
+        // The leader of before, which had this one's promise and is silent.
+        let value = Leadership {
+            term: 3,
+            limit: Timestamp::from_millis(SystemClock.now().unix_ms),
+            register: 7,
+            holder: Some(member("tso-1", 2)),
+            promisers: vec![Peer {
+                replica: 1,
+                address: "tso-0:7400".to_owned(),
+            }],
+            swap: SwapName {
+                incarnation: 2,
+                sequence: 4,
+            },
+        };
+        let stored = StoredLeadership { version: 9, value };
         shared.replica(|replica, now| {
-            let taken_over = (0..100).any(|tenths| {
+            let taken_over = (0..300).any(|tenths| {
                 let mono_ms = now.mono_ms + 100 * tenths;
                 let now = Now { mono_ms, ..now };
                 match replica.poll(now) {
                     None => return false,
-                    Some(Command::Load) => replica.loaded(now, Ok(None)),
+                    Some(Command::Load) => replica.loaded(now, Ok(Some(stored.clone()))),
                     Some(Command::Swap { .. }) => {
-                        replica.swapped(now, SwapResult::Done(1));
+                        replica.swapped(now, SwapResult::Done(10));
                     }
                 }
                 replica.begins()
             });
-            assert!(taken_over, "{:?}", replica.role());
+            assert!(taken_over, "{:?}: {:?}", replica.role(), replica.blocked());
         });
         let place = tempfile::tempdir().expect("a folder");
         let service = service(&shared, &place);
