@@ -154,8 +154,9 @@ fn filled_by_somebody_else_and_then_room_again() {
 /// made just now isn't on the device yet, though nothing was brought into it.
 #[test]
 fn filled_by_somebody_else_before_the_first_checkpoint() {
+    type OpenStore = fn(&std::path::Path) -> Result<Box<dyn Store>, Error>;
     const CACHE_BYTES: u64 = 1 << 20;
-    let stores: [fn(&std::path::Path) -> Result<Box<dyn Store>, Error>; 2] = [
+    let stores: [OpenStore; 2] = [
         |path| Ok(Box::new(RedbStore::open(path, CACHE_BYTES)?)),
         |path| Ok(Box::new(SledStore::open(path, CACHE_BYTES)?)),
     ];
