@@ -49,9 +49,10 @@ impl Clock {
         }
     }
 
-    /// How much of the world's time passes while this clock counts so much.
+    /// How much of the world's time passes while this clock counts so much, rounded up: who sleeps until a time doesn't wake up before
+    /// it again and again.
     pub fn world_us(&self, own_us: u64) -> u64 {
-        own_us * RIGHT / self.pace.max(1)
+        (own_us * RIGHT).div_ceil(self.pace.max(1))
     }
 
     /// From now on the clocks go at this pace, in thousandths of the right one.

@@ -39,6 +39,9 @@ pub type TimerKey = (u64, u64);
 /// The world outside: its tasks are no process'.
 pub const NOBODY: NodeId = 0;
 
+/// So many steps of tasks happen at one time at most. More are a loop that waits for nothing.
+const STEPS_AT_ONCE: u32 = 200_000;
+
 /// Why a run has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -413,7 +416,8 @@ impl World {
 
     /// Waits, by a process' monotonic clock.
     pub fn sleep_on(self: &Arc<Self>, node: NodeId, duration: Duration) -> Sleep {
-        let own_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4096);
+        let own_us = duration.as_nanos().div_ceil(1_000);
+        let own_us = u64::try_from(own_us).unwrap_or(u64::MAX / 4096);
         self.sleep(Duration::from_micros(
             self.clock(node, |clock, _| clock.world_us(own_us)),
         ))
@@ -422,9 +426,14 @@ impl World {
     /// Runs until `until` is true, the run has failed, or the time is over; whether `until` was.
     pub fn run(self: &Arc<Self>, end: Duration, until: impl Fn() -> bool) -> bool {
         let end_us = u64::try_from(end.as_micros()).unwrap_or(u64::MAX);
+        let (mut at_us, mut steps) = (self.now_us(), 0);
         loop {
             while let Some(task) = self.next_ready() {
                 self.poll(task);
+                steps += 1;
+                if steps > STEPS_AT_ONCE {
+                    self.fail_as_busy(task);
+                }
                 if self.inner.lock().failure.is_some() {
                     return false;
                 }
@@ -445,6 +454,9 @@ impl World {
                     return false;
                 };
                 inner.now_us = at;
+                if at > at_us {
+                    (at_us, steps) = (at, 0);
+                }
                 timer
             };
             match timer {
@@ -455,6 +467,16 @@ impl World {
                 return false;
             }
         }
+    }
+
+    fn fail_as_busy(&self, task: u64) {
+        let name = {
+            let inner = self.inner.lock();
+            let node = inner.tasks.get(&task).map_or(NOBODY, |task| task.node);
+            inner.nodes[node].name.clone()
+        };
+        let why = format!("{STEPS_AT_ONCE} steps happened at one time, the last one in {name}");
+        self.fail("time goes on", why);
     }
 
     /// Ends everything: what is left holds the world, and would keep it.
@@ -580,5 +602,58 @@ impl Drop for Sleep {
         if let Some(key) = self.timer {
             self.world.call_off(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::trace::Keep;
+
+    fn world() -> Arc<World> {
+        let (plan, network) = (Plan::new(1), Network::new(Rng::new(1, "network")));
+        World::new(&plan, network, Trace::new(Keep::Nothing), Arc::default())
+    }
+
+    #[test]
+    fn who_sleeps_until_a_time_is_awake_once_it_has_come() {
+        for pace in [1, 333, 700, 999, 1_000, 1_001, 1_900] {
+            let world = world();
+            world.clock(NOBODY, |clock, now_us| clock.set_pace(now_us, pace));
+            let (sleeping, naps) = (world.clone(), Arc::new(Mutex::new(0)));
+            let counted = naps.clone();
+            let sleep = async move {
+                let until = Duration::from_nanos(77_500);
+                while sleeping.mono(NOBODY) < until {
+                    *counted.lock() += 1;
+                    let left = until.saturating_sub(sleeping.mono(NOBODY));
+                    sleeping.sleep_on(NOBODY, left).await;
+                }
+            };
+            world.spawn(NOBODY, sleep.boxed());
+            world.run(Duration::from_secs(1), || false);
+            assert_eq!(world.failure(), None, "at a pace of {pace}");
+            assert!((1..=2).contains(&*naps.lock()), "at a pace of {pace}");
+            world.end();
+        }
+    }
+
+    #[test]
+    fn a_task_that_waits_for_nothing_fails_the_run() {
+        let world = world();
+        let busy = world.clone();
+        let nap = async move {
+            loop {
+                busy.sleep(Duration::ZERO).await;
+            }
+        };
+        world.spawn(NOBODY, nap.boxed());
+        world.run(Duration::from_secs(1), || false);
+        let failure = world.failure().expect("a failure");
+        assert_eq!(failure.invariant, "time goes on");
+        assert!(failure.detail.ends_with("the last one in world"));
+        world.end();
     }
 }
