@@ -111,8 +111,12 @@ fn stays_led(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         oracle.zip(master)
     };
     let bound = LEADER_MARGIN + 2 * replicas.takeover();
-    // A swap whose outcome is unknown since the faults may turn out to be none, so that its leader gives up.
-    let is_settled = || !cluster.masters.iter().any(|master| master.is_ahead());
+    // A swap whose outcome is unknown since the faults may turn out to be none, so that its leader gives up. A leader that was asked
+    // to end serves until it is drained, and then ends.
+    let is_settled = || {
+        let mut masters = cluster.masters.iter();
+        !masters.any(|master| master.is_ahead() || master.is_ending())
+    };
     if !world.run(world.now() + bound, || promised().is_some() && is_settled()) {
         if world.failure().is_none() {
             let bound = shown(bound);

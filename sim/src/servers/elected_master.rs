@@ -47,7 +47,8 @@ pub struct ElectedMaster {
     /// The state of the register that was read last, and how far it is.
     read: Mutex<Option<(Vec<u8>, ShownState)>>,
     stop: Notify,
-    down: Mutex<Duration>,
+    /// It was asked to end in order; another one is started this long after that.
+    ends: Mutex<Option<Duration>>,
 }
 
 impl ElectedMaster {
@@ -110,7 +111,7 @@ impl ElectedMaster {
             replicated: replicated.clone(),
             read: Mutex::default(),
             stop: Notify::new(),
-            down: Mutex::default(),
+            ends: Mutex::default(),
         })
     }
 
@@ -190,9 +191,14 @@ impl ElectedMaster {
         self.world.see(&Seen::ServedState { term, stored_term });
     }
 
-    /// Told to end in order.
+    /// Whether it was asked to end in order: it serves until it is drained, which takes a while.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ends.lock().is_some()
+    }
+
+    /// Asks it to end in order.
     pub(super) fn hand_over(&self, down: Duration) {
-        *self.down.lock() = down;
+        *self.ends.lock() = Some(down);
         self.stop.notify_one();
     }
 
@@ -214,7 +220,7 @@ impl ElectedMaster {
             beside(part, self.serving.hand_over()).await;
         }
         take_leave(&self.candidate, self.promises()).await;
-        let down = *self.down.lock();
+        let down = self.ends.lock().unwrap_or_default();
         self.master.end(&self.world, down);
     }
 

@@ -82,6 +82,12 @@ impl Master {
         elected.is_some_and(|elected| elected.is_ahead())
     }
 
+    /// Whether this process was asked to end in order, and still runs.
+    pub fn is_ending(&self) -> bool {
+        let elected = self.elected.lock().clone();
+        elected.is_some_and(|elected| elected.is_ending())
+    }
+
     /// The process of one of several is asked to end in order: SIGTERM. Another one is started after this time.
     pub fn hand_over(&self, world: &Arc<World>, down: Duration) {
         if let Some(elected) = &*self.elected.lock() {
