@@ -142,6 +142,8 @@ pub enum Mutant {
     LeaseNotAwaited,
     /// The master takes a server whose folder is older than what it has reported.
     OlderFolderTaken,
+    /// A tablet server writes to its folder before a master has accepted its start.
+    WritesUnaccepted,
     /// A client takes the tables of a cluster that was made in the place of its own for its own.
     ReplacedClusterTaken,
     /// A transaction resolves a table's name anew with each use.
@@ -226,7 +228,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 107] = [
+    pub const ALL: [Self; 108] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -294,6 +296,7 @@ impl Mutant {
         Self::LeaseIgnored,
         Self::LeaseNotAwaited,
         Self::OlderFolderTaken,
+        Self::WritesUnaccepted,
         Self::ReplacedClusterTaken,
         Self::TablesNotPinned,
         Self::LossNotNoticed,

@@ -216,6 +216,7 @@ impl Mutation {
             ],
             S::Rule(M::RebuiltStartsAccepted) => &[READS, FATES, WRITERS],
             S::Rule(M::OlderFolderTaken) => &[READS, FATES, WRITERS, LIVENESS],
+            S::Rule(M::WritesUnaccepted) => &[&["accepted before it writes"]],
             S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],
             S::Rule(M::TablesNotPinned) => &[&["again: one table"]],
             S::Rule(M::SessionsNotAwaited | M::LongerSessionsForgotten) => {

@@ -57,6 +57,11 @@ pub fn all() -> Vec<Use> {
         ("recency", S::StaleTimestamps, None),
         ("snapshot isolation", S::Rule(M::ReadSkipsLocks), None),
         ("durable", S::AnswerBeforeSync, None),
+        (
+            "accepted before it writes",
+            S::Rule(M::WritesUnaccepted),
+            None,
+        ),
         ("leases hold", S::Rule(M::LeaseFromTheAnswer), None),
         ("floors cover", S::Rule(M::FloorIsNow), None),
         ("granted leases hold", S::Rule(M::SessionsNotAwaited), None),

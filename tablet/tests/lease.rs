@@ -2,6 +2,7 @@
 
 use crate::support::{INCARNATION, Server, cell, prewrite, refused};
 use percolator_protocol::lease::Lease;
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_tablet::GcSettingsCopy;
 use percolator_wire::v1;
@@ -217,7 +218,7 @@ fn a_group_that_only_locks_is_counted_durably() {
 #[test]
 fn a_start_reports_what_it_found_in_its_folder() {
     let mut server = Server::new();
-    server.start_again_without_lease();
+    server.start_again();
     let found = server.core.groups();
     let settings = GcSettingsCopy {
         revision: 1,
@@ -228,4 +229,28 @@ fn a_start_reports_what_it_found_in_its_folder() {
     let report = server.core.report();
     assert_eq!(report.groups_found, Some(found));
     assert!(report.groups > found && report.groups == server.core.groups());
+}
+
+/// An older folder that is started again and again would catch up otherwise with what the master knows of the server.
+#[test]
+fn a_start_that_no_master_has_accepted_writes_nothing() {
+    let mut server = Server::new();
+    server.put("b", "1", 10, 11);
+    server.put("b", "2", 20, 21);
+    let points = Points {
+        barrier: Timestamp::from_u64(30),
+        safe_point: Timestamp::from_u64(30),
+        ..Points::default()
+    };
+    server.core.reach(points, &mut server.replies);
+    assert_eq!(server.commit_group(), 1);
+    let groups = server.core.groups();
+    server.start_again_without_lease();
+    for _ in 0..10 {
+        server.settle();
+        assert_eq!(server.core.groups(), groups);
+    }
+    server.core.lease(lease(40, 0));
+    server.settle();
+    assert!(server.core.groups() > groups, "the garbage is collected");
 }

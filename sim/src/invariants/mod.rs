@@ -1,7 +1,7 @@
-//! What must hold, one file each, which says where it comes from. Five are no [`Invariant`]: "durable" needs what
+//! What must hold, one file each, which says where it comes from. Some are no [`Invariant`]: "durable" needs what
 //! each server should hold, which `watch` knows, "liveness" goes on with the run, and "leases hold" and "errors are true" are
 //! asked by anyone who is refused. "Floors cover" is asked where a client
-//! asks for its lease.
+//! asks for its lease, and "accepted before it writes" where a server sends a group to its disk.
 
 mod atomicity;
 mod bounded_memory;
@@ -233,6 +233,8 @@ fn last_of(granted: Granted) -> Timestamp {
 pub(crate) use durable::NAME as DURABLE;
 pub(crate) use nothing_overlooked::NAME as NOTHING_OVERLOOKED;
 
+/// A tablet server writes nothing before a master has accepted this start of it, and with that the folder (`docs/design/fencing.md`).
+pub(crate) const ACCEPTED: &str = "accepted before it writes";
 /// What a run looks at when its cluster was made again: a client takes none for another.
 pub(crate) const NEW_CLUSTER: &str = "clusters are told apart";
 /// What a run looks at when a tablet server has lost its folder: it says so, and nobody is told that nothing was there.
@@ -249,6 +251,7 @@ pub fn names() -> Vec<&'static str> {
             errors::NAME,
             leases_hold::NAME,
             floors_cover::NAME,
+            ACCEPTED,
             NEW_CLUSTER,
             LOST_FOLDER,
         ])

@@ -23,6 +23,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
 use crate::disk::SimDisk;
+use crate::invariants;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
 use crate::seen::Seen;
@@ -102,6 +103,8 @@ pub struct Running {
     /// Its tablets, as the invariants know them.
     owned: Vec<v1::TabletInfo>,
     pub(super) committing: Option<Arc<Vec<Batch>>>,
+    /// A master has accepted it.
+    is_accepted: bool,
     /// Groups that went to the disk.
     pub(super) groups: u64,
     /// The disk takes nothing more from this process, and refuses nothing.
@@ -155,6 +158,7 @@ impl Tablet {
             next_asker: 0,
             owned: report.tablets,
             committing: None,
+            is_accepted: false,
             groups: 0,
             hangs: false,
             ticks: None,
@@ -261,6 +265,7 @@ impl Tablet {
         };
         let (tablet, world2) = (self.clone(), world.clone());
         let learn = move |told: &v1::HeartbeatResponse| {
+            running.lock().is_accepted = true;
             tablet.act(&world2, &running, |runner, now| {
                 runner.heartbeat_answered(now, told);
             });
@@ -459,7 +464,14 @@ impl Tablet {
             // A volume that is taken away hangs too, as one over a network does: the process hears of nothing.
             return std::future::pending().await;
         }
-        let engine = running.lock().engine.clone();
+        let (engine, is_accepted) = {
+            let running = running.lock();
+            (running.engine.clone(), running.is_accepted)
+        };
+        if !is_accepted {
+            let why = format!("{} writes before a master has accepted it", self.name);
+            world.fail(invariants::ACCEPTED, why);
+        }
         let mut result = Ok(());
         for part in self.parts(&group) {
             result = result.and_then(|()| engine.commit(&part));

@@ -130,8 +130,10 @@ impl Core {
         }
     }
 
-    /// Raises the lease. Before the first call no request that depends on a timestamp is answered.
+    /// Raises the lease, which a master grants to the start that it has accepted. Before the first call no request that depends on a
+    /// timestamp is answered, and nothing is written.
     pub fn lease(&mut self, lease: Lease) {
+        self.is_accepted = true;
         self.state.lease = self.state.lease.raised(lease);
     }
 

@@ -74,6 +74,9 @@ pub struct Core {
     gc: Collection,
     resolution: Resolution,
     pace: Pace,
+    /// A master has accepted this start, and with it the folder. Nothing is written before that: what a start writes by itself would
+    /// make an older folder appear newer at the next start.
+    is_accepted: bool,
     failed: Option<Failure>,
 }
 
@@ -104,6 +107,7 @@ impl Core {
             waits: WaitQueue::new(limits.waiting),
             observing: observing::Observing::default(),
             pace: Pace::new(limits.large_cells_a_second),
+            is_accepted: false,
             failed: None,
         })
     }
@@ -219,9 +223,10 @@ impl Core {
     }
 
     /// The next group of batches to make durable, if there is one and none is on its way. The caller passes the result to
-    /// [`Self::committed`].
+    /// [`Self::committed`]. `None` before the first lease.
     pub fn take_group(&mut self) -> Option<Arc<Vec<Batch>>> {
-        if self.groups.in_flight || self.failed.is_some() {
+        let may_write = self.is_accepted || mutants::on(Mutant::WritesUnaccepted);
+        if self.groups.in_flight || self.failed.is_some() || !may_write {
             return None;
         }
         // With enough decisions waiting, clearing waits, too.

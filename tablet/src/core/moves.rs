@@ -146,8 +146,11 @@ impl Core {
     }
 
     /// The next call to an owner of a tablet that this server gets. The caller passes its result to [`Self::asked`]. `None`: there
-    /// may be one a moment later.
+    /// may be one a moment later, and there is none before the first lease.
     pub fn next_call(&mut self, now: Duration) -> Option<MoveCall> {
+        if !self.is_accepted {
+            return None;
+        }
         let resolved_ts = self.resolution.resolved_ts();
         let arriving = &mut self.state.arriving;
         arriving.next_call(now, &self.state.me, resolved_ts)

@@ -83,6 +83,7 @@ impl Server {
     pub(crate) fn allow_raw(&mut self) {
         let (engine, limits) = (self.engine.clone(), Limits::default());
         self.core = Core::open(engine, limits, true, me(INCARNATION + 1).into()).expect("readable");
+        self.core.lease(Lease::UNLIMITED);
     }
 
     /// All that a column has.
