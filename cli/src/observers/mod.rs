@@ -450,6 +450,7 @@ fn letter_json(letter: &DeadLetter) -> serde_json::Value {
         "reason": letter.reason,
         "attempts": letter.attempts,
         "changed_at": letter.changed_at.to_string(),
+        "given_up_at": letter.given_up_at.to_string(),
     });
     with_bytes(json, &[("row", &letter.row[..])])
 }

@@ -11,7 +11,7 @@ use super::run::Run;
 use crate::{Client, Error, Range, Txn, tuple};
 
 /// The table of the dead letters of all observers. Its rows are tuples of table, column and row; its columns are `reason`,
-/// `attempts` and `changed_at`. Where that would be longer than a row may be, the tuple has the first bytes of the row and a
+/// `attempts`, `changed_at` and `given_up_at`. Where that would be longer than a row may be, the tuple has the first bytes of the row and a
 /// number, and the column `row` has all of it.
 pub const DEAD_LETTERS: &str = "observer_dead_letters";
 /// Of a reason so many characters are kept: it may quote what a handler has answered.
@@ -19,6 +19,8 @@ const REASON_CHARS_MAX: usize = 1_000;
 const REASON: &str = "reason";
 const ATTEMPTS: &str = "attempts";
 const CHANGED_AT: &str = "changed_at";
+/// The start_ts of the transaction that wrote the letter: one that is written again for the same value has another one.
+const GIVEN_UP_AT: &str = "given_up_at";
 const ROW: &str = "row";
 /// So much of a row is in the tuple if the whole row is too long for it.
 const ROW_BEGIN_BYTES: usize = 512;
@@ -38,6 +40,8 @@ pub struct DeadLetter {
     pub attempts: u32,
     /// When the cell changed.
     pub changed_at: Timestamp,
+    /// When the letter was written.
+    pub given_up_at: Timestamp,
 }
 
 /// The row of a change's letter, and whether the change's own row is in a column, because it is too long for the key.
@@ -119,6 +123,8 @@ pub(super) async fn write(
     txn.put(DEAD_LETTERS, &row, ATTEMPTS, attempts.to_string())?;
     let changed_at = run.changed_at.to_string();
     txn.put(DEAD_LETTERS, &row, CHANGED_AT, changed_at)?;
+    let given_up_at = txn.start_ts().to_string();
+    txn.put(DEAD_LETTERS, &row, GIVEN_UP_AT, given_up_at)?;
     txn.commit().await.map(Some)
 }
 
@@ -156,19 +162,20 @@ impl Client {
                     reason: String::new(),
                     attempts: 0,
                     changed_at: Timestamp::ZERO,
+                    given_up_at: Timestamp::ZERO,
                 });
             }
             let Some(letter) = letters.last_mut().filter(|_| is_asked) else {
                 continue;
             };
             let text = String::from_utf8_lossy(&entry.value).into_owned();
+            let timestamp = || Timestamp::from_u64(text.parse().unwrap_or_default());
             match &entry.column[..] {
                 b"row" => letter.row = entry.value,
                 b"reason" => letter.reason = text,
                 b"attempts" => letter.attempts = text.parse().unwrap_or_default(),
-                b"changed_at" => {
-                    letter.changed_at = Timestamp::from_u64(text.parse().unwrap_or_default());
-                }
+                b"changed_at" => letter.changed_at = timestamp(),
+                b"given_up_at" => letter.given_up_at = timestamp(),
                 _ => {}
             }
         }
@@ -221,18 +228,18 @@ impl Client {
     /// # Errors
     /// As [`Client::transact`].
     pub async fn discard_dead_letter(&self, letter: &DeadLetter) -> Result<(), Error> {
-        let changed_at = letter.changed_at.to_string();
+        let given_up_at = letter.given_up_at.to_string();
         self.transact(|txn| {
-            let (letter, changed_at) = (letter.clone(), changed_at.clone());
+            let (letter, given_up_at) = (letter.clone(), given_up_at.clone());
             async move {
                 let change = (&*letter.table, &*letter.column, &*letter.row);
                 let (row, _) = place(&txn, change).await?;
-                let now = txn.get(DEAD_LETTERS, &row, CHANGED_AT).await?;
-                if now.as_deref() != Some(changed_at.as_bytes()) {
-                    // The change was tried again meanwhile, and given up again: that letter stays.
+                let now = txn.get(DEAD_LETTERS, &row, GIVEN_UP_AT).await?;
+                if now.as_deref() != Some(given_up_at.as_bytes()) {
+                    // The change was tried again meanwhile, and given up again, perhaps for the same value: that letter stays.
                     return Ok(());
                 }
-                for column in [REASON, ATTEMPTS, CHANGED_AT, ROW] {
+                for column in [REASON, ATTEMPTS, CHANGED_AT, GIVEN_UP_AT, ROW] {
                     txn.delete(DEAD_LETTERS, &row, column)?;
                 }
                 Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use percolator_client::{Cell, TableId, Timestamp};
+use percolator_client::{Cell, DEAD_LETTERS, TableId, Timestamp};
 use percolator_engine::{Engine, EngineKind, Options, open};
 use percolator_protocol::actions::Status;
 use percolator_protocol::lease::Lease;
@@ -131,13 +131,14 @@ fn tablet(id: u64, table: (u32, &str), start: &str, end: &str) -> Tablet {
 }
 
 impl Cluster {
-    /// Two tablet servers with [`TABLE`] and [`INDEX`].
+    /// Two tablet servers with [`TABLE`], [`INDEX`] and [`DEAD_LETTERS`].
     pub(crate) fn new() -> Arc<Self> {
         let tablets = vec![
             (tablet(1, (1, TABLE), "", SPLITS[0]), SERVERS[0]),
             (tablet(2, (1, TABLE), SPLITS[0], SPLITS[1]), SERVERS[1]),
             (tablet(3, (1, TABLE), SPLITS[1], ""), SERVERS[0]),
             (tablet(4, (2, INDEX), "", ""), SERVERS[1]),
+            (tablet(5, (3, DEAD_LETTERS), "", ""), SERVERS[0]),
         ];
         let mut servers: BTreeMap<&'static str, Server> = SERVERS
             .into_iter()
@@ -317,7 +318,7 @@ impl Cluster {
     /// The master's answer: all tablets of the tables that are asked for.
     pub(crate) fn locate(&self, request: &v1::LocateRequest) -> v1::LocateResponse {
         let state = self.state.lock();
-        let tables = [(1, TABLE), (2, INDEX)];
+        let tables = [(1, TABLE), (2, INDEX), (3, DEAD_LETTERS)];
         let is_left = |id: u32| !state.deleted.contains(&id);
         let is_deleting = |id: u32| state.frozen.contains(&id);
         let asked = |id: u32| request.rows.iter().any(|row| row.table_id == id);

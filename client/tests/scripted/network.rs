@@ -42,6 +42,7 @@ pub(crate) enum Kind {
     Observe,
     /// A worker asks for changes, or says what it does with those that it has.
     Notifications,
+    Notify,
     Timestamp,
     Session,
     Locate,
@@ -342,6 +343,7 @@ impl Question {
             Ask::WaitForCell(_) => Kind::WaitForCell,
             Ask::Observe(_) => Kind::Observe,
             Ask::Notifications(_) => Kind::Notifications,
+            Ask::Notify(_) => Kind::Notify,
             other => panic!("no client of these tests sends {other:?}"),
         }
     }
@@ -445,11 +447,12 @@ impl Transport for Network {
         async { Err(odd()) }.boxed()
     }
 
+    /// All tables that tests use are there.
     fn create_table(
         &self,
-        _: v1::CreateTableRequest,
+        request: v1::CreateTableRequest,
     ) -> BoxFuture<'_, Result<v1::CreateTableResponse, MasterError>> {
-        async { Err(odd()) }.boxed()
+        async { Err(MasterError::AlreadyExists(request.name)) }.boxed()
     }
 
     fn delete_table(

@@ -207,3 +207,69 @@ fn a_lock_that_can_not_be_resolved_delays_no_other_change() {
         worker.stop().await;
     });
 }
+
+/// Two workers have a change at the same time. One gives it up, and somebody has it tried again; then the other one gives it up, for
+/// the same value, before the first letter is deleted: the second letter stays.
+#[test]
+fn a_dead_letter_that_was_written_since_is_not_deleted() {
+    let bench = Bench::new();
+    let (world, client) = (bench.cluster.world.clone(), bench.client.clone());
+    world.clone().run(async move {
+        client.observe(TABLE, COLUMN).await.expect("observed");
+        let start = async |fails: &watch::Sender<bool>| {
+            let (began, runs) = mpsc::unbounded_channel();
+            let fails = fails.subscribe();
+            let handler = move |_: Change, _: OpenTxn| {
+                let (began, mut fails) = (began.clone(), fails.clone());
+                async move {
+                    began.send(())?;
+                    fails.wait_for(|fails| *fails).await?;
+                    Err("refused".into())
+                }
+            };
+            let options = ObserverOptions {
+                attempts_max: 1,
+                lease: Duration::ZERO,
+                ..ObserverOptions::default()
+            };
+            let observer = Observer::new(TABLE, COLUMN, handler).with_options(options);
+            (observer.start(&client).await.expect("a worker"), runs)
+        };
+        let letters = async || {
+            let letters = client.dead_letters(TABLE, COLUMN).await;
+            letters.expect("the letters")
+        };
+        let gives_up = async |worker: &ObserverWorker| {
+            while worker.counts().dead_letters == 0 {
+                world.sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let gates = [watch::Sender::new(false), watch::Sender::new(false)];
+        let (first, mut first_runs) = start(&gates[0]).await;
+        let (second, mut second_runs) = start(&gates[1]).await;
+        write(&client, "odd").await;
+        first_runs.recv().await.expect("a run");
+        second_runs.recv().await.expect("a run");
+        gates[0].send_replace(true);
+        gives_up(&first).await;
+        first.stop().await;
+        let before = letters().await;
+        // As `retry_dead_letter` does it, with the other worker between its two steps.
+        let notified = client.notify(TABLE, COLUMN, &[ROW.into()]).await;
+        notified.expect("notified");
+        gates[1].send_replace(true);
+        gives_up(&second).await;
+        let since = letters().await;
+        assert_eq!((before.len(), since.len()), (1, 1));
+        assert_eq!(before[0].changed_at, since[0].changed_at);
+        let discard = async |letter| {
+            let discarded = client.discard_dead_letter(letter).await;
+            discarded.expect("done");
+        };
+        discard(&before[0]).await;
+        assert_eq!(letters().await, since);
+        discard(&since[0]).await;
+        assert_eq!(letters().await, []);
+        second.stop().await;
+    });
+}
