@@ -93,6 +93,13 @@ pub(crate) async fn run(args: Args, output: Output) -> anyhow::Result<ExitCode> 
     };
     let how = args.run_options(port, &manifest.cluster.spec)?;
     let mut layout = Layout::open(&data_dir, &manifest.cluster, how)?;
+    let without_effect = layout.proxy_fields_without_effect();
+    if !without_effect.is_empty() {
+        output.note(&format!(
+            "{}: without effect here, where one proxy runs as long as the cluster",
+            without_effect.join(", ")
+        ));
+    }
     let mut stop = Box::pin(percolator_server::signals::shutdown());
     tokio::select! {
         biased;

@@ -13,7 +13,7 @@ use percolator_server::{DurableValue as _, SmallFile, folder};
 use serde::{Deserialize, Serialize};
 
 use crate::ports::ProxyPorts;
-use crate::{followed, leftovers, lost_state};
+use crate::{followed, leftovers, lost_state, proxy};
 
 /// A local cluster.
 #[derive(Clone, Debug)]
@@ -155,7 +155,19 @@ impl Layout {
             ),
         ];
         let differ = differ.into_iter().filter(|(_, differs)| *differs);
-        differ.map(|(field, _)| field).collect()
+        let of_proxy = self
+            .how
+            .proxy_ports
+            .map(|_| proxy::differences(ours, asked));
+        let of_proxy = of_proxy.into_iter().flatten();
+        differ.map(|(field, _)| field).chain(of_proxy).collect()
+    }
+
+    /// The fields of `spec.proxy` that the manifest sets and that have no effect on the proxy here.
+    pub fn proxy_fields_without_effect(&self) -> Vec<&'static str> {
+        let proxy = self.spec.proxy.as_ref();
+        let proxy = proxy.filter(|_| self.how.proxy_ports.is_some());
+        proxy.map(proxy::fields_without_effect).unwrap_or_default()
     }
 
     /// Keeps in the folder what the next start is to be held against.

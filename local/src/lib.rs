@@ -11,6 +11,7 @@ mod lost_state;
 mod planned;
 mod ports;
 mod processes;
+mod proxy;
 mod ready;
 mod running;
 mod threads;

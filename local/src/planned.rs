@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use percolator_api::Spec;
 
-use crate::followed;
 use crate::layout::Layout;
+use crate::{followed, proxy};
 
 /// The name of the proxy.
 const PROXY: &str = "proxy-0";
@@ -140,8 +140,7 @@ impl Layout {
                 said.extend(register(self.oracle_register()));
             }
             Role::Tablet => said.extend(self.how.raw.then(|| "--raw".into())),
-            // The servers stop at the same time: there is nothing to wait for.
-            Role::Proxy => said.push("--grace=0s".into()),
+            Role::Proxy => {}
         }
         said
     }
@@ -157,12 +156,13 @@ fn register(folder: Option<PathBuf>) -> impl Iterator<Item = OsString> {
     arguments.into_iter().flatten()
 }
 
-/// What the manifest says to a server.
-pub(crate) fn to_args(spec: &Spec, role: Role) -> Vec<String> {
+/// The arguments that the manifest has for a server, by the mapping that pods use.
+fn to_args(spec: &Spec, role: Role) -> Vec<String> {
     match role {
-        // One reads a file, and of the other the manifest says nothing.
-        Role::Master | Role::Proxy => Vec::new(),
+        // It reads a file.
+        Role::Master => Vec::new(),
         Role::Oracle => spec.oracle.to_args(),
         Role::Tablet => spec.tablets.to_args(),
+        Role::Proxy => proxy::to_args(spec),
     }
 }

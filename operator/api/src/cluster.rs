@@ -61,7 +61,7 @@ pub struct Metadata {
 }
 
 /// What a cluster is to be. A local cluster (`percolator up`) takes the oracle's window, garbage collection, the
-/// tablet servers' number, engine and cache, and the log's level from it, and ignores what is about
+/// tablet servers' number, engine and cache, the proxy's limits and the log's level from it, and ignores what is about
 /// pods.
 // Unknown fields are passed over, here and in all that is below: the API server writes the defaults of a newer
 // definition into every object, and an older operator has to read it. Manifests are checked by their own reader.
@@ -215,7 +215,8 @@ pub struct Spec {
     /// The master: the directory of tables, tablets and servers.
     pub master: Master,
     /// The proxies: they carry out transactions for applications in any language, over gRPC and over HTTP with JSON, at the
-    /// service with the cluster's name and `-proxy`. A local cluster has a proxy of its own and ignores this. Default: none.
+    /// service with the cluster's name and `-proxy`. A local cluster has one proxy, and
+    /// takes `idleMax` and `sessionMax` from here. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<Proxy>,
     /// Workers that run a program, or call a URL, for each change of a column: each with a name, a table and a column, and either

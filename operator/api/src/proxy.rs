@@ -9,7 +9,8 @@ use crate::pod::{ClientService, Pod};
 use crate::resources::{PROXY_LEAST, least_memory};
 
 /// The proxies: they carry out transactions for applications in any language, over gRPC and over HTTP with JSON, at the service
-/// with the cluster's name and `-proxy`. A local cluster has a proxy of its own and ignores this. Default: none.
+/// with the cluster's name and `-proxy`. A local cluster has one proxy, and
+/// takes `idleMax` and `sessionMax` from here. Default: none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = least_memory(PROXY_LEAST)))]
