@@ -2,7 +2,7 @@
 //!
 //! A size is an estimate: written bytes are added, and collected ones are subtracted. A walk through the tablet counts it
 //! exactly. It runs when the estimate has reached the limit, and then also finds the row before which about half of the tablet
-//! lies. It also runs after a start if no size is stored. Sizes are stored now and then, so that a start doesn't read
+//! lies. It also runs after a start if no size is stored, and after a split at any other row. Sizes are stored now and then, so that a start doesn't read
 //! everything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -157,18 +157,19 @@ impl Sizes {
         self.changed(id);
     }
 
-    /// Gives each part of a split tablet half of its size.
-    pub(crate) fn split(&mut self, first: u64, second: u64) {
+    /// Gives each part of a split tablet half of its size. Both are walked unless the row is the one that a walk has found: of any other
+    /// row it isn't known how much lies before it.
+    pub(crate) fn split(&mut self, first: u64, second: &Tablet) {
         let known = self.tablets.get(&first).cloned().unwrap_or_default();
         let half = known.bytes / 2;
         let part = |bytes, written| Size {
             bytes,
             written,
-            is_unknown: known.is_unknown,
+            is_unknown: known.is_unknown || second.rows.start != known.split_at,
             ..Size::default()
         };
         self.set(first, part(known.bytes - half, known.written));
-        self.set(second, part(half, None));
+        self.set(second.id, part(half, None));
     }
 
     /// Gives the merged tablet the size of both.

@@ -134,6 +134,26 @@ fn a_tablet_above_the_limit_reports_the_row_at_half_of_it() {
     assert!(is_about(size_of(&server, 1).bytes, stored(&server)));
 }
 
+/// As by hand: nearly all of the tablet lies behind the row.
+#[test]
+fn both_parts_of_a_tablet_that_is_split_anywhere_are_counted() {
+    let mut server = Server::new();
+    for number in 0..40 {
+        put(&mut server, &format!("b{number:02}"), LONG, 10 + 2 * number);
+    }
+    let bytes = stored(&server);
+    server.command(TabletCommand::Split {
+        id: 1,
+        epoch: 1,
+        row: "b01".into(),
+        sibling: 2,
+    });
+    wait(&mut server);
+    let [first, second] = [1, 2].map(|id| size_of(&server, id).bytes);
+    assert!(is_about(first, bytes / 40), "{first} of {bytes}");
+    assert!(is_about(second, bytes / 40 * 39), "{second} of {bytes}");
+}
+
 #[test]
 fn one_row_cannot_be_split() {
     let mut server = Server::new();

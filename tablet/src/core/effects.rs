@@ -94,7 +94,7 @@ impl Core {
                 self.state.tablets.insert(first.clone());
                 self.state.tablets.insert(second.clone());
                 self.gc.progress.split(first.id, second.id);
-                self.gc.sizes.split(first.id, second.id);
+                self.gc.sizes.split(first.id, second);
                 self.state.observed.split(first.id, second.id);
                 self.state.readers.get_mut().split(first.id, second.id);
                 self.state.rates.get_mut().split(first.id, second.id);
