@@ -59,7 +59,8 @@ async fn walk(session: &Session, server: &ReportedServer) -> Result<(), Error> {
                 return Err(Error::Invalid(format!("another answer: {answer:?}")));
             };
             if let Some(found) = looked.findings.into_iter().next() {
-                let cell = Cell::from(found.cell.unwrap_or_default());
+                let cell = found.cell.map(|cell| Cell::from(cell).to_string());
+                let cell = cell.unwrap_or_else(|| "a finding without a cell".to_owned());
                 let ts = Timestamp::from_u64(found.ts);
                 let wrong = format!("{}: {cell} at {ts}: {}", server.server, found.what);
                 session.world.fail(NOTHING_OVERLOOKED, wrong);
