@@ -8,7 +8,7 @@ use percolator_wire::{Malformed, v1};
 use crate::convert::{millis_u32, tablet_ref};
 use crate::events::{Departed, Heartbeat, HeartbeatReply};
 use crate::refusal::Refusal;
-use crate::reports::{Amount, Arrival, Collected, Obstacle, TabletCollected, Whereabouts};
+use crate::reports::{Amount, Arrival, Collected, LockObstacle, TabletCollected, Whereabouts};
 use crate::settings::StoredSettings;
 use crate::state::Role;
 
@@ -59,7 +59,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             arriving: all(request.arriving),
             points,
             resolved_ts: Timestamp::from_u64(request.resolved_ts),
-            obstacle: request.obstacle.map(Obstacle::from),
+            obstacle: request.obstacle.map(LockObstacle::from),
             progress: request.progress.map(Collected::from),
             sizes: request.sizes.map(|sizes| all(sizes.tablets)),
             loads: request.loads.map(|loads| all(loads.tablets)),
@@ -164,7 +164,7 @@ impl From<v1::TabletArrival> for Arrival {
     }
 }
 
-impl From<v1::LockObstacle> for Obstacle {
+impl From<v1::LockObstacle> for LockObstacle {
     fn from(obstacle: v1::LockObstacle) -> Self {
         Self {
             what: obstacle.what,

@@ -9,7 +9,7 @@ use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
 use crate::core::Directory;
-use crate::state::{DirectoryState, Drain, Role, Server, Table, TableState};
+use crate::state::{DirectoryState, Drain, Role, Server, TableRecord, TableState};
 
 /// The longest lease of a session; the retention if that is shorter. A program that stands still for longer, for example because
 /// its output is not read, may find its transactions too old.
@@ -257,7 +257,7 @@ impl Directory {
     fn covered(&self) -> Option<Timestamp> {
         let state = self.state.as_ref()?;
         // All tablets of a table that was timed were frozen then, also those that were not reported since.
-        let is_known = |(id, table): (&u32, &Table)| match table.state {
+        let is_known = |(id, table): (&u32, &TableRecord)| match table.state {
             TableState::Creating => false,
             TableState::Deleting if table.drop_at.is_some() => true,
             TableState::Ready | TableState::Deleting => self.tablets.is_covered(*id),

@@ -7,7 +7,7 @@ use percolator_protocol::types::{TableId, Tablet, TabletState};
 
 use crate::core::Directory;
 use crate::events::{Action, Command, Done, Note};
-use crate::state::{DirectoryState, Table, TableState};
+use crate::state::{DirectoryState, TableRecord, TableState};
 
 /// What was asked, and what became of it.
 #[derive(Debug, Default)]
@@ -132,7 +132,7 @@ impl Directory {
 
     /// Finds out which tables have tablets that have to be made, frozen or dropped.
     fn find_unsettled(&mut self) {
-        let has_work = |state: &DirectoryState, id: u32, table: &Table| match table.state {
+        let has_work = |state: &DirectoryState, id: u32, table: &TableRecord| match table.state {
             TableState::Ready => false,
             TableState::Creating => true,
             // Else it waits for the safe point.

@@ -14,7 +14,7 @@ use crate::proxies::ListedProxy;
 use crate::refusal::Refusal;
 use crate::reports::Arrival;
 use crate::sessions::Owner;
-use crate::state::{DirectoryState, Drain, Placement, Role, Table, TableState};
+use crate::state::{DirectoryState, Drain, Placement, Role, TableRecord, TableState};
 
 impl From<v1::Owner> for Owner {
     fn from(owner: v1::Owner) -> Self {
@@ -213,7 +213,7 @@ pub(crate) fn tablet_place(
 }
 
 /// A table, as clients see it.
-pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
+pub(crate) fn table_info(id: u32, table: &TableRecord) -> v1::TableInfo {
     let state = match table.state {
         TableState::Creating => v1::TableState::Creating,
         TableState::Ready => v1::TableState::Ready,

@@ -11,7 +11,7 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};
 
 use crate::fencing::Leased;
-use crate::reports::{Amount, Arrival, Collected, Obstacle, Whereabouts};
+use crate::reports::{Amount, Arrival, Collected, LockObstacle, Whereabouts};
 use crate::settings::StoredSettings;
 use crate::state::{DirectoryState, Role};
 
@@ -58,7 +58,7 @@ pub struct Heartbeat {
     /// Up to where the locks in its tablets are resolved.
     pub resolved_ts: Timestamp,
     /// What keeps that below its barrier.
-    pub obstacle: Option<Obstacle>,
+    pub obstacle: Option<LockObstacle>,
     /// What it has to collect, and has collected. `None`: unchanged.
     pub progress: Option<Collected>,
     /// The sizes of its tablets. `None`: unchanged.

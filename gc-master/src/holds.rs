@@ -8,7 +8,7 @@ use percolator_protocol::types::Timestamp;
 use crate::collection::ORACLE;
 use crate::core::Directory;
 use crate::sessions::Owner;
-use crate::state::{DirectoryState, Table, TableState};
+use crate::state::{DirectoryState, TableRecord, TableState};
 
 /// How long a tablet server that is alive may take to make a barrier durable before that is reported.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
@@ -113,7 +113,7 @@ impl Directory {
         let in_use = self.tablets.in_use().map(|tablets| tablets.owner);
         let mut servers: BTreeSet<&str> = in_use.collect();
         // Rows that no server has reported may be at any that has sent no heartbeat.
-        let is_waited_for = |(_, table): (u32, &Table)| table.drop_at.is_none();
+        let is_waited_for = |(_, table): (u32, &TableRecord)| table.drop_at.is_none();
         if self.tables_with_gaps(state).any(is_waited_for) {
             servers.extend(self.unreported_servers(state));
         }
@@ -126,7 +126,7 @@ impl Directory {
         if points.resolved >= points.barrier || now < self.settled_at() {
             return Vec::new();
         }
-        let held = |(id, table): (&u32, &Table)| {
+        let held = |(id, table): (&u32, &TableRecord)| {
             let (by, what) = match table.state {
                 TableState::Ready => return None,
                 TableState::Creating => ("table_creating", "is being created"),
@@ -214,7 +214,7 @@ impl Directory {
         let losers = self.losers().into_iter().filter(has_lost).map(lost);
         let mut holds: Vec<Hold> = losers.collect();
         if now >= self.settled_at() && self.have_all_reported(state) {
-            let waited_for = |(_, table): &(u32, &Table)| table.drop_at.is_none();
+            let waited_for = |(_, table): &(u32, &TableRecord)| table.drop_at.is_none();
             let with_gaps = self.tables_with_gaps(state).filter(waited_for);
             let nowhere = with_gaps.map(|(_, table)| Hold {
                 by: "tablets_lost",
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::core::Settings;
     use crate::events::{Action, Deletion, Done, Heartbeat, Start};
-    use crate::reports::Obstacle;
+    use crate::reports::LockObstacle;
     use crate::sessions::Renewal;
     use crate::state::Role;
 
@@ -302,7 +302,7 @@ mod tests {
         let (mut directory, beat) = with_a_table();
         let barrier = directory.state().unwrap().gc.points().barrier;
         let start_ts = Timestamp::from_millis(5);
-        let obstacle = |start_ts: Timestamp| Obstacle {
+        let obstacle = |start_ts: Timestamp| LockObstacle {
             what: "a lock".into(),
             start_ts,
             since: Duration::from_secs(7),

@@ -81,10 +81,10 @@ pub use moves::Moving;
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use pending::{Creation, Pending, Removal};
 pub use placements::Placements;
-pub use proxies::ProxyIntroduction;
-pub use rebuild_command::{RebuildCommand, Rebuilt, RebuiltServer, RebuiltTable};
+pub use proxies::ProxyReport;
+pub use rebuild_command::{RebuildCommand, RebuildSource, Rebuilt, RebuiltTableRecord};
 pub use refusal::Refusal;
-pub use reports::{Amount, Arrival, Collected, Obstacle, TabletCollected, Whereabouts};
+pub use reports::{Amount, Arrival, Collected, LockObstacle, TabletCollected, Whereabouts};
 pub use requests::{Awaited, drain_servers, move_tablet, session};
 pub use runner::{RequestError, Runner, RunnerHost};
 pub use server::{Options, Server};
@@ -92,11 +92,12 @@ pub use servers_by_name::ServersByName;
 pub use serving::{Serving, WaitingRequest};
 pub use sessions::{GcLock, GcLocks, Owner, Renewal, Renewed};
 pub use settings::{
-    Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,
+    Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, SettingsChange,
+    StoredSettings,
 };
 pub use startup::drained_servers;
 pub use state::{
-    DirectoryState, Drain, Gc, Placement, Role, Server as KnownServer, StateError, Table,
+    DirectoryState, Drain, Gc, Placement, Role, Server as KnownServer, StateError, TableRecord,
     TableState,
 };
 pub use stored::{PersistError, StateStore, StoreClock, StoreWaits, StoredState};

@@ -11,7 +11,7 @@ use crate::amounts::Amounts;
 use crate::core::Directory;
 use crate::events::{Departed, Heartbeat};
 use crate::progress::ReportedProgress;
-use crate::reports::{Arrival, Obstacle};
+use crate::reports::{Arrival, LockObstacle};
 use crate::state::{Placement, TableState};
 
 /// So much is kept of why a server has ended, in characters.
@@ -43,7 +43,7 @@ pub(crate) struct Live {
     /// Since when that lies below its barrier.
     pub(crate) unresolved_since: Option<Duration>,
     /// The lock that is in the way.
-    pub(crate) obstacle: Option<Obstacle>,
+    pub(crate) obstacle: Option<LockObstacle>,
     /// The barrier in the reply to its last heartbeat; and since when it reports that it has not made such a barrier
     /// durable.
     pub(crate) sent_barrier: Timestamp,

@@ -22,7 +22,7 @@ const ADDRESS_BYTES_MAX: usize = NAME_BYTES_MAX + 6;
 
 /// A proxy's report of itself.
 #[derive(Clone, Debug)]
-pub struct ProxyIntroduction {
+pub struct ProxyReport {
     /// Its name.
     pub server: String,
     /// Where clients reach it: HOST:PORT.
@@ -60,7 +60,7 @@ struct KnownProxy {
 }
 
 impl Proxies {
-    fn introduced(&mut self, now: Duration, proxy: ProxyIntroduction) -> Result<(), String> {
+    fn introduced(&mut self, now: Duration, proxy: ProxyReport) -> Result<(), String> {
         // What is refused isn't repeated: it may be long.
         if !is_name_of_at_most(NAME_BYTES_MAX, &proxy.server) {
             return Err(format!(
@@ -129,11 +129,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`Refusal::Proxy`].
-    pub fn introduce_proxy(
-        &mut self,
-        now: Duration,
-        proxy: ProxyIntroduction,
-    ) -> Result<(), Refusal> {
+    pub fn introduce_proxy(&mut self, now: Duration, proxy: ProxyReport) -> Result<(), Refusal> {
         let introduced = self.proxies.introduced(now, proxy);
         introduced.map_err(|wrong| Refusal::Proxy { wrong })
     }
@@ -143,8 +139,8 @@ impl Directory {
 mod tests {
     use super::*;
 
-    fn proxy(server: &str, address: &str) -> ProxyIntroduction {
-        ProxyIntroduction {
+    fn proxy(server: &str, address: &str) -> ProxyReport {
+        ProxyReport {
             server: server.to_owned(),
             address: address.to_owned(),
             metrics_address: "0.0.0.0:9090".to_owned(),

@@ -18,11 +18,11 @@ use crate::fencing::{AHEAD_MAX, JUMP_MAX, LEASE, later};
 use crate::ids;
 use crate::lost::{FRESH, LostStateReports};
 use crate::placements::Placements;
-use crate::rebuild_command::{RebuildCommand, Rebuilt, RebuiltServer, RebuiltTable};
+use crate::rebuild_command::{RebuildCommand, RebuildSource, Rebuilt, RebuiltTableRecord};
 use crate::refusal::Refusal;
 use crate::settings::StoredSettings;
 use crate::state::{
-    DirectoryState, Drain, Placement, Role, Server, Table, TableState, UNKNOWN_INCARNATION,
+    DirectoryState, Drain, Placement, Role, Server, TableRecord, TableState, UNKNOWN_INCARNATION,
 };
 
 /// So many names are listed in one message.
@@ -37,7 +37,7 @@ struct Plan<'a> {
     oracles: BTreeMap<&'a str, &'a Heartbeat>,
     problems: Vec<String>,
     losses: Vec<String>,
-    servers: Vec<RebuiltServer>,
+    servers: Vec<RebuildSource>,
 }
 
 impl Directory {
@@ -148,7 +148,7 @@ impl<'a> Plan<'a> {
     ) {
         let (mut silent, mut twice, mut empty) = (Vec::new(), Vec::new(), Vec::new());
         for name in named {
-            let mut server = RebuiltServer {
+            let mut server = RebuildSource {
                 server: (*name).to_owned(),
                 role: Role::Tablet,
                 address: String::new(),
@@ -214,7 +214,7 @@ impl<'a> Plan<'a> {
                 }
             }
             if !is_listed {
-                self.servers.push(RebuiltServer {
+                self.servers.push(RebuildSource {
                     server: beat.server.clone(),
                     role: beat.role,
                     address: beat.address.clone(),
@@ -263,7 +263,7 @@ impl<'a> Plan<'a> {
         let settings = self.members.values().map(|beat| &beat.settings);
         let newest: Option<&StoredSettings> = settings.max_by_key(|set| set.revision);
         state.gc.set = newest.cloned().unwrap_or_default();
-        let tables = state.tables.iter().map(|(id, table)| RebuiltTable {
+        let tables = state.tables.iter().map(|(id, table)| RebuiltTableRecord {
             id: *id,
             table: table.clone(),
             tablets: placements.count_of_table(*id),
@@ -377,7 +377,7 @@ impl<'a> Plan<'a> {
             let was_dropped = members.any(|beat| beat.deleted_tables.contains(&id));
             let mut tablets = placements.of_table(id);
             let is_frozen = tablets.any(|(_, tablet)| tablet.state == TabletState::Frozen);
-            let table = Table {
+            let table = TableRecord {
                 name: name.to_owned(),
                 state: if was_dropped || is_frozen {
                     TableState::Deleting

@@ -3,7 +3,7 @@
 use percolator_protocol::safe_point::Points;
 
 use crate::settings::StoredSettings;
-use crate::state::{Role, Table};
+use crate::state::{Role, TableRecord};
 
 /// What a person asks who has a lost state rebuilt.
 #[derive(Clone, Debug, Default)]
@@ -22,9 +22,9 @@ pub struct Rebuilt {
     /// Empty: no server of a cluster reports.
     pub cluster_id: String,
     /// The tablet servers that are named or report, and the oracles, by name.
-    pub servers: Vec<RebuiltServer>,
+    pub servers: Vec<RebuildSource>,
     /// By id.
-    pub tables: Vec<RebuiltTable>,
+    pub tables: Vec<RebuiltTableRecord>,
     /// How far collection was.
     pub points: Points,
     /// Its settings.
@@ -41,7 +41,7 @@ pub struct Rebuilt {
 
 /// A server that a state is rebuilt from.
 #[derive(Clone, Debug)]
-pub struct RebuiltServer {
+pub struct RebuildSource {
     /// Its name.
     pub server: String,
     /// What it is.
@@ -52,13 +52,13 @@ pub struct RebuiltServer {
     pub tablets: usize,
 }
 
-/// A table of a rebuilt state.
+/// A table of a rebuilt state, and what is there of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RebuiltTable {
+pub struct RebuiltTableRecord {
     /// Its id.
     pub id: u32,
     /// The table.
-    pub table: Table,
+    pub table: TableRecord,
     /// Tablets that servers have.
     pub tablets: usize,
     /// Rows that no server has.

@@ -11,7 +11,7 @@ use percolator_protocol::types::{TableId, Tablet, TabletState, Timestamp};
 use crate::core::Directory;
 use crate::events::{Action, Note};
 use crate::members::Live;
-use crate::state::{DirectoryState, Placement, Server, Table, TableState};
+use crate::state::{DirectoryState, Placement, Server, TableRecord, TableState};
 
 /// A tablet that a server gets, or has tried to get.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Arrival {
 
 /// What keeps a server's locks from being resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct LockObstacle {
     /// Why, for people.
     pub what: String,
     /// The transaction that holds it; zero: not known.
@@ -428,8 +428,8 @@ impl Directory {
     pub(crate) fn tables_with_gaps<'a>(
         &'a self,
         state: &'a DirectoryState,
-    ) -> impl Iterator<Item = (u32, &'a Table)> {
-        let needs_all = |id: u32, table: &Table| match table.state {
+    ) -> impl Iterator<Item = (u32, &'a TableRecord)> {
+        let needs_all = |id: u32, table: &TableRecord| match table.state {
             TableState::Creating => false,
             TableState::Ready => true,
             // Until it may be dropped, its tablets report what became of transactions.

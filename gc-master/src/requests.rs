@@ -15,12 +15,12 @@ use crate::events::{Deletion, Heartbeat};
 use crate::locate::locate;
 use crate::moves::Moving;
 use crate::pending::{Creation, Pending, Removal};
-use crate::proxies::ProxyIntroduction;
+use crate::proxies::ProxyReport;
 use crate::rebuild_command::RebuildCommand;
 use crate::refusal::Refusal;
 use crate::runner::{RequestError, Runner, RunnerHost};
 use crate::sessions::Renewal;
-use crate::settings::Change;
+use crate::settings::SettingsChange;
 
 /// The most transactions that one response names.
 const NAMED_MAX: usize = 10_000;
@@ -339,7 +339,7 @@ fn introduce_proxy(
     now: Duration,
     request: v1::IntroduceProxyRequest,
 ) -> Result<v1::IntroduceProxyResponse, Refusal> {
-    let introduction = ProxyIntroduction {
+    let introduction = ProxyReport {
         server: request.server,
         address: request.address,
         metrics_address: request.metrics_address,
@@ -398,7 +398,7 @@ fn set_gc(
     directory: &mut Directory,
     request: &v1::SetGcRequest,
 ) -> Result<v1::SetGcResponse, Refusal> {
-    directory.set_collection(Change {
+    directory.set_collection(SettingsChange {
         retention: request.retention_ms.map(Duration::from_millis),
         hold_max: request.hold_ms_max.map(Duration::from_millis),
         paused: request.paused,

@@ -171,7 +171,7 @@ mod tests {
     use crate::core::Settings;
     use crate::events::Start;
     use crate::leadership::Replica;
-    use crate::settings::Change;
+    use crate::settings::SettingsChange;
     use crate::stored::StoreWaits;
 
     const NONE: Option<&Replica> = None;
@@ -219,11 +219,18 @@ mod tests {
         register: Arc<GatedRegister>,
         runner: Arc<NetworkRunner>,
         store: StateStore,
+        /// The directory's first state is in the register.
+        is_stored: bool,
         _place: tempfile::TempDir,
     }
 
     impl Fixture {
+        /// The first master of a new cluster. `fails`: its register refuses all states but the first one.
         async fn new(fails: bool) -> Self {
+            Self::open(Start::NewCluster, 1, fails).await
+        }
+
+        async fn open(start: Start, term: u64, fails: bool) -> Self {
             let place = tempfile::tempdir().unwrap();
             let folder = Folder::open(place.path(), "master", "master-0", None).unwrap();
             let folder = Arc::new(folder);
@@ -232,16 +239,18 @@ mod tests {
                 values: Mutex::default(),
                 fails,
             });
-            let loaded =
-                StateStore::load(register.clone(), 1, StoreWaits::up_to(Duration::ZERO)).await;
+            let waits = StoreWaits::up_to(Duration::ZERO);
+            let loaded = StateStore::load(register.clone(), term, waits).await;
             let (mut store, _) = loaded.unwrap();
-            let directory = Directory::open(Start::NewCluster, Settings::default(), 1).unwrap();
+            let directory = Directory::open(start, Settings::default(), 1).unwrap();
             let metrics = Arc::new(Metrics::new().unwrap());
-            let runner = open_runner(directory, &mut store, 1, &folder, metrics).await;
+            let opened = open_runner(directory, &mut store, term, &folder, metrics).await;
+            let (runner, is_stored) = opened.unwrap();
             Self {
                 register,
-                runner: runner.unwrap().0,
+                runner,
                 store,
+                is_stored,
                 _place: place,
             }
         }
@@ -249,9 +258,9 @@ mod tests {
 
     /// A step that changes the durable state.
     async fn set_retention(runner: &Arc<NetworkRunner>, minutes: u64) -> Result<(), Status> {
-        let change = Change {
+        let change = SettingsChange {
             retention: Some(Duration::from_secs(60 * minutes)),
-            ..Change::default()
+            ..SettingsChange::default()
         };
         let set = runner.step(|directory, _| directory.set_collection(change));
         set.await?.map_err(Status::from)
@@ -264,6 +273,7 @@ mod tests {
             runner,
             store,
             _place,
+            ..
         } = Fixture::new(false).await;
         let runner = &runner;
         let mut persisting = pin!(runner.persist(store, NONE));
@@ -295,23 +305,9 @@ mod tests {
     /// The register has none of its term then, and no copy may count.
     #[tokio::test]
     async fn a_master_without_a_state_stores_none() {
-        let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path(), "master", "master-0", None).unwrap();
-        let folder = Arc::new(folder);
-        let register = Arc::new(GatedRegister {
-            swaps: Semaphore::new(1),
-            values: Mutex::default(),
-            fails: false,
-        });
-        let waits = StoreWaits::up_to(Duration::ZERO);
-        let loaded = StateStore::load(register.clone(), 2, waits).await;
-        let (mut store, _) = loaded.unwrap();
         let start = Start::NoState { cluster_id: None };
-        let directory = Directory::open(start, Settings::default(), 1).unwrap();
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let opened = open_runner(directory, &mut store, 2, &folder, metrics).await;
-        let (_, is_stored) = opened.unwrap();
-        assert!(!is_stored && register.values.lock().is_empty());
+        let fixture = Fixture::open(start, 2, false).await;
+        assert!(!fixture.is_stored && fixture.register.values.lock().is_empty());
     }
 
     #[tokio::test]

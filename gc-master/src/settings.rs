@@ -61,9 +61,9 @@ pub struct Manifest {
     pub oracles: Option<u32>,
 }
 
-/// A wish to change settings; `None`: as it is.
+/// A requested change of settings; `None`: as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct SettingsChange {
     /// How long versions are kept.
     pub retention: Option<Duration>,
     /// How long a gc-lock may be held; zero: as long as it is renewed.
@@ -186,7 +186,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`Refusal::Retention`], [`Refusal::HoldMax`], [`Refusal::OfManifest`] and [`Refusal::NoState`].
-    pub fn set_collection(&mut self, change: Change) -> Result<(), Refusal> {
+    pub fn set_collection(&mut self, change: SettingsChange) -> Result<(), Refusal> {
         check(change.retention, change.hold_max)?;
         for field in self.manifest.fields() {
             let is_asked = match field {

@@ -121,10 +121,10 @@ impl Gc {
     }
 }
 
-/// A table.
+/// A table, as the state of the directory has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Table {
+pub struct TableRecord {
     /// Unique among tables.
     pub name: String,
     /// Whether clients may use it.
@@ -395,7 +395,7 @@ impl DirectoryState {
 
     /// The ids of tables with this name that are being deleted.
     pub(crate) fn deleting_named(&self, name: &str) -> impl Iterator<Item = u32> {
-        let is_deleting = |(_, table): &(u32, &Table)| table.state == TableState::Deleting;
+        let is_deleting = |(_, table): &(u32, &TableRecord)| table.state == TableState::Deleting;
         self.tables
             .named(name)
             .filter(is_deleting)
@@ -493,7 +493,7 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let mut state = DirectoryState::new("c0ffee".into(), 7);
         state.leases_unknown = true;
-        let table = Table {
+        let table = TableRecord {
             name: "a".into(),
             state: TableState::Deleting,
             drop_at: Some(7),

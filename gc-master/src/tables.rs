@@ -9,7 +9,7 @@ use crate::core::Directory;
 use crate::events::Deletion;
 use crate::names::{check_cuts, check_table_name};
 use crate::refusal::Refusal;
-use crate::state::{DirectoryState, Placement, Role, Table, TableState};
+use crate::state::{DirectoryState, Placement, Role, TableRecord, TableState};
 
 /// The most bytes that the state may have with one more table, unless [`Directory::limit_state`] says otherwise.
 pub const STATE_BYTES_MAX: usize = 12 << 20;
@@ -161,7 +161,7 @@ impl Directory {
     }
 
     /// The table as it is; none if it is gone.
-    pub fn table(&self, id: u32) -> Option<&Table> {
+    pub fn table(&self, id: u32) -> Option<&TableRecord> {
         self.state.as_ref()?.tables.get(&id)
     }
 
@@ -312,7 +312,7 @@ fn state_with_table(
     let mut next = state.clone();
     let id = next.next_table_id;
     next.next_table_id = id.checked_add(1).ok_or(Refusal::NoTableIds)?;
-    let table = Table {
+    let table = TableRecord {
         name: name.to_owned(),
         state: TableState::Creating,
         drop_at: None,

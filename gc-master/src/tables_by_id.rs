@@ -6,29 +6,29 @@ use std::ops::{Index, RangeFrom};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::state::Table;
+use crate::state::TableRecord;
 
 /// Tables by id. A table keeps its name.
 #[derive(Clone, Debug, Default)]
 pub struct TablesById {
-    by_id: BTreeMap<u32, Table>,
+    by_id: BTreeMap<u32, TableRecord>,
     /// The ids of tables with this name. Of these at most one isn't being deleted.
     by_name: BTreeMap<String, BTreeSet<u32>>,
 }
 
 impl TablesById {
     /// The table with this id.
-    pub fn get(&self, id: &u32) -> Option<&Table> {
+    pub fn get(&self, id: &u32) -> Option<&TableRecord> {
         self.by_id.get(id)
     }
 
     /// The same, to be changed in all but its name.
-    pub fn get_mut(&mut self, id: &u32) -> Option<&mut Table> {
+    pub fn get_mut(&mut self, id: &u32) -> Option<&mut TableRecord> {
         self.by_id.get_mut(id)
     }
 
     /// The tables with this name, by id.
-    pub fn named(&self, name: &str) -> impl Iterator<Item = (u32, &Table)> {
+    pub fn named(&self, name: &str) -> impl Iterator<Item = (u32, &TableRecord)> {
         let ids = self.by_name.get(name).into_iter().flatten();
         ids.filter_map(|id| Some((*id, self.by_id.get(id)?)))
     }
@@ -49,7 +49,7 @@ impl TablesById {
     }
 
     /// Adds a table, or replaces the one with this id.
-    pub fn insert(&mut self, id: u32, table: Table) {
+    pub fn insert(&mut self, id: u32, table: TableRecord) {
         self.remove(&id);
         self.by_name
             .entry(table.name.clone())
@@ -59,7 +59,7 @@ impl TablesById {
     }
 
     /// Removes a table.
-    pub fn remove(&mut self, id: &u32) -> Option<Table> {
+    pub fn remove(&mut self, id: &u32) -> Option<TableRecord> {
         let table = self.by_id.remove(id)?;
         if let btree_map::Entry::Occupied(mut ids) = self.by_name.entry(table.name.clone()) {
             ids.get_mut().remove(id);
@@ -71,22 +71,22 @@ impl TablesById {
     }
 
     /// All of them, in order.
-    pub fn iter(&self) -> btree_map::Iter<'_, u32, Table> {
+    pub fn iter(&self) -> btree_map::Iter<'_, u32, TableRecord> {
         self.by_id.iter()
     }
 
     /// Those from this id on, in order.
-    pub fn range(&self, ids: RangeFrom<u32>) -> btree_map::Range<'_, u32, Table> {
+    pub fn range(&self, ids: RangeFrom<u32>) -> btree_map::Range<'_, u32, TableRecord> {
         self.by_id.range(ids)
     }
 
     /// Their ids, in order.
-    pub fn keys(&self) -> btree_map::Keys<'_, u32, Table> {
+    pub fn keys(&self) -> btree_map::Keys<'_, u32, TableRecord> {
         self.by_id.keys()
     }
 
     /// The same without ids.
-    pub fn values(&self) -> btree_map::Values<'_, u32, Table> {
+    pub fn values(&self) -> btree_map::Values<'_, u32, TableRecord> {
         self.by_id.values()
     }
 }
@@ -100,16 +100,16 @@ impl PartialEq for TablesById {
 impl Eq for TablesById {}
 
 impl Index<&u32> for TablesById {
-    type Output = Table;
+    type Output = TableRecord;
 
-    fn index(&self, id: &u32) -> &Table {
+    fn index(&self, id: &u32) -> &TableRecord {
         &self.by_id[id]
     }
 }
 
 impl<'a> IntoIterator for &'a TablesById {
-    type Item = (&'a u32, &'a Table);
-    type IntoIter = btree_map::Iter<'a, u32, Table>;
+    type Item = (&'a u32, &'a TableRecord);
+    type IntoIter = btree_map::Iter<'a, u32, TableRecord>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.by_id.iter()
@@ -118,16 +118,16 @@ impl<'a> IntoIterator for &'a TablesById {
 
 /// To be changed in all but their names.
 impl<'a> IntoIterator for &'a mut TablesById {
-    type Item = (&'a u32, &'a mut Table);
-    type IntoIter = btree_map::IterMut<'a, u32, Table>;
+    type Item = (&'a u32, &'a mut TableRecord);
+    type IntoIter = btree_map::IterMut<'a, u32, TableRecord>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.by_id.iter_mut()
     }
 }
 
-impl FromIterator<(u32, Table)> for TablesById {
-    fn from_iter<I: IntoIterator<Item = (u32, Table)>>(all: I) -> Self {
+impl FromIterator<(u32, TableRecord)> for TablesById {
+    fn from_iter<I: IntoIterator<Item = (u32, TableRecord)>>(all: I) -> Self {
         let mut tables = Self::default();
         for (id, table) in all {
             tables.insert(id, table);
@@ -144,7 +144,7 @@ impl Serialize for TablesById {
 
 impl<'de> Deserialize<'de> for TablesById {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let all = BTreeMap::<u32, Table>::deserialize(deserializer)?;
+        let all = BTreeMap::<u32, TableRecord>::deserialize(deserializer)?;
         Ok(all.into_iter().collect())
     }
 }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn tables_are_found_by_their_name() {
-        let table = |name: &str, state| Table {
+        let table = |name: &str, state| TableRecord {
             name: name.to_owned(),
             state,
             drop_at: None,

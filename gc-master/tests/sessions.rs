@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::world::World;
-use percolator_gc_master::{Change, Owner, Renewal, gc_status};
+use percolator_gc_master::{Owner, Renewal, SettingsChange, gc_status};
 use percolator_protocol::types::Timestamp;
 
 /// The oracle's time, some while after the cluster began.
@@ -23,9 +23,9 @@ fn world() -> World {
 
 /// Sets the retention, in seconds; how long leases are then.
 fn keep_for(world: &mut World, seconds: u64) -> Duration {
-    let change = Change {
+    let change = SettingsChange {
         retention: Some(Duration::from_secs(seconds)),
-        ..Change::default()
+        ..SettingsChange::default()
     };
     world.directory.set_collection(change).unwrap();
     world.directory.lease()
@@ -96,9 +96,9 @@ fn a_gc_lock_holds_the_barrier_as_long_as_its_lease() {
 fn a_limit_ends_what_is_held_for_longer() {
     let mut world = world();
     renew(&mut world, 1, NOW_MS - 60_000, &[]);
-    let limit = Change {
+    let limit = SettingsChange {
         hold_max: Some(Duration::from_secs(30)),
-        ..Change::default()
+        ..SettingsChange::default()
     };
     world.directory.set_collection(limit).unwrap();
     assert_eq!(barrier(&mut world), at(NOW_MS - 30_000));
@@ -125,9 +125,9 @@ fn holders_of_the_barrier_are_named_and_not_those_that_it_has_passed() {
     // It holds what lies right above, until its client is heard.
     assert_eq!(barrier(&mut world), at(old).next());
     assert_eq!(holders(&world), [(1, 0, true, 6_000)]);
-    let limit = Change {
+    let limit = SettingsChange {
         hold_max: Some(Duration::from_secs(30)),
-        ..Change::default()
+        ..SettingsChange::default()
     };
     world.directory.set_collection(limit).unwrap();
     assert_eq!(barrier(&mut world), at(NOW_MS - 30_000));

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use crate::world::World;
-use percolator_gc_master::{Change, Manifest, Refusal};
+use percolator_gc_master::{Manifest, Refusal, SettingsChange};
 use percolator_protocol::types::Timestamp;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn retention(retention: Duration) -> Change {
-    Change {
+fn retention(retention: Duration) -> SettingsChange {
+    SettingsChange {
         retention: Some(retention),
-        ..Change::default()
+        ..SettingsChange::default()
     }
 }
 
@@ -22,7 +22,7 @@ fn manifest(text: &str) -> Manifest {
 #[test]
 fn what_was_set_outlives_the_master_s_state() {
     let mut world = World::new(2);
-    let set = Change {
+    let set = SettingsChange {
         retention: Some(DAY),
         hold_max: Some(2 * DAY),
         paused: Some(true),
@@ -79,9 +79,9 @@ fn the_manifest_wins_and_what_it_leaves_open_may_be_set() {
     assert_eq!(world.directory.retention(), Duration::from_secs(5));
     let refused = world.directory.set_collection(retention(DAY));
     assert_eq!(refused, Err(Refusal::OfManifest { field: "retention" }));
-    let held = Change {
+    let held = SettingsChange {
         hold_max: Some(DAY),
-        ..Change::default()
+        ..SettingsChange::default()
     };
     world.directory.set_collection(held).unwrap();
     assert_eq!(world.directory.hold_max(), Some(DAY));
@@ -162,9 +162,9 @@ fn a_pause_counts_for_locks_that_are_being_resolved() {
     world.beat_all();
     collect(&mut world);
     assert_eq!(points(&world).safe_point, Timestamp::ZERO);
-    let pause = |paused| Change {
+    let pause = |paused| SettingsChange {
         paused: Some(paused),
-        ..Change::default()
+        ..SettingsChange::default()
     };
     world.directory.set_collection(pause(true)).unwrap();
     collect(&mut world);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use percolator_gc_master::{
     Deletion, Directory, DirectoryState, Drain, Heartbeat, KnownServer, Refusal, Role, Settings,
-    Start, Table, TableState, locate, session,
+    Start, TableRecord, TableState, locate, session,
 };
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_register::VALUE_BYTES_MAX;
@@ -219,7 +219,7 @@ fn state(servers: usize, tables: usize) -> DirectoryState {
         state.servers.insert(name(server), known);
     }
     for table in 1..=tables {
-        let known = Table {
+        let known = TableRecord {
             name: format!("table_{table}"),
             state: TableState::Ready,
             drop_at: None,
