@@ -6,7 +6,7 @@ use std::sync::Arc;
 use percolator_server::open_files_max;
 use percolator_telemetry::{IntCounter, IntGauge, Limited};
 
-use crate::pool::{Full, SharedPool, Taken};
+use crate::pool::{Full, PoolPermit, SharedPool};
 use crate::transit::one_client;
 
 /// Of refused connections, whose clients come again and again.
@@ -24,7 +24,7 @@ pub(crate) struct Connections {
 #[derive(Debug)]
 pub(crate) struct OpenConnection {
     open: IntGauge,
-    _taken: Taken,
+    _permit: PoolPermit,
 }
 
 impl Connections {
@@ -42,11 +42,11 @@ impl Connections {
     /// Takes a connection of this client, or none if it has its share.
     pub(crate) fn admit(&self, client: SocketAddr) -> Option<OpenConnection> {
         match self.pool.take(one_client(client.ip()), 1) {
-            Ok(taken) => {
+            Ok(permit) => {
                 self.open.inc();
                 Some(OpenConnection {
                     open: self.open.clone(),
-                    _taken: taken,
+                    _permit: permit,
                 })
             }
             Err(full) => {

@@ -15,14 +15,14 @@ use tonic::{Request, Response, Status};
 
 use crate::caller::Caller;
 use crate::failure::{Failure, Reason};
-use crate::ranges;
+use crate::ranges::{self, RangeRequest};
 use crate::transactions::{CellAt, CellChange, CellWrite, KnownOutcome, Transactions, Values};
 
 /// The service.
 #[derive(Clone)]
 pub(crate) struct Service(pub(crate) Arc<Transactions>);
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 impl Service {
     /// Carries out a call, counts it, and answers it.
@@ -31,7 +31,7 @@ impl Service {
         method: &'static str,
         caller: &Caller,
         call: impl Future<Output = Result<T, Failure>>,
-    ) -> Answer<T> {
+    ) -> RpcResult<T> {
         let counted = self.0.metrics.call(method, caller);
         let result = call.await;
         counted.ended(&result);
@@ -44,7 +44,7 @@ impl Service {
 
 #[tonic::async_trait]
 impl v1::transactions_server::Transactions for Service {
-    async fn begin(&self, request: Request<v1::BeginRequest>) -> Answer<v1::BeginResponse> {
+    async fn begin(&self, request: Request<v1::BeginRequest>) -> RpcResult<v1::BeginResponse> {
         let caller = Caller::of(&request);
         let v1::BeginRequest { snapshot, cells } = request.into_inner();
         let snapshot = (snapshot != 0).then(|| Timestamp::from_u64(snapshot));
@@ -61,7 +61,7 @@ impl v1::transactions_server::Transactions for Service {
         self.answer("begin", &caller, call).await
     }
 
-    async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
+    async fn get(&self, request: Request<v1::GetRequest>) -> RpcResult<v1::GetResponse> {
         let caller = Caller::of(&request);
         let (session, cell) = split(request.into_inner());
         let call = async {
@@ -71,7 +71,7 @@ impl v1::transactions_server::Transactions for Service {
         self.answer("get", &caller, call).await
     }
 
-    async fn get_for_update(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
+    async fn get_for_update(&self, request: Request<v1::GetRequest>) -> RpcResult<v1::GetResponse> {
         let caller = Caller::of(&request);
         let (session, cell) = split(request.into_inner());
         let call = async {
@@ -84,7 +84,7 @@ impl v1::transactions_server::Transactions for Service {
     async fn batch_get(
         &self,
         request: Request<v1::BatchGetRequest>,
-    ) -> Answer<v1::BatchGetResponse> {
+    ) -> RpcResult<v1::BatchGetResponse> {
         let caller = Caller::of(&request);
         let request = request.into_inner();
         let cells: Vec<CellAt> = request.cells.into_iter().map(CellAt::from).collect();
@@ -103,7 +103,7 @@ impl v1::transactions_server::Transactions for Service {
 
     type ScanStream = Pin<Box<dyn Stream<Item = Result<v1::ScanResponse, Status>> + Send>>;
 
-    async fn scan(&self, request: Request<v1::ScanRequest>) -> Answer<Self::ScanStream> {
+    async fn scan(&self, request: Request<v1::ScanRequest>) -> RpcResult<Self::ScanStream> {
         let caller = Caller::of(&request);
         let request = request.into_inner();
         let call = async {
@@ -128,7 +128,7 @@ impl v1::transactions_server::Transactions for Service {
         Ok(Response::new(Box::pin(answers)))
     }
 
-    async fn put(&self, request: Request<v1::PutRequest>) -> Answer<v1::PutResponse> {
+    async fn put(&self, request: Request<v1::PutRequest>) -> RpcResult<v1::PutResponse> {
         let caller = Caller::of(&request);
         let request = request.into_inner();
         let write = CellWrite {
@@ -142,7 +142,7 @@ impl v1::transactions_server::Transactions for Service {
         self.answer("put", &caller, call).await
     }
 
-    async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
+    async fn delete(&self, request: Request<v1::DeleteRequest>) -> RpcResult<v1::DeleteResponse> {
         let caller = Caller::of(&request);
         let request = request.into_inner();
         let write = CellWrite {
@@ -156,7 +156,7 @@ impl v1::transactions_server::Transactions for Service {
         self.answer("delete", &caller, call).await
     }
 
-    async fn write(&self, request: Request<v1::WriteRequest>) -> Answer<v1::WriteResponse> {
+    async fn write(&self, request: Request<v1::WriteRequest>) -> RpcResult<v1::WriteResponse> {
         let caller = Caller::of(&request);
         let request = request.into_inner();
         let call = async {
@@ -167,7 +167,7 @@ impl v1::transactions_server::Transactions for Service {
         self.answer("write", &caller, call).await
     }
 
-    async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitResponse> {
+    async fn commit(&self, request: Request<v1::CommitRequest>) -> RpcResult<v1::CommitResponse> {
         let caller = Caller::of(&request);
         let request = request.into_inner();
         let call = async {
@@ -183,7 +183,7 @@ impl v1::transactions_server::Transactions for Service {
     async fn rollback(
         &self,
         request: Request<v1::RollbackRequest>,
-    ) -> Answer<v1::RollbackResponse> {
+    ) -> RpcResult<v1::RollbackResponse> {
         let caller = Caller::of(&request);
         let session = request.into_inner().session;
         let call = async {
@@ -193,7 +193,7 @@ impl v1::transactions_server::Transactions for Service {
         self.answer("rollback", &caller, call).await
     }
 
-    async fn join(&self, request: Request<v1::JoinRequest>) -> Answer<v1::JoinResponse> {
+    async fn join(&self, request: Request<v1::JoinRequest>) -> RpcResult<v1::JoinResponse> {
         let caller = Caller::of(&request);
         let v1::JoinRequest {
             session,
@@ -214,7 +214,7 @@ impl v1::transactions_server::Transactions for Service {
         self.answer("join", &caller, call).await
     }
 
-    async fn finish(&self, request: Request<v1::FinishRequest>) -> Answer<v1::FinishResponse> {
+    async fn finish(&self, request: Request<v1::FinishRequest>) -> RpcResult<v1::FinishResponse> {
         let caller = Caller::of(&request);
         let request = request.into_inner();
         let call = async {
@@ -229,7 +229,10 @@ impl v1::transactions_server::Transactions for Service {
         self.answer("finish", &caller, call).await
     }
 
-    async fn outcome(&self, request: Request<v1::OutcomeRequest>) -> Answer<v1::OutcomeResponse> {
+    async fn outcome(
+        &self,
+        request: Request<v1::OutcomeRequest>,
+    ) -> RpcResult<v1::OutcomeResponse> {
         let caller = Caller::of(&request);
         let session = request.into_inner().session;
         let call = async {
@@ -250,7 +253,7 @@ impl v1::transactions_server::Transactions for Service {
     async fn create_table(
         &self,
         request: Request<v1::CreateTableRequest>,
-    ) -> Answer<v1::CreateTableResponse> {
+    ) -> RpcResult<v1::CreateTableResponse> {
         let caller = Caller::of(&request);
         let v1::CreateTableRequest { table, split_at } = request.into_inner();
         let call = async {
@@ -302,7 +305,7 @@ fn writes(writes: Vec<v1::CellWrite>) -> Result<Vec<CellWrite>, Failure> {
 }
 
 fn range(request: &v1::ScanRequest) -> Result<Range, Failure> {
-    ranges::range(ranges::Asked {
+    ranges::range(RangeRequest {
         start: request.start.clone(),
         end: request.end.clone(),
         prefix: request.prefix.clone(),

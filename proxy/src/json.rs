@@ -16,10 +16,11 @@ use tonic::{Code, Status};
 
 use crate::caller::Caller;
 use crate::failure::{DOMAIN, Failure, Reason};
+use crate::ranges::{self, RangeRequest};
 use crate::transactions::{
     CellAt, CellChange, CellWrite, Chunk, KnownOutcome, Transactions, Values,
 };
-use crate::{json_text, named_bytes, ranges};
+use crate::{json_text, named_bytes};
 
 /// What the paths of this door begin with.
 pub(crate) const PREFIX: &str = "/v1/";
@@ -70,18 +71,18 @@ pub(crate) async fn answer(shared: Arc<Transactions>, request: Request<Body>) ->
     };
     counted.ended(&result);
     match result {
-        Ok(Answer::Object(object)) => {
+        Ok(CallResponse::Object(object)) => {
             let bytes = Bytes::from(object.to_string() + "\n");
             text(StatusCode::OK, "application/json", bytes)
         }
-        Ok(Answer::Text(bytes)) => text(StatusCode::OK, "application/json", bytes),
-        Ok(Answer::Lines(chunks)) => lines(chunks),
+        Ok(CallResponse::Text(bytes)) => text(StatusCode::OK, "application/json", bytes),
+        Ok(CallResponse::Lines(chunks)) => lines(chunks),
         Err(failure) => failed(&failure),
     }
 }
 
-/// What a call is answered.
-enum Answer {
+/// The response of a call.
+enum CallResponse {
     Object(Value),
     /// One that has values.
     Text(Bytes),
@@ -93,13 +94,13 @@ async fn call(
     caller: &Caller,
     method: &str,
     mut fields: Fields,
-) -> Result<Answer, Failure> {
+) -> Result<CallResponse, Failure> {
     match method {
-        "begin" => return begin(shared, caller, fields).await.map(Answer::Text),
+        "begin" => return begin(shared, caller, fields).await.map(CallResponse::Text),
         "create_table" => {
             return create_table(shared, caller, fields)
                 .await
-                .map(Answer::Object);
+                .map(CallResponse::Object);
         }
         _ => {}
     }
@@ -107,15 +108,15 @@ async fn call(
     let answer = match method {
         "get" | "get_for_update" => {
             let got = get(shared, method, &session, fields);
-            return got.await.map(Answer::Text);
+            return got.await.map(CallResponse::Text);
         }
         "batch_get" => {
             let read = batch_get(shared, &session, fields);
-            return read.await.map(Answer::Text);
+            return read.await.map(CallResponse::Text);
         }
         "scan" => {
             let chunks = scan(shared, &session, &mut fields).await?;
-            return Ok(Answer::Lines(chunks));
+            return Ok(CallResponse::Lines(chunks));
         }
         "put" | "delete" | "write" => {
             let writes = writes_of(method, &mut fields)?;
@@ -130,7 +131,7 @@ async fn call(
         }
         "join" => {
             let joined = join(shared, caller, &session, fields);
-            return joined.await.map(Answer::Text);
+            return joined.await.map(CallResponse::Text);
         }
         "finish" => {
             let writes = fields.writes()?.unwrap_or_default();
@@ -148,7 +149,7 @@ async fn call(
             outcome_json(shared.outcome(&session).await?)
         }
     };
-    Ok(Answer::Object(answer))
+    Ok(CallResponse::Object(answer))
 }
 
 async fn batch_get(
@@ -269,7 +270,7 @@ async fn scan(
     fields: &mut Fields,
 ) -> Result<tokio::sync::mpsc::Receiver<Chunk>, Failure> {
     let table = fields.text("table")?;
-    let asked = ranges::Asked {
+    let asked = RangeRequest {
         start: fields.bytes("start")?.unwrap_or_default(),
         end: fields.bytes("end")?.unwrap_or_default(),
         prefix: fields.bytes("prefix")?.unwrap_or_default(),

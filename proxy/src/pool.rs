@@ -110,9 +110,9 @@ impl Pool {
 #[derive(Clone, Debug)]
 pub(crate) struct SharedPool(Arc<Mutex<Pool>>);
 
-/// What a client has taken, until this is dropped.
+/// What a client has taken of a pool. Dropping it gives that back.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct PoolPermit {
     pool: SharedPool,
     client: IpAddr,
     amount: usize,
@@ -127,9 +127,9 @@ impl SharedPool {
     ///
     /// # Errors
     /// [`Full`].
-    pub(crate) fn take(&self, client: IpAddr, amount: usize) -> Result<Taken, Full> {
+    pub(crate) fn take(&self, client: IpAddr, amount: usize) -> Result<PoolPermit, Full> {
         self.0.lock().take(client, amount)?;
-        Ok(Taken {
+        Ok(PoolPermit {
             pool: self.clone(),
             client,
             amount,
@@ -137,7 +137,7 @@ impl SharedPool {
     }
 }
 
-impl Drop for Taken {
+impl Drop for PoolPermit {
     fn drop(&mut self) {
         self.pool.0.lock().give_back(self.client, self.amount);
     }

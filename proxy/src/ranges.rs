@@ -7,7 +7,7 @@ use crate::failure::{Failure, Reason};
 
 /// What a request says of a range; what it doesn't say is empty.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RangeRequest {
     pub(crate) start: Bytes,
     pub(crate) end: Bytes,
     pub(crate) prefix: Bytes,
@@ -22,24 +22,24 @@ pub(crate) struct Asked {
 ///
 /// # Errors
 /// It has both a prefix, and a start or an end.
-pub(crate) fn range(asked: Asked) -> Result<Range, Failure> {
-    let has_edges = !asked.start.is_empty() || !asked.end.is_empty();
-    let mut range = match (asked.prefix.is_empty(), has_edges) {
-        (true, _) => Range::rows(asked.start, asked.end),
-        (false, false) => Range::prefix(asked.prefix),
+pub(crate) fn range(request: RangeRequest) -> Result<Range, Failure> {
+    let has_edges = !request.start.is_empty() || !request.end.is_empty();
+    let mut range = match (request.prefix.is_empty(), has_edges) {
+        (true, _) => Range::rows(request.start, request.end),
+        (false, false) => Range::prefix(request.prefix),
         (false, true) => {
             let message = "a scan has a prefix, or a start and an end: not both";
             return Err(Failure::new(Reason::Invalid, message));
         }
     };
-    if asked.reverse {
+    if request.reverse {
         range = range.reverse();
     }
-    if asked.limit > 0 {
-        range = range.limit(asked.limit);
+    if request.limit > 0 {
+        range = range.limit(request.limit);
     }
-    if asked.limit_rows > 0 {
-        range = range.limit_rows(asked.limit_rows);
+    if request.limit_rows > 0 {
+        range = range.limit_rows(request.limit_rows);
     }
     Ok(range)
 }
@@ -51,10 +51,10 @@ mod tests {
     #[test]
     fn a_prefix_stands_alone() {
         let bytes = Bytes::from_static;
-        let asked = |start, prefix| Asked {
+        let asked = |start, prefix| RangeRequest {
             start: bytes(start),
             prefix: bytes(prefix),
-            ..Asked::default()
+            ..RangeRequest::default()
         };
         assert!(range(asked(b"a", b"")).is_ok());
         assert!(range(asked(b"", b"a")).is_ok());

@@ -27,7 +27,7 @@ use beginning::Beginning;
 pub(crate) use calls::Values;
 use scans::ScanGuard;
 pub(crate) use scans::{Chunk, Entries};
-use shared::{Given, Upstream};
+use shared::{ParticipantWrites, Upstream};
 
 /// A proxy that has expired no sessions for so long carries out nothing else either.
 const STANDS_STILL: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ pub(crate) struct SessionTxn {
     txn: Txn,
     /// Dropped, or set, when the session has ended.
     ended: Arc<watch::Sender<bool>>,
-    given: Given,
+    participant_writes: ParticipantWrites,
     upstream: Option<Arc<Upstream>>,
 }
 
@@ -50,7 +50,7 @@ impl SessionTxn {
         Self {
             txn,
             ended: Arc::new(watch::channel(false).0),
-            given: Given::default(),
+            participant_writes: ParticipantWrites::default(),
             upstream: None,
         }
     }
@@ -342,7 +342,7 @@ impl Transactions {
     }
 
     async fn commit_buffered(&self, session: &str, txn: SessionTxn) -> Result<Timestamp, Failure> {
-        if let Err(failure) = Self::add_given(&txn) {
+        if let Err(failure) = Self::add_participant_writes(&txn) {
             let end = SessionEnd::Aborted;
             self.sessions
                 .lock()

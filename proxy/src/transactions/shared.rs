@@ -27,7 +27,7 @@ use crate::token;
 const HANDED_BYTES: usize = 1 << 20;
 
 /// What participants that have finished have written; each of them apart.
-pub(super) type Given = Arc<Mutex<Vec<Buffered>>>;
+pub(super) type ParticipantWrites = Arc<Mutex<Vec<Buffered>>>;
 
 /// A participant that has begun.
 #[derive(Debug)]
@@ -350,7 +350,7 @@ impl Transactions {
         let refusal = match txn.txn.end_with_buffered() {
             Ok(written) => match sessions.give(self.now(), session) {
                 Ok(manager) => {
-                    manager.given.lock().push(written);
+                    manager.participant_writes.lock().push(written);
                     return Ok(());
                 }
                 Err(refusal) => refusal,
@@ -383,9 +383,9 @@ impl Transactions {
     }
 
     /// What participants have written is in the transaction of this session then.
-    pub(super) fn add_given(txn: &SessionTxn) -> Result<(), Failure> {
-        let given = std::mem::take(&mut *txn.given.lock());
-        for written in given {
+    pub(super) fn add_participant_writes(txn: &SessionTxn) -> Result<(), Failure> {
+        let all = std::mem::take(&mut *txn.participant_writes.lock());
+        for written in all {
             txn.txn.add(written).map_err(|why| match why {
                 NotAdded::Failed(error) => Failure::from(error),
                 NotAdded::Replaced(table) => replaced(&table),
