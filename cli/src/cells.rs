@@ -497,7 +497,7 @@ async fn scan_index(
     range: Range,
     out: &mut Cells,
 ) -> anyhow::Result<()> {
-    // A wrong name is told, also where the index has nothing.
+    // A wrong name is an error, also if the index has nothing.
     txn.check_table(table).await?;
     if let Err(error) = txn.check_table(index).await {
         let message = format!("{error}; --index takes the index's table and a value, TABLE=VALUE");

@@ -1,4 +1,4 @@
-//! The cluster of a command whose transactions are told of where that is asked for: as traces, and where they are
+//! The cluster of a command whose transactions are reported if that is asked for: as traces, and if they are
 //! slow.
 
 use std::time::Duration;

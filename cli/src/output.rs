@@ -77,7 +77,7 @@ pub(crate) fn load(cells: u64) -> String {
 
 /// Cells, one a line: in columns on a terminal, with tabs between them elsewhere, for programs.
 ///
-/// Columns are as wide as the widest cell so far, and a screenful is looked at before it is printed.
+/// Columns are as wide as the widest cell so far, and a screenful is measured before it is printed.
 pub(crate) struct Cells {
     output: Output,
     with_rows: bool,
@@ -88,9 +88,9 @@ pub(crate) struct Cells {
     text: String,
 }
 
-/// What is written at once, where nobody looks.
+/// Bytes of one write, if the output is no terminal.
 const WRITE_BYTES: usize = 64 << 10;
-/// Lines that are looked at together.
+/// Lines that are measured together.
 const SCREENFUL: usize = 50;
 /// A column is made no wider than this: one long row doesn't push everything off the screen.
 const WIDTH_MAX: usize = 40;

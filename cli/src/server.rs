@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cells::Waiting;
 use crate::output::{Output, columns, load, size};
 
-/// How often it is looked at a server that is drained.
+/// How often the state of a server that is drained is requested.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The tablet servers of a cluster: list them, move everything off one, and let it have tablets again.

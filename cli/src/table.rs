@@ -316,7 +316,7 @@ fn say_observed(output: Output, table: &str, column: &[u8], observed: bool) -> a
 }
 
 /// Makes a table. One that is there as it is asked for will do: somebody who asks for the same at the same
-/// time can't be told from the one who asked first, and whose answer was lost.
+/// time can't be distinguished from the one who asked first, and whose response was lost.
 async fn create(client: &Client, name: &str, cuts: &[Bytes]) -> anyhow::Result<Table> {
     let there_already = match client.create_table(name, cuts).await {
         Ok(()) => None,

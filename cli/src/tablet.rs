@@ -16,7 +16,7 @@ use crate::errors::Usage;
 use crate::output::{Format, Output, columns, load, size};
 use crate::table::{TabletJson, edge, lost, server};
 
-/// How often it is asked how far a move is: the answer has all tablets.
+/// How often the progress of a move is requested: the response has all tablets.
 const SHOWN_EVERY: Duration = Duration::from_secs(2);
 
 /// What to do with the tablets of tables: each has a range of rows, and one tablet server.

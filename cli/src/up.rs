@@ -17,8 +17,8 @@ use crate::output::{Format, Output, columns};
 /// How often the manifest is read for what counts without a restart.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
-/// A command that was told to end, as by Ctrl-C on a terminal, does so within this, or is told by us.
-const TOLD_ALREADY: Duration = Duration::from_millis(700);
+/// A command that has had a signal already, as by Ctrl-C on a terminal, ends within this, or we send it one.
+const SIGNALLED_END_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// What to run.
 #[derive(Debug, clap::Args)]
@@ -135,7 +135,7 @@ pub(crate) async fn run(args: Args, output: Output) -> anyhow::Result<ExitCode> 
         () = follow(args.file, &kept, followed, output) => Ok(ExitCode::SUCCESS),
     };
     if let Some(command) = &mut command {
-        // Where the command has ended, there's nobody left to kill.
+        // It may have ended already.
         let _ = command.kill().await;
     }
     let stopped = cluster.stop().await;
@@ -204,13 +204,13 @@ fn say_ready(
     Ok(())
 }
 
-/// Some of what the manifest says counts from when it is changed, without a restart. Of the rest it is said that it doesn't.
+/// Puts changes of the manifest into effect that need no restart, and reports the others.
 async fn follow(file: Option<PathBuf>, layout: &Layout, mut last: LiveSettings, output: Output) {
     let file = file.filter(|file| file.as_os_str() != "-");
     let Some(file) = file else {
         return std::future::pending().await;
     };
-    let mut told = String::new();
+    let mut reported = String::new();
     loop {
         tokio::time::sleep(FOLLOW_EVERY).await;
         let changed = read_manifest(Some(&file)).and_then(|manifest| {
@@ -221,7 +221,7 @@ async fn follow(file: Option<PathBuf>, layout: &Layout, mut last: LiveSettings, 
             }
             Ok(layout.differences(&manifest.cluster))
         });
-        let tell = match changed {
+        let report = match changed {
             Ok(differences) if differences.is_empty() => String::new(),
             Ok(differences) => format!(
                 "{}: another value counts when `percolator up` is started again; until then it goes on as it was",
@@ -229,10 +229,10 @@ async fn follow(file: Option<PathBuf>, layout: &Layout, mut last: LiveSettings, 
             ),
             Err(error) => format!("{error:#}\nit goes on as it was"),
         };
-        if told != tell && !tell.is_empty() {
-            output.note(&tell);
+        if reported != report && !report.is_empty() {
+            output.note(&report);
         }
-        told = tell;
+        reported = report;
     }
 }
 
@@ -353,17 +353,17 @@ fn start_command(
     })
 }
 
-/// Lets a command end that may have been told to, as by Ctrl-C on a terminal, or tells it. Its result counts.
+/// Waits for the end of a command that may have had a signal, as by Ctrl-C on a terminal, or sends it one. Its result counts.
 async fn end(command: &mut tokio::process::Child) -> anyhow::Result<ExitCode> {
     let once_more = percolator_server::signals::shutdown();
     let ending = async {
-        match tokio::time::timeout(TOLD_ALREADY, command.wait()).await {
+        match tokio::time::timeout(SIGNALLED_END_TIMEOUT, command.wait()).await {
             Ok(status) => status,
             Err(_) => {
                 if let Some(pid) = command.id().and_then(|pid| i32::try_from(pid).ok())
                     && let Some(pid) = rustix::process::Pid::from_raw(pid)
                 {
-                    // Where it has just ended, there's nobody to tell.
+                    // It may just have ended.
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
                 }
                 command.wait().await

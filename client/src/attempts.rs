@@ -28,7 +28,7 @@ pub(crate) enum Attempt {
     Again(String),
     /// As Again; the server has the tablets, and too much to do.
     Busy(String),
-    /// As Again; no answer came.
+    /// As Again; no response came.
     Lost(String),
     /// As Again; and nothing was sent.
     NeverSent(String),
@@ -70,7 +70,7 @@ impl Router {
         }
     }
 
-    /// Sends a request to a tablet server, once, and waits for its answer until the deadline.
+    /// Sends a request to a tablet server, once, and waits for its response until the deadline.
     pub(crate) async fn send(
         &self,
         address: &str,
@@ -249,7 +249,7 @@ impl Router {
         join_all(attempts).await.into_iter().flatten().collect()
     }
 
-    /// The same, of one server. Once one of them gets no answer, or the time is over, the others are not sent any more:
+    /// The same, of one server. Once one of them gets no response, or the time is over, the others are not sent any more:
     /// each of them would wait again.
     async fn attempts_at_one(
         &self,
@@ -280,7 +280,7 @@ impl Router {
     }
 }
 
-/// Sorts what came of requests: answers, cells that are to be asked for again, and why.
+/// Sorts what came of requests: responses, cells that are to be asked for again, and why.
 pub(crate) fn sort(
     attempts: Vec<(Vec<usize>, Attempt)>,
     answered: &mut Vec<Answered>,

@@ -137,7 +137,7 @@ pub struct Changes {
     ready: VecDeque<Version>,
     /// To be given behind `ready`.
     next: Option<Timestamp>,
-    /// The present was reached: wait before looking again.
+    /// The present was reached: wait before the next scan.
     is_waiting: bool,
 }
 

@@ -227,7 +227,7 @@ impl Client {
         self.router.let_go().await;
     }
 
-    /// What became of a transaction, by its primary: for an answer that was lost
+    /// What became of a transaction, by its primary: for a response that was lost
     /// ([`Error::Unknown`]). A transaction whose ttl is over is rolled back by this.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Runs `protocol::txn`: turns its commands into requests, and their answers into events.
+//! Runs `protocol::txn`: turns its commands into requests, and their responses into events.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -453,7 +453,7 @@ impl Commit {
         })
     }
 
-    /// What the answer for these mutations says.
+    /// What the response for these mutations says.
     fn prewritten(&self, mutations: Vec<usize>, response: v1::PrewriteResponse) -> Vec<Event> {
         if response.rejections.is_empty() {
             return match response.min_commit_ts {
@@ -533,7 +533,7 @@ impl Commit {
         }
     }
 
-    /// Returns the answer for the primary, where it is among them.
+    /// Returns the response for the primary, where it is among them.
     async fn every_cell(
         &self,
         indices: Vec<usize>,

@@ -1,5 +1,5 @@
 //! One packed stream to one tablet server: whatever is queued when the connection can take more goes
-//! into one message, and answers find their callers by the slot in their id.
+//! into one message, and responses find their callers by the slot in their id.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,14 +20,14 @@ use crate::transport::Lost;
 
 /// Requests in one message.
 const PACK_REQUESTS_MAX: usize = 1024;
-/// Answers may be this large; a scan's or a row's answer can be.
+/// Responses may be this large; a scan's or a row's response can be.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
 /// A server that can't be connected to within this is away.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A request that isn't answered within this many ticks is given up; counted in ticks, because a timer
 /// for each request would cost more than the request.
 const ANSWER_TICKS: u32 = 40;
-/// A silent connection is asked for a sign of life after this long, and lost without one.
+/// A silent connection is pinged after this long, and lost without a response.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -64,7 +64,7 @@ struct Slot {
 enum SlotState {
     Waiting(Option<Waker>),
     Answered(v1::Response),
-    /// Nobody waits any more; the slot is free when the answer is there.
+    /// Nobody waits any more; the slot is free when the response is there.
     Abandoned,
 }
 
@@ -190,7 +190,7 @@ impl Ticked for Connection {
     }
 }
 
-/// The answer to come. Dropping it abandons the request, which may still be carried out.
+/// The response to come. Dropping it abandons the request, which may still be carried out.
 #[derive(Debug)]
 pub(crate) struct Call {
     connection: Arc<Connection>,
@@ -455,8 +455,8 @@ mod tests {
         }
     }
 
-    /// What each of a connection's calls is answered when it is lost: one that was written and one that was answered before,
-    /// one that wasn't written yet, and one that comes later.
+    /// The results of a lost connection's calls: of one that was written, one that had its response before, one that wasn't
+    /// written yet, and one that comes later.
     #[test]
     fn only_what_was_not_written_was_never_sent() {
         let connection = Arc::new(Connection {

@@ -17,7 +17,7 @@ pub enum Error {
     /// Another transaction was first. Begin again.
     #[error("conflict: {0}")]
     Conflict(Conflict),
-    /// The commit was sent, and its answer lost: it may be committed, or not. Ask
+    /// The commit was sent, and its response lost: it may be committed, or not. Ask
     /// [`crate::Client::outcome`] later.
     #[error(
         "the outcome of transaction {start_ts} is unknown: its commit was not answered ({why}); ask later with \

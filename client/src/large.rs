@@ -82,7 +82,7 @@ pub(crate) struct Large {
     pub(crate) request_timeout: Duration,
     /// The first and the last row of each table that may have its locks.
     touched: Mutex<BTreeMap<TableId, (Bytes, Bytes)>>,
-    /// The highest that a flush was answered: it commits above it.
+    /// The highest one in the response of a flush: the transaction commits above it.
     min_commit_ts: Mutex<Timestamp>,
     /// The first flush is in place, and the primary with it.
     placed: AtomicBool,
@@ -329,7 +329,7 @@ impl Driver {
                     continue;
                 }
             };
-            // Before anything of the transaction goes, as a commit does that waits for its answer.
+            // Before anything of the transaction goes, as a commit does that waits for its response.
             return self.failed(error);
         }
     }

@@ -37,7 +37,7 @@
 //! # Cancellation
 //! A call that is dropped before its end, as by a timeout of the application's, leaves nothing half done. A read is given
 //! up. A commit goes on by itself, or is rolled back where nothing was decided: anyone who drops [`Txn::commit`] doesn't know
-//! which, and may ask [`Client::outcome`]. A [`Txn`] that is dropped is rolled back. What goes on behind an answer ends
+//! which, and may ask [`Client::outcome`]. A [`Txn`] that is dropped is rolled back. What goes on behind a response ends
 //! with the runtime; [`Client::settle`] waits for it, and what is left nevertheless is cleared by the transaction that meets it.
 //!
 //! # Runtimes

@@ -19,7 +19,7 @@ use crate::transport::{BoxFuture, MasterError};
 const ROWS_AT_A_TIME: usize = 64;
 const TABLETS_AHEAD: u32 = 16;
 
-/// What is said of a master that gave no answer until a deadline.
+/// What is said of a master that gave no response until a deadline.
 const SILENT_MASTER: &str = "the master did not answer in the time that was left";
 
 impl Router {

@@ -41,7 +41,7 @@ pub struct Obstacle {
 struct Round {
     /// Some were resolved: others may be there.
     resolved: bool,
-    /// Transactions that live, and commit above the point. The locks of a large one come in many pages.
+    /// Transactions that are alive, and commit above the point. The locks of a large one come in many pages.
     pushed: BTreeSet<Timestamp>,
     /// The first one that can't be resolved.
     obstacle: Option<Obstacle>,
@@ -53,7 +53,7 @@ struct Round {
 enum Resolved {
     /// They are gone.
     Cleared,
-    /// It lives, and commits above the point.
+    /// It is alive, and commits above the point.
     Pushed(Timestamp),
     /// It can't be known yet; the tablet of its primary, if its server didn't answer.
     Blocked(Obstacle, Option<u64>),

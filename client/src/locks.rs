@@ -36,7 +36,7 @@ impl Router {
 
     /// Ends what the locks of one transaction are left of, as its primary says: where it has not committed
     /// it can't any more, so it need not be waited for. How it ended, and how many locks of it were cleared. `None`: the
-    /// answer was none to this question, which is to be asked again.
+    /// response was of another kind, and the request is to be sent again.
     pub(crate) async fn end(
         &self,
         locks: &[MetLock],

@@ -29,7 +29,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 const CONNECT_TO_SEVERAL: Duration = Duration::from_millis(500);
 /// A connection to a master on which something waits is tried so often,
 const PING_INTERVAL: Duration = Duration::from_secs(1);
-/// and given up if there is no answer for so long: its process stands still, or its network is cut. A master that is only busy
+/// and given up if there is no response for so long: its process stands still, or its network is cut. A master that is only busy
 /// answers these.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// A caller that waited for so long and gives up has met silence, too. A master that can be reached says within that it leads, or not.
@@ -129,7 +129,7 @@ impl Master {
         stub.max_decoding_message_size(DIRECTORY_BYTES_MAX)
     }
 
-    /// This answer comes from the client's cluster: that of the first answer.
+    /// This response comes from the client's cluster: that of the first response.
     fn check_cluster<T>(
         &self,
         address: &str,
@@ -169,7 +169,7 @@ impl Master {
                 Err(FailedRequest::Final(error)) => return Err(error),
                 Err(FailedRequest::AskAgain(error)) => error,
             };
-            // A standby's answer shows that there are several.
+            // A standby's response shows that there are several.
             let (masters, has_standbys, has_next) = {
                 let addresses = self.addresses.lock();
                 let (masters, has_standbys) = (addresses.count(), addresses.have_standbys());

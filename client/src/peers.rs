@@ -46,7 +46,7 @@ impl TabletPeers {
         self.0.sleep(duration).await;
     }
 
-    /// Asks the server at this address, once, and waits for its answer for so long.
+    /// Asks the server at this address, once, and waits for its response for so long.
     ///
     /// # Errors
     /// [`PeerError`].

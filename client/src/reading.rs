@@ -75,7 +75,7 @@ impl RowCache {
             self.full = true;
             return;
         }
-        // What was received lies in one piece with other answers.
+        // What was received lies in one piece with other responses.
         let own = |bytes: &Bytes| Bytes::copy_from_slice(bytes);
         let cells = cells
             .iter()
@@ -206,7 +206,7 @@ impl Inner {
         Ok(value)
     }
 
-    /// The cells of a row; `None` where they're too large for one answer.
+    /// The cells of a row; `None` where they're too large for one response.
     async fn read_row(
         &self,
         table: TableId,
@@ -285,7 +285,7 @@ impl Inner {
         Ok(values.pop().flatten())
     }
 
-    /// Asks for one cell once, without what several cells, locks and lost answers need. `None`: nobody is
+    /// Asks for one cell once, without what several cells, locks and lost responses need. `None`: nobody is
     /// known to serve it.
     async fn ask_once(
         &self,
@@ -354,7 +354,7 @@ impl Inner {
                 if answered == 0 || answered > indices.len() {
                     return Err(self.failed(deadline, unexpected()).into());
                 }
-                // What was too much for one answer is asked for again.
+                // What was too much for one response is asked for again.
                 waiting.extend(&indices[answered..]);
                 for (at, result) in indices.into_iter().zip(response.results) {
                     match result.result {

@@ -1,5 +1,5 @@
 //! Sends requests to the owners of their cells, and goes on until they're answered: asks the master
-//! again where a tablet has moved, and tries again where an answer was lost. Every request is harmless
+//! again where a tablet has moved, and tries again where a response was lost. Every request is harmless
 //! when repeated.
 
 use std::collections::{BTreeSet, HashMap};
@@ -75,7 +75,7 @@ impl Drop for BackgroundGuard {
     }
 }
 
-/// The answer for some of a call's cells.
+/// The response for some of a call's cells.
 pub(crate) type Answered = (Vec<usize>, Result<Body, CallError>);
 
 /// The reason why cells have no response.
@@ -250,7 +250,7 @@ impl Router {
 
     /// Waits until nothing goes on in the background.
     pub(crate) async fn settled(&self) {
-        // The sender lives in here, so this can't fail.
+        // The sender is a part of this, so this can't fail.
         let _ = self
             .world
             .background
@@ -282,8 +282,8 @@ impl Router {
         }
     }
 
-    /// Sends the cells at `indices` to their servers, one request a server, and again until each has an
-    /// answer. `build` makes a request's body of the cells that it carries; `bytes` says how many bytes
+    /// Sends the cells at `indices` to their servers, one request a server, and again until each has a
+    /// response. `build` makes a request's body of the cells that it carries; `bytes` says how many bytes
     /// a cell's value has in it.
     pub(crate) async fn call(
         &self,
@@ -327,7 +327,7 @@ impl Router {
             if again.is_empty() {
                 return answered;
             }
-            // Cut as before: a server may have had a piece whose answer was lost.
+            // Cut as before: a server may have had a piece whose response was lost.
             again.sort_unstable();
             if let Err(gave_up) = retry.pause_and_locate(last, wanted()).await {
                 answered.push((again, Err(gave_up)));

@@ -21,7 +21,7 @@ impl Client {
             split_at: split_at.to_vec(),
         };
         let transport = &self.router.world.transport;
-        // Our own earlier request, whose answer was lost.
+        // Our own earlier request, whose response was lost.
         let done_before = |error: &MasterError| matches!(error, MasterError::AlreadyExists(_));
         self.change_tables(name, done_before, || {
             transport.create_table(request.clone())

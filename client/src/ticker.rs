@@ -1,6 +1,6 @@
 //! Time for what waits on a connection, from a thread of its own.
 //!
-//! A connection lives on the tokio runtime of its first user. That one may stand still, or be left without anybody
+//! A connection runs on the tokio runtime of its first user. That one may stand still, or be left without anybody
 //! who drives it, while calls on other runtimes wait for the connection. The ticker wakes these calls.
 
 use std::sync::{Arc, Weak};

@@ -216,7 +216,7 @@ impl Trace {
             {
                 "resolve"
             }
-            // The primary's is the decision, after which the application has its answer.
+            // The primary's is the decision, after which the application has its response.
             Some(Ask::Commit(_)) if state.ended => "commit_secondaries",
             Some(Ask::Commit(_)) => "commit_primary",
             Some(Ask::Rollback(_)) => "rollback",

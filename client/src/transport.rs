@@ -54,7 +54,7 @@ pub struct Replaced {
     pub theirs: String,
 }
 
-/// Knows the client's cluster by the master's first answer: what is known of tables and tablets is of that one alone.
+/// Knows the client's cluster by the master's first response: what is known of tables and tablets is of that one alone.
 #[derive(Debug, Default)]
 pub struct OneCluster {
     id: OnceLock<String>,
@@ -62,7 +62,7 @@ pub struct OneCluster {
 }
 
 impl OneCluster {
-    /// An answer of the master of this cluster, which has to be the client's.
+    /// A response of the master of this cluster, which has to be the client's.
     ///
     /// # Errors
     /// [`MasterError::Replaced`]: it is another one's.
@@ -71,7 +71,7 @@ impl OneCluster {
         self.check_id(cluster_id)
     }
 
-    /// The answer to a session is of the client's cluster, or none is known yet.
+    /// The response to a session is of the client's cluster, or none is known yet.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -144,7 +144,7 @@ pub type Apart = Box<dyn FnOnce(Arc<dyn Transport>) -> BoxFuture<'static, ()> + 
 /// Peers, time, randomness, background work.
 pub trait Transport: Send + Sync + 'static {
     /// Sends a request to the tablet server at this address. Its id is set on the way. Anyone who waits for
-    /// the answer is woken now and then, where deadlines matter: it has no timer of its own.
+    /// the response is woken now and then, where deadlines matter: it has no timer of its own.
     fn tablet(
         &self,
         address: &str,

@@ -10,9 +10,9 @@ use crate::layout::Layout;
 
 /// A server that notices the end of its `up` writes what it has to write, and is gone within this.
 const END_WITHIN: Duration = Duration::from_secs(60);
-/// How often they are looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// It is told after this that we wait.
+/// How often they are searched for.
+const SEARCH_EVERY: Duration = Duration::from_millis(50);
+/// The wait is reported after this.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
 /// A server's process.
@@ -22,7 +22,7 @@ struct Earlier {
     server: String,
 }
 
-/// Waits until no process has a folder of the cluster's servers as its data folder. `say` tells a person that it waits.
+/// Waits until no process has a folder of the cluster's servers as its data folder. `say` prints that it waits.
 ///
 /// # Errors
 /// They still run after a minute: which ones.
@@ -52,7 +52,7 @@ pub async fn earlier_ended(layout: &Layout, say: &(dyn Fn(&str) + Sync)) -> anyh
             ));
             told = true;
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(SEARCH_EVERY).await;
     }
 }
 

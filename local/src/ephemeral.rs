@@ -42,7 +42,7 @@ impl EphemeralFolder {
     }
 }
 
-/// What can't be looked at, or removed, isn't ours: it stays.
+/// What can't be read, or removed, isn't ours: it stays.
 fn remove_left(parent: &Path) {
     let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
     for entry in entries {

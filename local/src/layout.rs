@@ -104,8 +104,8 @@ impl Layout {
         })
     }
 
-    /// To be called when no server of an earlier `up` runs any more. Where its cluster never began, what is left of it goes:
-    /// nobody was ever told that it is there.
+    /// To be called when no server of an earlier `up` runs any more. If its cluster never began, what is left of it is
+    /// removed: it was never reported as ready.
     ///
     /// # Errors
     /// What is left has something that must not be removed.

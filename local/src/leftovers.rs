@@ -1,5 +1,5 @@
-//! What a server leaves that was killed before its cluster began. Nobody was ever told that it is there, so it goes; what
-//! somebody else has put there doesn't.
+//! What a server leaves that was killed before its cluster began. Its cluster was never reported as ready, so this is removed.
+//! Files that others have put there stay.
 
 use std::path::Path;
 

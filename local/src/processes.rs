@@ -42,7 +42,7 @@ pub(crate) struct Processes {
     stop: watch::Sender<bool>,
 }
 
-/// What runs, also told in the data folder, so that others can find the processes.
+/// What runs; it is also written to the data folder, so that others can find the processes.
 #[derive(Clone)]
 struct Servers {
     list: Arc<Mutex<Vec<Running>>>,
@@ -100,7 +100,7 @@ struct Recipe {
 /// Whether all programs are there that a cluster of processes runs: to be asked before anything is made.
 ///
 /// # Errors
-/// One is missing: where it is looked for.
+/// One is missing: where it was expected.
 pub fn check_programs(with_proxy: bool) -> anyhow::Result<()> {
     let proxy = with_proxy.then_some(Role::Proxy);
     for role in [Role::Master, Role::Oracle, Role::Tablet]
@@ -174,7 +174,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Starts a server, waits until it listens, and looks after it from then on. Returns its address.
+    /// Starts a server, waits until it listens, and supervises it from then on. Returns its address.
     async fn supervise(
         &mut self,
         mut recipe: Recipe,
@@ -383,7 +383,7 @@ async fn launch(recipe: &Recipe, listen: &Addresses) -> anyhow::Result<(Process,
         .args(&recipe.arguments)
         .args(["--listen", &listen.serves])
         .args(["--metrics-listen", &listen.metrics])
-        // The end of this pipe tells the server that we are gone, also when we are killed.
+        // The end of this pipe shows the server that we are gone, also when we are killed.
         .env(percolator_server::signals::LIFELINE_VARIABLE, "1")
         .env(
             percolator_server::logs::LEVEL_FILE_VARIABLE,

@@ -25,12 +25,11 @@ const ASK_REBUILT_AFTER: Duration = Duration::from_secs(1);
 /// A server that does its task says so sooner.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Waits until every server has told the master where it is and had its answer, and the oracle hands out timestamps. A person is
-/// waited for who has a lost state of the master rebuilt, but not if `has_command`: a command is to be run then. `say` tells a person what
-/// to do.
+/// Waits until every server has registered with the master, and the oracle grants timestamps. If a lost state of the master has to be
+/// rebuilt, `say` prints what to do, and the wait is longer; but not if `has_command`: a command is to be run then.
 ///
 /// # Errors
-/// The cluster is not ready within 30 s, or 120 s after a person was told what to do: what it waits for.
+/// The cluster is not ready within 30 s, or 120 s after `say` printed what to do: what it waits for.
 pub async fn ready(
     running: &[Running],
     layout: &Layout,
@@ -42,7 +41,7 @@ pub async fn ready(
     let mut deadline = Instant::now() + READY_WITHIN;
     // A master keeps the state with which it has answered once.
     let mut may_be_lost = !layout.new;
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         let is_lost = may_be_lost && lost_state::is_lost(&master, &tablet_servers).await;
         let waits = if is_lost {
@@ -59,9 +58,9 @@ pub async fn ready(
         let Some(waits) = waits else { return Ok(()) };
         if is_lost && !has_command {
             deadline = Instant::now() + READY_AFTER_REBUILD_WITHIN;
-            if !is_told {
+            if !is_reported {
                 say(&waits);
-                is_told = true;
+                is_reported = true;
             }
         }
         if Instant::now() >= deadline {

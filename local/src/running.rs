@@ -1,4 +1,4 @@
-//! What runs where, for people and for anyone who looks for it: a file in the data folder.
+//! What runs where, for people and for programs: a file in the data folder.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -228,7 +228,7 @@ impl Threads {
         }
     }
 
-    /// The masters last: the others tell them of themselves until they end.
+    /// The masters last: the others report to them until they end.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || {
             for server in self.servers.iter().filter(|it| !it.running.is_master()) {

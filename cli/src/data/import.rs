@@ -425,9 +425,9 @@ async fn load(
             }
         }
     }
-    // Told in the same moment in which all was read.
+    // The signal came in the same moment in which all was read.
     end.interrupted |= stop.try_recv().is_ok();
-    // What the thread said last. Once it's told to stop it may hang in a read, and has nothing to say.
+    // What the thread said last. Once it is to stop it may hang in a read, and has nothing to report.
     while reading && !end.interrupted && end.failure.is_none() {
         match reports.recv().await {
             Some(report) => end.take(report, name, args, &progress.lock()),

@@ -69,7 +69,7 @@ impl std::str::FromStr for IndexArg {
 }
 
 /// Why these indexes can't be those of one table: entries of two fields in one table, or among the
-/// data, could not be told apart.
+/// data, could not be distinguished.
 fn indexes_invalid(table: &str, indexes: &[IndexArg]) -> Option<String> {
     for (at, index) in indexes.iter().enumerate() {
         if index.table == table {

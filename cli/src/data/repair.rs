@@ -1,4 +1,4 @@
-//! Makes an index agree with its data: every repair looks at the cells anew, in a transaction, and does
+//! Makes an index agree with its data: every repair reads the cells anew, in a transaction, and does
 //! what is right by then.
 
 use std::time::Duration;

@@ -59,7 +59,7 @@ pub(crate) struct Source<R> {
     /// The first key that another key of JSON would have the row of, and its line.
     twin: Option<(u64, Twin)>,
     buffer: Vec<u8>,
-    /// Whether the file is a JSON array, once that was looked for.
+    /// Whether the file is a JSON array, once that was determined.
     array: Option<bool>,
 }
 

@@ -101,7 +101,7 @@ pub(crate) async fn run(
         .with_context(|| format!("cannot make {}; choose another --file", path.display()))?;
     let places = args.places.find(cluster);
     let mut files = Files::new();
-    // Whatever doesn't answer is said in the bundle: it is most needed then.
+    // The bundle names what doesn't answer: it is most needed then.
     let places = match ask(cluster, &args, &places, &mut files).await {
         Ok(survey) => places.with(&survey.metrics),
         Err(error) => {
@@ -189,7 +189,7 @@ async fn txns(admin: &Admin, with_keys: bool) -> Value {
     })
 }
 
-/// Where each tablet is. Its bounds are rows: without keys only the order is told.
+/// Where each tablet is. Its bounds are rows: without keys only their sequence is shown.
 fn tablets(survey: &Survey, with_keys: bool) -> Value {
     let tables = survey.tables.iter().map(|table| {
         let tablets = table.tablets.iter().map(|tablet| {

@@ -1,5 +1,5 @@
-//! What `kubectl` tells of a cluster, for a bundle: its objects, events, and the ends of its pods' logs. It is run as its
-//! user would run it; what it refuses is told, and the rest is there all the same.
+//! What `kubectl` shows of a cluster, for a bundle: its objects, events, and the ends of its pods' logs. It is run as its
+//! user would run it; what it refuses is reported, and the rest is there all the same.
 
 use std::io;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-/// Longer than any answer takes.
+/// Longer than any response takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of each log.
 const LINES: &str = "--tail=5000";

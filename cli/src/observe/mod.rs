@@ -1,6 +1,6 @@
 //! How a cluster is, for administrators: `percolator status`, `top` and `debug bundle`.
 //!
-//! [`survey`] asks the master and the oracle, [`problems`] says of the answers, without asking anybody, what isn't well
+//! [`survey`] asks the master and the oracle, [`problems`] says of the responses, without asking anybody, what isn't well
 //! and what to do about it; [`metrics`] reads what the processes show of themselves.
 
 pub(crate) mod bundle;

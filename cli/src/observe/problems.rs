@@ -73,9 +73,9 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
     let failed = |server: &Server| servers::disk_failed(server, server.failed.as_ref()?);
     found.extend(survey.servers.iter().filter_map(failed));
     for (server, page) in pages {
-        // That is told already, with the reason.
-        let is_told = found.iter().any(|problem| problem.about == *server);
-        found.extend(shown(server, page, is_told));
+        // That is reported already, with the reason.
+        let is_reported = found.iter().any(|problem| problem.about == *server);
+        found.extend(shown(server, page, is_reported));
     }
     found.extend(survey.tables.iter().filter_map(not_ready));
     if let Ok(by_table) = &survey.given_up {
@@ -116,7 +116,7 @@ fn no_oracle(survey: &Survey, why: &str) -> Problem {
     }
 }
 
-/// What could not be looked at from here, and so may be well or not.
+/// What could not be reached from here, and so may be well or not.
 pub(crate) fn unseen(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<String> {
     let mut unseen = Vec::new();
     if let Err(why) = &survey.oracle
@@ -156,7 +156,7 @@ fn is_hidden_from_here(survey: &Survey) -> bool {
 }
 
 /// What a server's metrics say.
-fn shown(server: &str, page: &Page, is_told: bool) -> Option<Problem> {
+fn shown(server: &str, page: &Page, is_reported: bool) -> Option<Problem> {
     let is = |name: &str, value: f64| page.sum(name, &[]) == Some(value);
     let (kind, what, action) = if is("percolator_tablet_disk_full", 1.0) {
         (
@@ -195,7 +195,7 @@ fn shown(server: &str, page: &Page, is_told: bool) -> Option<Problem> {
             format!("{server} doesn't follow its machine's clock, which has jumped"),
             "set that clock right: until then garbage collection and locks' times go by a clock that stands still",
         )
-    } else if is("percolator_ready", 0.0) && !is_told {
+    } else if is("percolator_ready", 0.0) && !is_reported {
         (
             "not-ready",
             format!("{server} runs, and says that it isn't ready"),
@@ -477,13 +477,13 @@ pub(crate) mod tests {
         let page = "percolator_tso_window_seconds 3\npercolator_tso_clock_offset_seconds -2.9\n";
         let pages = [("tso-0".to_owned(), Page::parse(page))].into();
         assert_eq!(find(&well(), &pages), []);
-        // Of one that is told to have lost tablets it is no news.
+        // Of one that is reported to have lost tablets it is no news.
         let pages = [("tablet-0".to_owned(), Page::parse("percolator_ready 0\n"))].into();
         assert_eq!(find(&ill(), &pages), find(&ill(), &BTreeMap::new()));
     }
 
     #[test]
-    fn what_is_not_seen_from_here_is_no_problem_and_is_told() {
+    fn what_is_not_seen_from_here_is_no_problem_and_is_reported() {
         let mut survey = well();
         let page = || Page::parse("percolator_ready 1\n");
         let names = ["tso-0", "tablet-0", "tablet-1"];

@@ -52,7 +52,7 @@ fn of_one_name(survey: &Survey) -> Option<Problem> {
     })
 }
 
-/// Whether one of them was heard after another one had come: that one has not taken its place.
+/// Whether one of them was introduced again after another one had come: that one has not taken its place.
 fn are_at_once(proxies: &[&Server]) -> bool {
     let silence = |proxy: &Server| proxy.silence.unwrap_or_default();
     let known = |proxy: &Server| proxy.proxy.map_or(Duration::ZERO, |state| state.known);
@@ -86,7 +86,7 @@ pub(crate) mod tests {
         let found = find(&survey, &BTreeMap::new());
         assert_eq!((found.len(), found[0].kind), (1, "proxy-name"));
         assert!(found[0].what.contains("127.0.0.1:7490, 127.0.0.1:7492"));
-        // It was started again elsewhere: the first one was heard before that.
+        // It was started again elsewhere: the first one was last introduced before that.
         survey.servers[3].silence = Some(Duration::from_secs(5));
         let state = survey.servers[4].proxy.as_mut();
         state.expect("a proxy").known = Duration::from_secs(4);

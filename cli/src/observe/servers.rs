@@ -45,10 +45,10 @@ pub(super) fn disk_stalled(server: &Server) -> Problem {
     }
 }
 
-/// A server that has ended because of its disk is told of for a while, also where it was started again and serves.
+/// A server that has ended because of its disk is reported for a while, also if it was started again and serves.
 pub(super) fn disk_failed(server: &Server, failed: &Failed) -> Option<Problem> {
-    const TOLD_FOR: Duration = Duration::from_secs(600);
-    (failed.ago < TOLD_FOR).then(|| Problem {
+    const REPORTED_FOR: Duration = Duration::from_secs(600);
+    (failed.ago < REPORTED_FOR).then(|| Problem {
         kind: "disk-failed",
         about: server.name.clone(),
         what: format!(

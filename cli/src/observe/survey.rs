@@ -25,12 +25,12 @@ pub(crate) struct Survey {
     pub(crate) master_term: u64,
     /// How long it took to take over from another master.
     pub(crate) master_takeover: Option<Duration>,
-    /// How many masters the manifest has; 0: the master was not told.
+    /// How many masters the manifest has; 0: the master does not know.
     pub(crate) masters_expected: usize,
     /// The same of oracles.
     pub(crate) oracles_expected: usize,
     pub(crate) cluster_id: String,
-    /// How many tablet servers the manifest has; 0: the master was not told.
+    /// How many tablet servers the manifest has; 0: the master does not know.
     pub(crate) tablet_servers_expected: usize,
     /// Where servers show metrics, by name, as far as the master knows.
     pub(crate) metrics: BTreeMap<String, String>,

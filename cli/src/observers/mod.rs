@@ -227,8 +227,8 @@ pub(crate) async fn run(
     }
 }
 
-/// How often it is looked whether changes wait, where it is to end then.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often changes that wait are counted, if the worker is to end without any.
+const COUNT_EVERY: Duration = Duration::from_millis(200);
 
 async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<ExitCode> {
     if args.attempts == 0 || args.concurrency == 0 || args.chain_max == 0 {
@@ -264,11 +264,11 @@ async fn work(client: &Client, args: RunArgs, output: Output) -> anyhow::Result<
     let name = format!("column {:?} of table {table}", escape(&column));
     output.note(&format!("runs for changes of {name}"));
     let idle = async {
-        // Runs that commit between the looks at two tablets may leave changes behind: nothing may have happened from one look
+        // Runs that commit between the counts of two tablets may leave changes behind: nothing may have happened from one count
         // to the next.
         let mut found_idle = None;
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(COUNT_EVERY).await;
             // Who isn't there is asked again.
             match client.observed(&table, &column).await {
                 Ok(status) if status.is_idle() => {

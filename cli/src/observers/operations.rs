@@ -60,12 +60,12 @@ impl Operation {
         read.map_err(why).map_err(HandlerError::from)
     }
 
-    /// Whether it reads, and so has an answer.
+    /// Whether it reads, and so has a response.
     pub(super) fn is_get(&self) -> bool {
         matches!(self, Self::Get(_))
     }
 
-    /// Does it in the transaction of the run; the answer to a get.
+    /// Does it in the transaction of the run; returns the response to a get.
     pub(super) async fn carry_out(
         self,
         change: &Change,

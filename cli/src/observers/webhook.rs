@@ -20,9 +20,9 @@ use ring::{digest, hmac};
 use super::operations::{Operation, introduction};
 use crate::errors::Usage;
 
-/// The longest answer that is read.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// What is reported of the answer of a call that failed.
+/// The longest response that is read.
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
+/// What is reported of the response to a call that failed.
 const REPORTED_BYTES_MAX: usize = 200;
 /// Connections that wait for the next call, and for how long.
 const IDLE_CONNECTIONS_MAX: usize = 16;
@@ -141,7 +141,7 @@ impl Webhook {
         let headers = response.headers();
         let says_its_end =
             headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING);
-        let answer = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+        let answer = Limited::new(response.into_body(), RESPONSE_BYTES_MAX);
         let answer = answer.collect().await?.to_bytes();
         if status.is_success() && !says_its_end && !answer.is_empty() {
             // A receiver that died within it looks the same.

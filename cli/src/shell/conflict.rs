@@ -1,4 +1,4 @@
-//! A conflict in a person's words: with whom, and on what, with the table's name in place of its number.
+//! A conflict in words: with which transaction, and on which cell, with the table's name in place of its number.
 
 use percolator_client::{Cell, Client, Conflict, Table, escape};
 

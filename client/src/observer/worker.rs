@@ -29,7 +29,7 @@ use crate::{CellName, Client, Error};
 
 /// How long a server keeps a request that it has nothing for.
 const WAIT: Duration = Duration::from_secs(2);
-/// How long its answer is waited for besides.
+/// How long its response is waited for besides.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The time between two listings of the table's tablets.
 const LISTED_EVERY: Duration = Duration::from_secs(5);
@@ -386,7 +386,7 @@ impl Shared {
         }
     }
 
-    /// The answer to a request for notifications. If the worker stops meanwhile, the server is asked to answer now: what
+    /// The response to a request for notifications. If the worker stops meanwhile, the server is asked to answer now: what
     /// it sends later would be leased to a worker that is gone.
     async fn answer(&self, tablet: &TabletTarget, ask: Ask, deadline: Deadline) -> Attempt {
         let router = &self.client.router;
@@ -402,7 +402,7 @@ impl Shared {
             stops: true,
             ..v1::NotificationsRequest::default()
         });
-        // Without an answer to this one, the other comes when its time is over.
+        // Without a response to this one, the other comes when its time is over.
         let (attempt, _) = tokio::join!(answer, router.send_to(tablet, stops, deadline));
         attempt
     }

@@ -27,7 +27,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 /// A connection must be made within this.
 const CONNECT: Duration = Duration::from_secs(2);
-/// A silent connection is asked for a sign of life, and lost without one.
+/// A silent connection is pinged, and lost without a response.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -103,13 +103,13 @@ impl Driver {
             granted = self.ask(request) => return Some(granted),
             () = batch.time_out(deadline) => {}
         }
-        // Whatever the stream still answers belongs to nobody: it must not be read as the answer to a later request.
+        // Whatever the stream still answers belongs to nobody: it must not be read as the response to a later request.
         self.stream = None;
         self.places.failed(None);
         None
     }
 
-    /// Asks until there is an answer. To ask again is harmless: the timestamps of an answer that
+    /// Asks until there is a response. To ask again is harmless: the timestamps of a response that
     /// was lost are nobody's.
     async fn ask(&mut self, request: TimestampsRequest) -> Granted {
         loop {

@@ -67,7 +67,7 @@ pub enum OracleError {
 }
 
 impl OracleError {
-    /// How long an answer was waited for.
+    /// How long a response was waited for.
     pub fn waited(&self) -> Duration {
         match self {
             Self::Unavailable { waited_ms, .. } => Duration::from_millis(*waited_ms),

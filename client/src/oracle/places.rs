@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Place;
 use crate::cluster::{Cluster, ReportedServer, ServerRole};
 
-/// One of several oracles answers within this, or the next one is asked. A leader's answer takes microseconds; one that
+/// One of several oracles answers within this, or the next one is asked. A leader's response takes microseconds; one that
 /// stands still has lost its right after two seconds.
 const TIMEOUT_OF_SEVERAL: Duration = Duration::from_millis(1_000);
 /// One that is alone is waited for until the caller's own deadline.

@@ -46,7 +46,7 @@ pub(crate) const PROXIES: Shown = Shown {
 /// What servers of a role have done, a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Load {
-    /// Requests that were answered.
+    /// Requests that have their responses.
     pub(crate) requests_per_second: f64,
     /// Transactions that were committed, each counted once: on the server of its primary, or by its proxy.
     pub(crate) transactions_per_second: f64,
@@ -98,7 +98,7 @@ pub(crate) fn of_tablets(before: &Page, after: &Page, seconds: f64) -> BTreeMap<
     let mut rates = |name: &str, rate: fn(&mut TabletLoad) -> &mut f64| {
         let then = before.by(name, "tablet");
         for (tablet, now) in after.by(name, "tablet") {
-            // The sum of those that aren't told apart has no number.
+            // The sum of tablets without a label of their own has no number.
             let Ok(tablet_id) = tablet.parse() else {
                 continue;
             };

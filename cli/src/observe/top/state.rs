@@ -16,7 +16,7 @@ use super::scroll::Scroll;
 /// Loads that are kept for the sparklines.
 const KEPT: usize = 200;
 
-/// One look at the cluster.
+/// One observation of the cluster.
 #[derive(Debug)]
 pub(crate) struct Sample {
     /// Since the first.
@@ -57,7 +57,7 @@ pub(crate) struct Top {
     /// The last one that there was.
     pub(crate) survey: Option<Survey>,
     pub(crate) problems: Vec<Problem>,
-    /// What could not be looked at.
+    /// What could not be reached.
     unseen: Vec<String>,
     /// Why there's no newer survey.
     pub(crate) failure: Option<String>,
@@ -76,7 +76,7 @@ pub(crate) struct Top {
     pub(crate) tablets_seen: Scroll,
     /// Keys move among tablets, not among servers.
     pub(crate) in_tablets: bool,
-    /// The chosen server alone is looked at.
+    /// The chosen server alone is shown.
     pub(crate) inside: bool,
     pages: BTreeMap<String, Page>,
     at: Duration,
@@ -179,7 +179,7 @@ impl Top {
         self.tablets_seen = Scroll::default();
     }
 
-    /// The server that is looked at alone.
+    /// The server that is shown alone.
     pub(crate) fn looked_at(&self) -> Option<&str> {
         let servers = &self.survey.as_ref()?.servers;
         let server = servers.get(self.servers.chosen).filter(|_| self.inside)?;
