@@ -60,10 +60,12 @@ impl Bank {
         let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
         let number = |name: &str| found[name].as_u64().expect("a number");
         assert!(number("committed") > 100, "{found}");
-        // A balance comes again and again, so without timestamps these reads say little; with them, nearly all do: of
-        // 8,670 transactions 202 did not, so a tenth of them is a sign that timestamps aren't used.
+        // A balance comes again and again, so without timestamps these reads say little; with them, nearly all do. Were timestamps not
+        // used, as many would be left. Transactions whose outcome is unknown leave some, also where few commit.
         let ambiguous = number("ambiguous_reads_by_timestamps");
-        assert!(ambiguous < number("committed") / 10, "{found}");
+        let without_timestamps = number("ambiguous_reads");
+        let most = number("committed").max(without_timestamps) / 10;
+        assert!(ambiguous < most, "{found}");
     }
 }
 
